@@ -117,8 +117,7 @@ def compile(
             formulas of others: `"past + seq"`.
         values: What inputs hold in every run, by name, for operands that decide how to compute
             (axes, a count, a shape); a run with anything else fails.
-        states: Outputs that sessions keep as inputs of the next run, by the inputs' names, like
-            `{"past.*": "present.*"}` (docs/states.md); `*` stands for any text.
+        states: Outputs that are inputs of the next run: `{"past.*": "present.*"}` (docs/states.md).
         inputs: `NAME=SOURCE` items as of `rutc verify --input`, to verify on, and to decide by
             which layers are filtered how; what is not given is generated.
         verify: Whether to compare with ONNX Runtime on these inputs.
@@ -126,10 +125,8 @@ def compile(
         dump: A folder for the intermediate forms of every step.
         jobs: How many kernels to compile at once; None: as many as there are CPUs.
         exact_algorithms: Whether to compute what the model states, operation by operation, but for
-            the order of sums and fused multiply-adds. Without, convolutions may err relative to
-            the largest inputs nearby, overflow sooner and spread NaN (docs/filtering.md).
-        keep_subnormals: Whether to compute with subnormal numbers, slowly; else they are zeros,
-            which changes logarithms, comparisons with 0, casts to bool and divisions of them.
+            the order of sums and fused multiply-adds (docs/filtering.md).
+        keep_subnormals: Whether to compute with subnormal numbers, slowly; else they are zeros.
         limit_time: The most seconds that compiling and the comparison may take; None: any.
         limit_memory: The most memory that they may hold, in bytes or like `"8G"`; None: any. With
             either limit another process does the work, which is ended at the limit.

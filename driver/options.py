@@ -83,8 +83,8 @@ class Options:
     `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
     tuple in `dims` is an inclusive range, perhaps with a step, and after it the size that most
     runs have, which plans are made for; a text is a formula of other sizes. Sizes that nothing
-    fixes stay symbolic. `values` fixes the elements of inputs; a run with others fails. `states` maps
-    inputs to the outputs that a session keeps for them, `*` standing for any text. `dump`
+    fixes stay symbolic. `values` fixes the elements of inputs; a run with others fails. `states`
+    maps inputs to the outputs that a session keeps for them, `*` standing for any text. `dump`
     names a folder for every intermediate form. `jobs` is the number of compiler threads.
     `exact_algorithms` leaves out rewrites that change more than the order of sums and fused
     multiply-adds.

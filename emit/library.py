@@ -155,7 +155,10 @@ def _link(
     keeps = bool(programs[0].states)
     tables[0] = entry_source(name, len(programs), weights_file, states=keeps) + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
-    sources |= {"data.s": data_source(), "exports.map": export_map(name, objects=exchanges, states=keeps)}
+    sources |= {
+        "data.s": data_source(),
+        "exports.map": export_map(name, objects=exchanges, states=keeps),
+    }
     for file, source in sources.items():
         (folder / file).write_text(source)
     compiled = [file for file in sources if file != "exports.map"]

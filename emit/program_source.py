@@ -136,9 +136,7 @@ def export_map(name: str, *, objects: bool = False, states: bool = False) -> str
     return f"{{ global:{symbols} local: *; }};\n"
 
 
-def exported_symbols(
-    name: str, *, objects: bool = False, states: bool = False
-) -> tuple[str, ...]:
+def exported_symbols(name: str, *, objects: bool = False, states: bool = False) -> tuple[str, ...]:
     """Returns the names of the artifact's entry points, and the string that tells their prefix.
 
     With `objects` also what exchanges Python's objects (`python.h`), with `states` what reads and

@@ -27,8 +27,8 @@ def with_states(graph: Graph, said: Mapping[str, str]) -> Graph:
         return graph
     if graph.interface is not None:
         raise UserError(
-            "--state is for models whose inputs and outputs are all tensors: this one has sequences, "
-            "optionals or maps"
+            "--state is for models whose inputs and outputs are all tensors: this one has "
+            "sequences, optionals or maps"
         )
     taken = {n.name: n for n in graph.inputs}
     given = {o.name: o for o in graph.outputs}

@@ -13,7 +13,6 @@ from rutc.importer import import_model
 from rutc.importer.contents import contents
 from rutc.importer.inputs import MOST_SIZE
 from rutc.report import display
-from rutc.runtime import load
 from rutc.runtime.artifact import open_artifact
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.ports import NodeArg, Ports, undamaged
@@ -23,6 +22,7 @@ from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import Range, common_size, common_sizes, multiple
 from rutc.verify.session_values import run_values
 from rutc.verify.sizes import Sizes, planned_ranges, sizes_lines
+from rutc.verify.whole import WholeSession
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 PROFILE_RUNS = 20
@@ -80,6 +80,7 @@ def inspect_library(
         f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
         undamaged(path, lambda: _memory(manifest)),
         display.ports_table(ports.get_inputs(), ports.get_outputs()),
+        *undamaged(path, lambda: _states(manifest)),
         *undamaged(path, lambda: _open_sizes(_input_sizes(manifest))),
     ]
     if integrity:
@@ -111,7 +112,7 @@ def _step_times(
     threads: int | None,
 ) -> tuple[list[display.StepTime], Sizes]:
     """What the steps of a run take, on average of some runs, and the sizes of its inputs."""
-    with load(path, threads=threads, profile=True) as session:
+    with WholeSession(path, threads=threads, profile=True) as session:
         values, sizes = run_values(session, inputs, dims)
         for _ in range(PROFILE_RUNS):
             session.run(None, values)
@@ -135,6 +136,20 @@ def _eight_bits(manifest: Mapping[str, object]) -> list[RenderableType]:
         f"{count} of {facts.get('of')} sums of products in 8 bits, calibrated on "
         f"{facts.get('calibration')}; tolerance {manifest.get('tolerance')}"
     ]
+
+
+def _states(manifest: Mapping[str, object]) -> list[RenderableType]:
+    """What a session keeps from run to run, each in a line."""
+    listed = manifest.get("states")
+    lines: list[RenderableType] = []
+    for s in listed if isinstance(listed, list) else []:
+        grows = f", axis {s['axis']} up to {s['capacity']}" if "axis" in s else ""
+        kept = display.quantity(s["bytes"], "B", display.BYTES)
+        place = ", in place" if s["in_place"] else ""
+        port = s["input"]
+        said = f"state {port['name']} {port['shape']} = {s['output']['name']}"
+        lines.append(f"{said}{grows}: {kept}{place}")
+    return lines
 
 
 def _stored(manifest: Mapping[str, object]) -> list[RenderableType]:

@@ -106,7 +106,7 @@ class InferenceSession:
 
     def _prepare(self) -> None:
         """Makes what describes tensors to the library."""
-        self._states = States(self._library.manifest)
+        self._states = States(self._library)
         self._inputs, self._outputs = self._ports.inputs, self._ports.outputs
         self._takes, self._gives = self._ports.takes, self._ports.gives
         objects = self._library.objects
@@ -370,12 +370,7 @@ class InferenceSession:
         """
         with self._lock:
             self._check_open()
-            self._states.info(name)
-            assert self._library.states is not None, "a library with states has their functions"
-            found = self._states.read(self._library.states, self._handle, name)
-            if found is None:
-                self._fail()
-            return found
+            return self._states.read(self._handle, name)
 
     def set_state(self, name: str, value: object) -> None:
         """Copies a tensor into a state, by the name of its input or output.
@@ -388,10 +383,7 @@ class InferenceSession:
         """
         with self._lock:
             self._check_open()
-            self._states.info(name)
-            assert self._library.states is not None, "a library with states has their functions"
-            if self._states.write(self._library.states, self._handle, name, value) != 0:
-                self._fail()
+            self._states.write(self._handle, name, value)
 
     def shorten(self, length: int) -> None:
         """Makes all states that grow no longer than `length`: what came after it is forgotten.
@@ -401,17 +393,13 @@ class InferenceSession:
         """
         with self._lock:
             self._check_open()
-            if self._library.states is None:
-                return
-            if not self._states.shorten(self._library.states, self._handle, length):
-                self._fail()
+            self._states.shorten(self._handle, length)
 
     def reset(self) -> None:
         """Makes all states as in a new session: those that grow are empty, others zeros."""
         with self._lock:
             self._check_open()
-            if self._library.states is not None and self._library.states.reset(self._handle) != 0:
-                self._fail()
+            self._states.reset(self._handle)
 
     def profile(self) -> list[ProfileEntry]:
         """Returns the time of every step, summed over all runs so far.

@@ -1,27 +1,33 @@
 """What a session keeps from run to run, as the manifest describes it."""
 
 import ctypes
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from rutc.runtime.c_interface import DLTensor, StateEntryPoints
 from rutc.runtime.errors import ModelError
-from rutc.runtime.ports import NodeArg, node_arg
+from rutc.runtime.loader import Library
+from rutc.runtime.ports import NodeArg, named, node_arg
 from rutc.runtime.tensors import Array, Slot, TensorInfo, tensor_infos
 
 
 class States:
     """The states of a library: inputs of a run that have what outputs of the one before had."""
 
-    def __init__(self, manifest: Mapping[str, object]) -> None:
-        entries = manifest.get("states", [])
-        assert isinstance(entries, list)
+    def __init__(self, library: Library) -> None:
+        entries = library.manifest.get("states", [])
+        if not isinstance(entries, list):
+            raise ModelError("its states are no list")
         self.inputs: Final = tensor_infos([x["input"] for x in entries])
         self.outputs: Final = tensor_infos([x["output"] for x in entries])
-        self.axes: Final = [x.get("axis") for x in entries]
+        self.axes: Final[list[int | None]] = [x.get("axis") for x in entries]
+        """Along which each grows; None: it does not."""
+        self.most: Final[list[int]] = [x.get("capacity", 0) for x in entries]
+        """How many elements along that axis each has room for."""
         self.grows: Final = any(axis is not None for axis in self.axes)
+        self._entries: Final = library.states
+        self._last_error: Final = library.entries.last_error
         self._names: Final = {
             name: taken
             for taken, given in zip(self.inputs, self.outputs, strict=True)
@@ -32,36 +38,36 @@ class States:
         """Returns the states as inputs."""
         return [node_arg(info) for info in self.inputs]
 
-    def info(self, name: str) -> TensorInfo:
-        """Returns the state of an input, or of the output that it is.
+    def read(self, handle: int, name: str) -> Array:
+        """Returns a copy of a state.
 
         Raises:
-            ModelError: there is none.
+            ModelError: there is none of this name.
         """
-        if name not in self._names:
-            has = ", ".join(repr(info.name) for info in self.inputs) or "none"
-            raise ModelError(f"the model has no state {name!r}; it has {has}")
-        return self._names[name]
-
-    def read(self, entries: StateEntryPoints, handle: int, name: str) -> Array | None:
-        """Returns a copy of a state; None if the library refuses."""
-        info = self.info(name)
-        tensor = DLTensor()
-        if entries.get_state(handle, info.name.encode(), ctypes.byref(tensor)) != 0:
-            return None
+        info, tensor = self._info(name), DLTensor()
+        self._describe(handle, info, tensor)
         shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
         if 0 in shape:
             return np.empty(shape, info.dtype)
-        size = info.dtype.itemsize
         dense = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
         steps = [tensor.strides[axis] for axis in range(tensor.ndim)] if tensor.strides else dense
+        size = info.dtype.itemsize
         reach = sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) + 1
         memory = (ctypes.c_char * (reach * size)).from_address(tensor.data)
-        strides = tuple(step * size for step in steps)
-        return np.ndarray(shape, info.dtype, memory, 0, strides).copy()
+        return np.ndarray(shape, info.dtype, memory, 0, [step * size for step in steps]).copy()
 
-    def shorten(self, entries: StateEntryPoints, handle: int, length: int) -> bool:
-        """Cuts all states that grow down to a length; returns whether the library did it.
+    def write(self, handle: int, name: str, value: object) -> None:
+        """Copies a tensor into a state.
+
+        Raises:
+            ModelError: there is no such state, or it cannot be that tensor.
+        """
+        info = self._info(name)
+        slot = Slot("state", info)
+        self._check(handle, self._calls().set_state(handle, _text(info), slot.describe(value)))
+
+    def shorten(self, handle: int, length: int) -> None:
+        """Cuts all states that grow down to a length.
 
         Raises:
             ModelError: the length is negative.
@@ -71,25 +77,40 @@ class States:
         for info, axis in zip(self.inputs, self.axes, strict=True):
             if axis is None:
                 continue
-            name, tensor = info.name.encode(), DLTensor()
-            if entries.get_state(handle, name, ctypes.byref(tensor)) != 0:
-                return False
+            tensor = DLTensor()
+            self._describe(handle, info, tensor)
             if tensor.shape[axis] <= length:
                 continue
             shape = (ctypes.c_int64 * tensor.ndim)(*(tensor.shape[d] for d in range(tensor.ndim)))
             shape[axis] = length
             tensor.shape = shape
-            if entries.set_state(handle, name, ctypes.byref(tensor)) != 0:
-                return False
-        return True
+            address = ctypes.byref(tensor)
+            self._check(handle, self._calls().set_state(handle, _text(info), address))
 
-    def write(self, entries: StateEntryPoints, handle: int, name: str, value: object) -> int:
-        """Copies a tensor into a state and returns the library's answer.
+    def reset(self, handle: int) -> None:
+        """Makes all states as in a new session."""
+        if self.inputs:
+            self._check(handle, self._calls().reset(handle))
 
-        Raises:
-            ModelError: it is no tensor in CPU memory, or has another dtype or shape.
-        """
-        info = self.info(name)
-        slot = Slot("state", info)
-        return int(entries.set_state(handle, info.name.encode(), slot.describe(value)))
+    def _describe(self, handle: int, info: TensorInfo, tensor: DLTensor) -> None:
+        address = ctypes.byref(tensor)
+        self._check(handle, self._calls().get_state(handle, _text(info), address))
 
+    def _calls(self) -> StateEntryPoints:
+        if self._entries is None:
+            raise ModelError("the library has no functions for the states that it lists")
+        return self._entries
+
+    def _check(self, handle: int, status: int) -> None:
+        if status != 0:
+            raise ModelError(self._last_error(handle).decode(errors="replace"))
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self._names:
+            has = named("state", [info.name for info in self.inputs])
+            raise ModelError(f"the model has no state {name!r}; it has {has}")
+        return self._names[name]
+
+
+def _text(info: TensorInfo) -> bytes:
+    return info.name.encode()

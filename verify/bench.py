@@ -10,10 +10,11 @@ import numpy as np
 
 from rutc.base.progress import Progress
 from rutc.base.record import record
-from rutc.runtime import ModelError, load
+from rutc.runtime import InferenceSession, ModelError
 from rutc.verify.compare import Value
 from rutc.verify.interleaved import Job, Latency, Run, require, take_turns
 from rutc.verify.reference import Reference
+from rutc.verify.whole import load_whole
 
 Inputs = Mapping[str, Value]
 Room = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -78,14 +79,14 @@ def room_for(library: Path, inputs: Inputs) -> Room | None:
 
     Those are sequences, text, and what a library gives in memory of its own.
     """
-    with load(library, threads=1) as session:
+    with load_whole(library, threads=1) as session:
         names = [output.name for output in session.get_outputs()]
         values = dict(zip(names, session.run(None, inputs), strict=True))
         if not all(_plain(value) for value in (*inputs.values(), *values.values())):
             return None
         room = {n: (str(v.dtype), v.shape) for n, v in values.items() if isinstance(v, np.ndarray)}
         try:
-            session.bind(copied(inputs), allocated(room)).run()
+            session.bind(copied(session.taken(inputs)), allocated(session.given(room))).run()
         except ModelError:
             return None
     return room
@@ -121,10 +122,22 @@ def rutc_job(library: Path, threads: int, inputs: Inputs, room: Room | None) -> 
 
 def run_rutc(library: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
     """Returns a run of a compiled model."""
-    session = load(library, threads=threads)
-    if room is None:
-        return partial(session.run, None, inputs)
-    return session.bind(copied(inputs), allocated(room)).run
+    session = load_whole(library, threads=threads)
+    for name, value in inputs.items():
+        if name not in session.taken(inputs):
+            session.set_state(name, value)
+    run: Run = partial(session.step, None, inputs)
+    if room is not None:
+        given = copied(session.taken(inputs))
+        run = session.bind(given, allocated(session.given(room))).run
+    lengths = [np.shape(inputs[name])[axis] for name, axis in session.growing()]
+    return partial(_from_there, session, max(lengths), run) if lengths else run
+
+
+def _from_there(session: InferenceSession, length: int, run: Run) -> None:
+    """Runs from states of this length, whatever the run before has appended."""
+    session.shorten(length)
+    run()
 
 
 def run_onnxruntime(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:

@@ -69,14 +69,14 @@ class Draw:
         return Round(" ".join(filter(None, parts)), values, brief)
 
 
-def draws(session: InferenceSession, seed: int, dims: Mapping[str, int]) -> tuple[Draw, ...]:
+def draws(session: WholeSession, seed: int, dims: Mapping[str, int]) -> tuple[Draw, ...]:
     """Returns inputs at all sample sizes, then of other spreads at the first ones.
 
     Raises:
         UserError: the model has no such sizes as `dims`.
     """
     symbols = narrowed(session_symbols(session), dims)
-    sampled = sample_sizes(symbols, lambda sizes: modest(session, sizes))
+    sampled = sample_sizes(symbols, lambda sizes: session.fits(sizes) and modest(session, sizes))
     plain = [Draw(seed, sizes) for sizes in sampled]
     if not any(is_float(item.dtype) and item.value is None for item in input_specs(session)):
         return tuple(plain)

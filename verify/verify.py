@@ -271,8 +271,9 @@ class Verifier:
         return {n: comparable(v) for n, v in zip(names, made, strict=True)}
 
     def look(self, item: Round, *, follows: bool = False) -> Verification:
-        """The comparison for some inputs; of a run that follows another, the states are given to
-        ONNX Runtime only.
+        """The comparison for some inputs.
+
+        Of a run that `follows` another the states are given to ONNX Runtime only.
 
         Raises:
             UserError: ONNX Runtime does not run the model on them.

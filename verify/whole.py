@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from rutc.runtime import InferenceSession
 from rutc.runtime.ports import NodeArg, Ports
-from rutc.runtime.states import States
+from rutc.tensor_ir.parse import parse_index
+
+T = TypeVar("T")
 
 
 class WholeSession(InferenceSession):
     """A session whose runs are given all states, and give what became of them."""
 
-    def __init__(self, path: str | os.PathLike[str], threads: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        profile: bool = False,
+    ) -> None:
         """Opens the model; see `InferenceSession`."""
-        super().__init__(path, threads=threads)
-        self._kept = States(self.manifest)
+        super().__init__(path, threads=threads, profile=profile)
         own = super().ports
         self._all = Ports(
-            (*own.inputs, *self._kept.inputs),
-            (*own.outputs, *self._kept.outputs),
+            (*own.inputs, *self._states.inputs),
+            (*own.outputs, *self._states.outputs),
             own.takes,
             own.gives,
         )
@@ -57,7 +64,7 @@ class WholeSession(InferenceSession):
         run_options: object | None = None,
     ) -> list[Any]:
         """Returns the named outputs of a run from the states that are given."""
-        for info in self._kept.inputs:
+        for info in self._states.inputs:
             if info.name in input_feed:
                 self.set_state(info.name, input_feed[info.name])
         return self.step(output_names, input_feed)
@@ -66,23 +73,41 @@ class WholeSession(InferenceSession):
         self, output_names: Iterable[str] | None, input_feed: Mapping[str, object]
     ) -> list[Any]:
         """Returns the named outputs of a run from the states that the session has."""
-        states = {info.name for info in self._kept.inputs}
-        results = {info.name for info in self._kept.outputs}
         names = list(output_names) if output_names else [o.name for o in self.get_outputs()]
-        feed = {name: value for name, value in input_feed.items() if name not in states}
-        own = [name for name in names if name not in results]
-        made = dict(zip(own, super().run(own, feed), strict=True)) if own else {}
-        if not own:
-            super().run(None, feed)
+        own = list(self.given(dict.fromkeys(names)))
+        # No names would be all.
+        found = super().run(own, self.taken(input_feed)) if own else None
+        if found is None:
+            super().run(None, self.taken(input_feed))
+        made = dict(zip(own, found or (), strict=True))
         return [made[n] if n in made else self.get_state(n) for n in names]
+
+    def taken(self, inputs: Mapping[str, T]) -> dict[str, T]:
+        """Returns the inputs that are no states."""
+        states = {info.name for info in self._states.inputs}
+        return {name: value for name, value in inputs.items() if name not in states}
+
+    def given(self, outputs: Mapping[str, T]) -> dict[str, T]:
+        """Returns the outputs that are no states."""
+        states = {info.name for info in self._states.outputs}
+        return {name: value for name, value in outputs.items() if name not in states}
 
     def states(self) -> dict[str, Any]:
         """Returns copies of all states, by the names of their inputs."""
-        return {info.name: self.get_state(info.name) for info in self._kept.inputs}
+        return {info.name: self.get_state(info.name) for info in self._states.inputs}
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        """Returns whether the states have room for what a run at these sizes makes of them."""
+        states = zip(self._states.outputs, self._states.axes, self._states.most, strict=True)
+        return all(
+            int(parse_index(str(info.shape[axis])).evaluate(sizes)) <= most
+            for info, axis, most in states
+            if axis is not None
+        )
 
     def growing(self) -> dict[tuple[str, int], str]:
         """Returns the sizes that grow, by the states and the axes along which these do."""
-        axes = zip(self._kept.inputs, self._kept.axes, strict=True)
+        axes = zip(self._states.inputs, self._states.axes, strict=True)
         return {(i.name, a): str(i.shape[a]) for i, a in axes if a is not None}
 
 
@@ -92,4 +117,4 @@ def load_whole(path: str | os.PathLike[str], threads: int | None = None) -> Whol
     Raises:
         ModelError: the file is no model, needs another CPU, or the options are wrong.
     """
-    return WholeSession(path, threads)
+    return WholeSession(path, threads=threads)

@@ -4,13 +4,13 @@ Where an output joins an input with what follows it, both lie in one memory if i
 the room that the state has, whatever its extent. What follows is then a value of its own, stored
 from there on where the input ends, and the output itself is no work:
 
-    %p : f32{h,k,t} = input "past" [h, t, k]                           t = past, u = past + new
-    %y : f32{h,k,u} = select(index(u - past) < 0, %p[h, k, t=u else 0.0], %f[h, k, s=u-past else 0.0])
+    %p : f32{h,k,t} = input "past" [h, t, k]                       t = past, u = past + new
+    %y : f32{h,k,u} = select(index(u - past) < 0, %p[t=u else 0], %f[s=u-past else 0])
     output "present" [h, u, k] = %y
     state "past" = "present"
     ->
-    %y.new : f32{h,k,s} = %f[h, k, s]                   in %p's memory, past rows after its beginning
-    %y : f32{h,k,u} = select(index(u - past) < 0, %p[..], %y.new[h, k, s=u-past else 0.0])    joined
+    %y.new : f32{h,k,s} = %f                            in %p's memory, from row `past` on
+    %y : f32{h,k,u} = select(index(u - past) < 0, %p[t=u else 0], %y.new[s=u-past else 0])    joined
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class InPlace:
     """The values of states that grow where they lie.
 
     `homes` names the value in whose memory one lies, `starts` the elements before it there,
-    `capacity` the dims along which memory has room for more, and `joined` are the values that are no work.
+    `capacity` the dims along which memory has room for more, and `joined` are the values that are
+    no work.
     """
 
     homes: Mapping[str, str] = field(default_factory=dict)
@@ -162,7 +163,7 @@ def _joining(
         inner: dict[str, str] = {}
         for d, c in body.coords:
             own = c.as_var if isinstance(c, Index) else None
-            if own in dims:
+            if own is not None and own in dims:
                 inner[d] = dims[own]
             elif c != Index.of(0) or graph.extents[d] != Index.of(1):
                 return None
@@ -173,7 +174,7 @@ def _joining(
 
 
 def _is_all(graph: Graph, inner: Mapping[str, str], value: str, dims: Mapping[str, str]) -> bool:
-    """Whether a copy has every element of a value once, and no others but along dims of extent 1."""
+    """Whether a copy has every element of a value once, and dims of extent 1 besides."""
     left = set(dims.values()) - set(inner.values())
     return (
         len(set(inner.values())) == len(inner)
@@ -222,12 +223,15 @@ def _begins(test: Expr, index: Index) -> bool:
 def _without_fills(e: Expr, sizes: Mapping[str, Size]) -> Expr:
     """An expression without the fills of what it reads inside of extents."""
 
+    def whole(size: Size) -> int:
+        return size if isinstance(size, int) else 0
+
     def read(r: Read) -> Expr:
         inside = all(
             isinstance(c, Index)
             and (
                 (c.as_var is not None and sizes.get(c.as_var) == sizes[d])
-                or (c.is_const and isinstance(sizes[d], int) and 0 <= c.value < sizes[d])
+                or (c.is_const and c.value in range(whole(sizes[d])))
             )
             for d, c in r.coords
         )
@@ -236,9 +240,7 @@ def _without_fills(e: Expr, sizes: Mapping[str, Size]) -> Expr:
     return map_reads(e, lambda i: i, read)
 
 
-def _moved(
-    graph: Graph, joining: _Joining, whole: Value, new: tuple[Nest, Nest]
-) -> Iterator[Node]:
+def _moved(graph: Graph, joining: _Joining, whole: Value, new: tuple[Nest, Nest]) -> Iterator[Node]:
     """The nodes with these for the nest that joins, and what reads its value reads the output."""
     old = joining.nest.out
     single = tuple(d for d in whole.dims if d not in joining.dims.values())

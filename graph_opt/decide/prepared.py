@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from rutc.base.record import record
-from rutc.graph_opt.decide.inplace import share_bases
 from rutc.graph_opt.decide.growth import InPlace, grown_in_place
+from rutc.graph_opt.decide.inplace import share_bases
 from rutc.graph_opt.decide.interface import with_interface_copies
 from rutc.graph_opt.decide.layout import fixed_orders
 from rutc.graph_opt.decide.numbering import numbered
@@ -109,6 +109,4 @@ def prepare(graph: Graph) -> Prepared:
     if shared.graph is not before:
         verify(shared.graph, since=before)
     homes = {**shared.homes, **kept.in_place.homes}
-    return Prepared(
-        shared.graph, homes, shared.fixed, found.strings, found.boxes, kept.in_place
-    )
+    return Prepared(shared.graph, homes, shared.fixed, found.strings, found.boxes, kept.in_place)
