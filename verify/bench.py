@@ -130,7 +130,7 @@ def run_rutc(library: Path, threads: int, inputs: Inputs, room: Room | None) -> 
     if room is not None:
         given = copied(session.taken(inputs))
         run = session.bind(given, allocated(session.given(room))).run
-    lengths = [np.shape(inputs[name])[axis] for name, axis in session.growing()]
+    lengths = [np.asarray(inputs[name]).shape[axis] for name, axis in session.growing()]
     return partial(_from_there, session, max(lengths), run) if lengths else run
 
 

@@ -6,7 +6,7 @@ in the outputs.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -17,7 +17,9 @@ from rutc.graph_opt.plan import (
     FillHalo,
     InTurn,
     Invoke,
+    Joined,
     Learn,
+    Place,
     Plan,
     PlanStep,
     Repeat,
@@ -45,12 +47,12 @@ def run_plan(plan: Plan, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     """The outputs by name, axes in each output's order."""
     runner = _Runner(plan, _symbols(plan, inputs))
     for n in plan.graph.inputs:
-        runner.memory[n.out.name][:] = inputs[n.name].reshape(-1)
+        runner.placed(n.out.name, inputs[n.name].shape)[...] = inputs[n.name]
     runner.steps(plan.steps, dict(plan.graph.symbols))
     found = {}
     for o in plan.graph.outputs:
         shape = [runner.extents[d] for d in o.axes]
-        found[o.name] = runner.memory[o.value][: prod(shape)].reshape(shape).copy()
+        found[o.name] = runner.placed(o.value, shape).copy()
     return found
 
 
@@ -81,10 +83,14 @@ class _Runner:
             offset, size = self.value(place.offset), self.value(place.bytes)
             base = arena[offset:] if place.space == "arena" else _garbage(size)
             self.memory[name] = base[:size].view(plan.values[name].dtype.numpy)
-        ports = {(p.space, p.index): n for n, p in plan.places.items() if p.space != "arena"}
+        ports: dict[tuple[str, int], np.ndarray] = {}
+        for place in sorted(plan.places.values(), key=lambda p: -self.end(p)):
+            if place.space in ("input", "output"):
+                ports.setdefault((place.space, place.index), _garbage(self.end(place)))
         for name, place in plan.places.items():
             if place.space in ("input", "output"):
-                self.memory[name] = self.memory[ports[place.space, place.index]]
+                base = ports[place.space, place.index][self.value(place.offset) :]
+                self.memory[name] = base.view(plan.values[name].dtype.numpy)
         self.constants: dict[str, Const] = {}
         for n in walk_nodes(plan.graph.nodes):
             if isinstance(n, Const):
@@ -93,6 +99,16 @@ class _Runner:
                 self.memory[n.out.name] = data.copy()
         self.counters: dict[str, int] = dict(symbols)
         self.draws: Counter[str] = Counter()
+
+    def end(self, place: Place) -> int:
+        """The bytes up to the end of a value."""
+        return self.value(place.offset) + self.value(place.bytes)
+
+    def placed(self, name: str, shape: Sequence[int]) -> np.ndarray:
+        """An input's or output's elements where its layout has them."""
+        memory, layout = self.memory[name], self.plan.layouts[name].at(self.symbols)
+        steps = [int(Index.of(a.stride).value) * memory.itemsize for a in layout.axes]
+        return np.lib.stride_tricks.as_strided(memory, tuple(shape), steps)
 
     def set_extents(self) -> None:
         """The extents that the symbols known so far tell."""
@@ -159,6 +175,8 @@ class _Runner:
                     values = s.then_values if taken else s.orelse_values
                     for out, v in zip(s.results, values, strict=True):
                         self.copy(out, v)
+                case Joined():
+                    pass
                 case Fail(message):
                     raise PlanFailed(message)
 
@@ -225,6 +243,9 @@ class _Runner:
 
     def kernel(self, kernel: Kernel) -> None:
         args = {b.name: self.memory[b.name] for b in kernel.args}
+        for b in kernel.args:
+            # What lies in memory that has room for more ends before that does.
+            args[b.name] = args[b.name][: b.layout.at(self.counters).elements]
         interpret_kernel(kernel, args, self.counters)
 
 
