@@ -108,6 +108,11 @@ def test_the_page_on_the_database_is_true() -> None:
 
 
 @pytest.mark.usefixtures("workplace")
+def test_the_page_on_states_is_true() -> None:
+    assert run_document(ROOT / "docs" / "states.md") == 2
+
+
+@pytest.mark.usefixtures("workplace")
 def test_commands_in_the_text_work(tmp_path: Path) -> None:
     """With a model in the place of each placeholder, and what a command needs added."""
     (tmp_path / "cases").mkdir()

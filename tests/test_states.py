@@ -1,5 +1,6 @@
 """States: what a session keeps from run to run, against ONNX Runtime that is fed it back."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -403,6 +404,27 @@ int main(void) {
   return 0;
 }
 """
+
+
+def test_the_example_of_the_docs_forgets(decoder: Path, tmp_path: Path) -> None:
+    for suffix, name in ((".so", "model.so"), (".h", "step.h")):
+        (tmp_path / name).write_bytes(decoder.with_suffix(suffix).read_bytes())
+    page = (Path(__file__).resolve().parents[1] / "docs" / "c_api.md").read_text()
+    (forget,) = (b for b in re.findall(r"```c\n(.*?)```", page, re.S) if "forget(" in b)
+    main = """int main(void) {
+  rutc_session *session = step_open(NULL);
+  printf("%d ", step(session, 5, 1));
+  printf("%d ", forget(session, 2));
+  printf("%d ", step(session, 1, 1));
+  DLTensor keys;
+  printf("%d %d\\n", step_get_state(session, "past.k", &keys), (int)keys.shape[2]);
+  step_close(session);
+  return 0;
+}
+"""
+    head = C_PROGRAM[: C_PROGRAM.index("int main")]
+    printed = run_c(tmp_path, head + forget.replace("model_", "step_") + main)
+    assert printed.split() == ["0", "0", "0", "0", "3"]
 
 
 def test_c_programs_reset_read_and_set_states(decoder: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_example_of_the_docs_prints_what_python_computes(folder: Path) -> No
 
 
 def test_the_example_runs_on_its_own_thread_pool(folder: Path) -> None:
-    program, pool = _examples()
+    program, *_, pool = _examples()
     with_pool = program.replace("int main", pool + "\nint main").replace(
         ".threads = 2", ".threads = 2, .parallel_for = serial"
     )
