@@ -417,7 +417,8 @@ def test_the_example_of_the_docs_forgets(decoder: Path, tmp_path: Path) -> None:
   printf("%d ", forget(session, 2));
   printf("%d ", step(session, 1, 1));
   DLTensor keys;
-  printf("%d %d\\n", step_get_state(session, "past.k", &keys), (int)keys.shape[2]);
+  printf("%d ", step_get_state(session, "past.k", &keys));
+  printf("%d\\n", (int)keys.shape[2]);
   step_close(session);
   return 0;
 }
