@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Never, Self, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from rutc.runtime.binding import Arguments, Binding
 from rutc.runtime.boxes import slot_of
@@ -362,7 +363,7 @@ class InferenceSession:
         """Returns what the session keeps from run to run, as the inputs that these are."""
         return self._states.args()
 
-    def get_state(self, name: str) -> Array:
+    def get_state(self, name: str) -> npt.NDArray[Any]:
         """Returns a copy of a state by the name of its input or output.
 
         Raises:

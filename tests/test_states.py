@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,12 @@ from tests.runtime.conftest import run_c
 HEADS, SIZE, MOST = 2, 8, 20
 FLOAT = TensorProto.FLOAT
 Array = np.ndarray
-AXES = {0: ["t", 1, HEADS, SIZE], 2: [1, HEADS, "t", SIZE], 3: [1, HEADS, SIZE, "t"]}
+Ports = list[onnx.ValueInfoProto]
+AXES: dict[int, list[int | str]] = {
+    0: ["t", 1, HEADS, SIZE],
+    2: [1, HEADS, "t", SIZE],
+    3: [1, HEADS, SIZE, "t"],
+}
 """Shapes of caches that grow along an axis."""
 ORDERS = {0: (1, 0, 2, 3), 2: (0, 2, 1, 3), 3: (0, 2, 3, 1)}
 """How {1, t, HEADS, SIZE} becomes such a cache."""
@@ -35,7 +40,13 @@ def _value(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, FLOAT, shape)
 
 
-def _save(path: Path, nodes: list[onnx.NodeProto], inputs: list, outputs: list, data: dict) -> Path:
+def _save(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: Ports,
+    outputs: Ports,
+    data: Mapping[str, Array],
+) -> Path:
     constants = [numpy_helper.from_array(x, name) for name, x in data.items()]
     graph = helper.make_graph(nodes, "step", inputs, outputs, constants)
     opsets = [helper.make_opsetid("", 18)]
@@ -107,7 +118,7 @@ class Fed:
 
     def __init__(self, model: Path, axis: int = 2) -> None:
         self.session = onnxruntime.InferenceSession(str(model))
-        empty = np.zeros([0 if d == "t" else d for d in AXES[axis]], np.float32)  # type: ignore[arg-type]
+        empty = np.zeros([d if isinstance(d, int) else 0 for d in AXES[axis]], np.float32)
         self.cache = {"k": empty, "v": empty}
 
     def step(self, x: Array) -> Array:
