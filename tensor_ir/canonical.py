@@ -176,6 +176,7 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
         layout.fill,
         tuple(sorted(((dims[d], size(e)) for d, e in layout.extents), key=lambda p: p[0])),
         layout.nibbles,
+        tuple(sorted((dims[d], n) for d, n in layout.capacity)),
     )
 
 
