@@ -33,8 +33,8 @@ from rutc.graph_opt import DumpFolder, versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
+from rutc.importer.declared_states import with_states
 from rutc.importer.external import ModelFolder
-from rutc.importer.states import with_states
 from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical

@@ -25,7 +25,7 @@ _MODULES = (
     "boxes",
     "bundles",
     "ports",
-    "states",
+    "kept",
     "session",
 )
 

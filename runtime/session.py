@@ -18,10 +18,10 @@ from rutc.runtime.binding import Arguments, Binding
 from rutc.runtime.boxes import slot_of
 from rutc.runtime.c_interface import Options, ProfileRecord
 from rutc.runtime.errors import ModelError
+from rutc.runtime.kept import States
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import Addresses, plain_tensors, repeated_shapes
 from rutc.runtime.ports import Maker, NodeArg, Ports, named, undamaged
-from rutc.runtime.states import States
 from rutc.runtime.tensors import Array
 
 MAX_THREADS: Final = 4096
