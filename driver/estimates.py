@@ -80,7 +80,7 @@ def estimate_plan(
     for turn in range(2):
         for pending, times in zip(steps.pending, runs, strict=True):
             if reading is not None and reading.isdisjoint(pending.canonical.buffers.values()):
-                near.touch(_sizes(pending, steps))
+                near.touch(_sizes(pending))
                 continue
             if pending.job not in known:
                 kernel = joined(pending.job, machine)
@@ -114,15 +114,14 @@ def _count(steps: Sequence[host.Step], times: float, runs: list[float], plan: Pl
                 pass
 
 
-def _sizes(pending: Pending, plan: PlanSteps) -> list[tuple[str, float]]:
+def _sizes(pending: Pending) -> list[tuple[str, float]]:
     """The values that a launch touches, with all of their bytes."""
-    args = {b.name: b for kernel in pending.job.kernels for b in kernel.args}
+    kernels = pending.job.kernels
+    # Sizes have the names of the job.
+    sizes = {name: bounds for k in kernels for name, bounds in k.symbols}
+    args = {b.name: b for k in kernels for b in k.args}
     return [
-        (
-            pending.canonical.buffers[b.name],
-            float(typical(b.bytes, plan.sizes)),
-        )
-        for b in args.values()
+        (pending.canonical.buffers[b.name], float(typical(b.bytes, sizes))) for b in args.values()
     ]
 
 

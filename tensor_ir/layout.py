@@ -237,7 +237,13 @@ def _dense(
         extent = larger.get(d, extent)
         stride = plain(stride * (max(extent, 1) if isinstance(extent, int) else extent))
     kept = tuple((d, *halo[d]) for d in sorted(halo) if halo[d] != (0, 0))
-    return Layout(tuple(reversed(axes)), kept, fill if kept else None, tuple(sorted(extents)), capacity=capacity)
+    return Layout(
+        tuple(reversed(axes)),
+        kept,
+        fill if kept else None,
+        tuple(sorted(extents)),
+        capacity=capacity,
+    )
 
 
 def in_nibbles(layout: Layout) -> Layout:
