@@ -15,8 +15,9 @@ from itertools import chain
 from rutc.base.record import record
 from rutc.driver.compilation import Compilation, OnDraft
 from rutc.driver.compile_job import Chooser
+from rutc.driver.launches import KernelFacts, Launched
 from rutc.driver.plan_cost import cycles_of
-from rutc.driver.plan_steps import KernelFacts, Launched, PlanSteps
+from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
 from rutc.emit import program as host
 from rutc.emit.kernel_call import KernelCall

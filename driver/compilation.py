@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Self
 
 from rutc.driver.compile_job import Chooser, CompileJob, Draft, Made, draft, key, made_of, make
-from rutc.driver.plan_steps import Pending
+from rutc.driver.launches import Pending
 from rutc.driver.worker_pool import Pool
 from rutc.emit import cache
 from rutc.tensor_ir.kernel import walk_stmts

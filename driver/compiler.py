@@ -18,9 +18,9 @@ from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Draft, Made
 from rutc.driver.in_precision import rounded, rounds
+from rutc.driver.launches import Pending
 from rutc.driver.on_record import Records
 from rutc.driver.options import Options, Report
-from rutc.driver.plan_steps import Pending
 from rutc.driver.planning import planned
 from rutc.driver.precision import stored_types
 from rutc.driver.reuse import Entry

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rutc.base.record import record
 from rutc.driver.compile_job import CompileJob, joined
-from rutc.driver.plan_steps import Pending, PlanSteps
+from rutc.driver.launches import Pending
+from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
 from rutc.emit import program as host
 from rutc.graph_opt.plan import Plan

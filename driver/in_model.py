@@ -22,7 +22,8 @@ from rutc.base.record import record
 from rutc.driver.build import Alternative, machine_of
 from rutc.driver.compile_job import CompileJob, key, make, scheduled
 from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
-from rutc.driver.plan_steps import Pending, PlanSteps
+from rutc.driver.launches import Pending
+from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.served import Ended, Served, Unanswered
 from rutc.driver.trials import Clock, Outcome, Timing, interval, unanswered
 from rutc.driver.weights import Weights

@@ -13,8 +13,9 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, CompileJob
 from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
+from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
-from rutc.driver.plan_steps import Pending, PlanSteps
+from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.served import Served
 from rutc.driver.trials import interval
 from rutc.driver.weights import Weights

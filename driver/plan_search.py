@@ -136,9 +136,6 @@ class PlanSearch:
                 waiting: Iterator[Candidate] | None = None
                 end = began + share * seconds
                 while monotonic() < end and self.outcome.tried < trials:
-                    ended = ending()
-                    if ended is not None:
-                        raise ended
                     if waiting is None:
                         waiting = source(bench)
                     chosen = _apart(waiting, int(min(ROUND, trials - self.outcome.tried)), end)
@@ -168,15 +165,15 @@ class PlanSearch:
             except (Unanswered, RutcError):
                 pass
             else:
-                self.outcome.tried += len(tries)
                 for c, r in zip(tries, ratios, strict=True):
                     self._tell(c, r, bench.found.assignment)
+                    self.outcome.tried += 1
                 steps = [Step(c, r) for c, r in zip(tries, ratios, strict=True)]
                 return [s for s in steps if s.ratio.high <= 1 - CERTAIN]
         if len(tries) == 1:
+            self._tell(tries[0], None, bench.found.assignment)
             self.outcome.tried += 1
             self.outcome.failed += 1
-            self._tell(tries[0], None, bench.found.assignment)
             return []
         half = len(tries) // 2
         return self._round(bench, tries[:half]) + self._round(bench, tries[half:])
@@ -293,6 +290,10 @@ class PlanSearch:
         algorithms: tuple[tuple[str, str], ...] | None = None,
     ) -> Candidate | None:
         """A change, unless it changes nothing, too little, or for the worse."""
+        ended = ending()
+        if ended is not None:
+            # Whatever has lost it: nobody waits for more.
+            raise ended
         try:
             own = frozenset(bench.launches_of(found))
         except (Illegal, RutcError):

@@ -22,9 +22,9 @@ from rutc.driver.cluster import Cluster, ClusterBench
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject
 from rutc.driver.in_precision import rounded
 from rutc.driver.launch_times import Artifact, in_turns, written
+from rutc.driver.launches import Pending
 from rutc.driver.options import Options
 from rutc.driver.plan_search import Outcome
-from rutc.driver.plan_steps import Pending
 from rutc.driver.planning import planned
 from rutc.driver.tune_plan import PlanFound, tune_plan
 from rutc.driver.tuning import Limits, Progressing, Tried, Tuning
@@ -102,7 +102,8 @@ def tune_model(
     `names` are parts of the names of kernels to search; the plan then stays as it is, as it does
     without `plans`.
 
-    With a `cluster` its workers try the schedules; plans are tried here.
+    With a `cluster` its workers try schedules, and the plan stays as it is: its client has threads,
+    beside which no process is copied.
 
     What is `given` of a kernel, schedules made by hand, is tried before all others; those that do
     not apply are left out.
@@ -127,7 +128,7 @@ def tune_model(
     plan, alternatives = planned(found, machine, options.precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.
-    if plans and not alternatives and not graph.symbols and not names:
+    if plans and cluster is None and not alternatives and not graph.symbols and not names:
         most = limits.share(PLANS)
         better = tune_plan(
             graph,

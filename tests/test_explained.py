@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from rutc.driver.build import Builder, machine_of
-from rutc.driver.plan_steps import KernelFacts
+from rutc.driver.launches import KernelFacts
 from rutc.driver.planning import planned
 from rutc.errors import UserError
 from rutc.graph_opt import versions

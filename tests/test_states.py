@@ -19,7 +19,9 @@ from rutc.driver.api import compile
 from rutc.emit.bundle import write_loader
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession, ModelError, load
+from rutc.verify.tolerance import Level
 from rutc.verify.whole import load_whole
+from tests.close import assert_close
 from tests.runtime.conftest import run_c
 
 HEADS, SIZE, MOST = 2, 8, 20
@@ -135,11 +137,9 @@ def _tokens(seed: int, new: int) -> Array:
 def _step(session: InferenceSession, fed: Fed, x: Array) -> None:
     """A step of both gives the same, the caches included."""
     (y,) = session.run(None, {"x": x})
-    np.testing.assert_allclose(y, fed.step(x), rtol=1e-4, atol=1e-5)
+    assert_close(y, fed.step(x), level=Level.MODEL)
     for n in "kv":
-        np.testing.assert_allclose(
-            session.get_state(f"past.{n}"), fed.cache[n], rtol=1e-4, atol=1e-5
-        )
+        assert_close(session.get_state(f"past.{n}"), fed.cache[n], level=Level.MODEL)
 
 
 @pytest.mark.parametrize("axis", sorted(AXES))
@@ -176,7 +176,7 @@ def test_a_full_state_is_an_error_that_loses_nothing(decoder: Path) -> None:
         _step(session, fed, _tokens(10, 2))
         with pytest.raises(ModelError, match=f"has {MOST} of at most {MOST} along axis 2"):
             session.run(None, {"x": _tokens(9, 1)})
-        np.testing.assert_allclose(session.get_state("past.k"), fed.cache["k"], rtol=1e-4)
+        assert_close(session.get_state("past.k"), fed.cache["k"], level=Level.MODEL)
         session.reset()
         assert session.get_state("past.v").shape == (1, HEADS, 0, SIZE)
         _step(session, Fed(decoder.with_suffix(".onnx")), _tokens(11, 4))
@@ -264,7 +264,7 @@ def test_the_whole_session_takes_and_gives_states(decoder: Path) -> None:
             reference.run(None, {"x": x, **cache}),
             strict=True,
         ):
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+            assert_close(found, expected, level=Level.MODEL)
         (only,) = session.run(["present.v"], {"x": x, **cache})
         assert only.shape == (1, HEADS, 9, SIZE)
 
@@ -318,9 +318,9 @@ def test_states_of_one_shape_replace_each_other(tmp_path: Path) -> None:
         for seed in range(5):
             x = np.random.default_rng(seed).standard_normal((2, 4)).astype(np.float32)
             y, h, c = reference.run(None, {"x": x, "h": h, "c": c})
-            np.testing.assert_allclose(session.run(None, {"x": x})[0], y, rtol=1e-4, atol=1e-6)
-            np.testing.assert_allclose(session.get_state("h"), h, rtol=1e-4, atol=1e-6)
-            np.testing.assert_allclose(session.get_state("c.next"), c, rtol=1e-4, atol=1e-6)
+            assert_close(session.run(None, {"x": x})[0], y, level=Level.MODEL)
+            assert_close(session.get_state("h"), h, level=Level.MODEL)
+            assert_close(session.get_state("c.next"), c, level=Level.MODEL)
         session.reset()
         assert not session.get_state("c").any()
 

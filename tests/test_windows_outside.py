@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.build import Builder
-from rutc.driver.plan_steps import KernelFacts
+from rutc.driver.launches import KernelFacts
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan

@@ -25,7 +25,7 @@ WAIT = "(open('reached', 'w').close(), time.sleep(60))"
 
 STAGES = {
     "import": f"import rutc.driver.compiler as c\nc.import_model = lambda *a, **m: {WAIT}",
-    "kernels": f"import rutc.driver.build as b\nb.make = lambda *a: {WAIT}",
+    "kernels": f"import rutc.driver.compilation as c\nc.make = lambda *a: {WAIT}",
     "link": f"import rutc.emit.library as l\nl.append_segment = lambda *a: {WAIT}",
     "cache": f"import rutc.driver.reuse as r\nr.archive.store = lambda *a: {WAIT}",
     "verify": f"import rutc.verify as v\nv.verify_model = lambda *a, **m: {WAIT}",

@@ -84,9 +84,9 @@ class _Runner:
             base = arena[offset:] if place.space == "arena" else _garbage(size)
             self.memory[name] = base[:size].view(plan.values[name].dtype.numpy)
         ports: dict[tuple[str, int], np.ndarray] = {}
-        for place in sorted(plan.places.values(), key=lambda p: -self.end(p)):
-            if place.space in ("input", "output"):
-                ports.setdefault((place.space, place.index), _garbage(self.end(place)))
+        own = [p for p in plan.places.values() if p.space in ("input", "output")]
+        for place in sorted(own, key=lambda p: -self.end(p)):
+            ports.setdefault((place.space, place.index), _garbage(self.end(place)))
         for name, place in plan.places.items():
             if place.space in ("input", "output"):
                 base = ports[place.space, place.index][self.value(place.offset) :]

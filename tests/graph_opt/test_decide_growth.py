@@ -11,6 +11,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.states import NoState, growth
 from rutc.tensor_ir.verifier import verify
+from tests.close import assert_close
 from tests.graph_opt.plan_runner import run_plan
 from tests.machines import V4
 
@@ -59,7 +60,7 @@ def test_a_plan_computes_what_its_graph_does(order: str, past: int) -> None:
     }
     expected = interpret(graph, inputs)
     for name, found in run_plan(_plan(graph), inputs).items():
-        np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+        assert_close(found, expected[name])
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -95,7 +96,7 @@ def test_what_is_no_prefix_is_written_anew() -> None:
     }
     expected = interpret(graph, inputs)
     for name, found in run_plan(plan, inputs).items():
-        np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+        assert_close(found, expected[name])
 
 
 def test_an_output_that_another_one_is_too_is_written_anew() -> None:

@@ -17,7 +17,7 @@ from rutc.importer import import_model
 
 if TYPE_CHECKING:
     from rutc.driver.compile_job import Draft, Made
-    from rutc.driver.plan_steps import Pending
+    from rutc.driver.launches import Pending
     from tests.lock.models import Locked
 
 TARGETS = {

@@ -71,7 +71,7 @@ def test_loops_without_trips_do_not_fail(tmp_path: Path) -> None:
 
 def test_the_status_is_its_own(tmp_path: Path) -> None:
     build_library(Program("m", (), (), 0, (Fail(MESSAGE),)), [], tmp_path / "m.so", {})
-    assert f"RUTC_RUN_FAILED = {RUN_FAILED} " in (tmp_path / "m.h").read_text()
+    assert f"RUTC_RUN_FAILED = {RUN_FAILED}, " in (tmp_path / "m.h").read_text()
     library = ctypes.CDLL(str(tmp_path / "m.so"))
     library.m_open.restype = ctypes.c_void_p
     library.m_last_error.restype = ctypes.c_char_p

@@ -1,0 +1,82 @@
+"""The launches of kernels: those whose code is not made yet, and what is known once it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rutc.base.record import record
+from rutc.driver.compile_job import CompileJob, Made
+from rutc.emit import kernel_call
+from rutc.emit.kernel_call import KernelCall, KernelId, Ref
+from rutc.graph_opt.plan import Near
+from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.canonical import Canonical
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tuner.sharing import Shared
+
+
+@record
+class Pending:
+    """A launch of kernels whose code is not made yet; several are the parts of a chain.
+
+    `near` are the values that pass to or from kernels in turn with it.
+    """
+
+    id: KernelId
+    name: str
+    kernels: tuple[Kernel, ...]
+    canonical: Canonical
+    job: CompileJob
+    flops: int
+    origin: tuple[str, ...]
+    near: Mapping[str, Near]
+
+    def named(self, step: str) -> str:
+        """The text of a step of a schedule, with the plan's names in the place of the job's."""
+        names = {**self.canonical.dims, **self.canonical.buffers}
+        return re.sub(r"\b[bd][0-9]+\b", lambda found: names.get(found[0], found[0]), step)
+
+
+@record
+class KernelFacts:
+    """What the manifest says of one launch.
+
+    Where its sizes depend on `symbols`, numbers are those at common sizes. `plan` numbers the
+    artifact's plans.
+    """
+
+    name: str
+    symbol: str
+    origin: tuple[str, ...]
+    flops: int
+    bytes: int
+    tasks: int
+    schedule: str
+    symbols: tuple[str, ...] = ()
+    plan: int = 0
+
+
+@record
+class Launched:
+    """What is known of a launch whose kernel is made: all that it calls it with but the turns."""
+
+    made: Made
+    args: tuple[Ref, ...]
+    tasks: Size
+    symbols: tuple[str, ...]
+    near: tuple[kernel_call.Near, ...]
+    facts: KernelFacts
+    shared: Shared
+
+    def call(self, turns: Size) -> KernelCall:
+        """What the program's table has of it."""
+        return KernelCall(
+            self.made.symbol,
+            self.args,
+            self.tasks,
+            self.facts.origin,
+            self.symbols,
+            turns,
+            self.near,
+        )
