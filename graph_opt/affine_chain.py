@@ -10,6 +10,7 @@ its terms already, may a shift move behind a scale: `(x - m) * s + b` is `x*s + 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,9 +40,12 @@ class Chain:
 
     @property
     def operations(self) -> int:
-        """How many operations it takes once the constants are known."""
-        signs = sum(_is_sign(s) for s in self.steps)
-        return max(len(self.steps) - signs, min(len(self.steps), 1))
+        """How many operations it takes once the constants are known.
+
+        A change of sign is one with the shift that follows it, if one does.
+        """
+        pairs = pairwise(self.steps)
+        return len(self.steps) - sum(_is_sign(s) and after.op == "add" for s, after in pairs)
 
 
 def follow(x: Expr, steps: Sequence[Step]) -> Expr:

@@ -11,6 +11,7 @@ from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Sweep
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.examples import examples
@@ -66,3 +67,17 @@ def test_the_rules_examples_keep_their_values(path: Path) -> None:
         after = interpret(optimize(graph, pipeline=(Sweep(name, (BY_NAME[name],)),)), inputs)
         for output, array in interpret(graph, inputs).items():
             assert_close(after[output], array, level=Level.MODEL)
+
+
+def test_a_sign_behind_a_shift_is_no_step_to_save() -> None:
+    graph = parse(
+        """
+        graph "sign"
+        dims a = 2
+        %x : f32{a} = input "x" [a]
+        %y : f32{a} = (-1.0 + 0.0) * (%x[a] + 0.0)
+        output "y" [a] = %y
+        """
+    )
+    inputs = {"x": np.array([1.5, -2.0], np.float32)}
+    np.testing.assert_array_equal(interpret(optimize(graph), inputs)["y"], [-1.5, 2.0])
