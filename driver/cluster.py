@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self
 from rutc.base.record import record
 from rutc.driver.bench_server import BenchServer
 from rutc.driver.in_model import ROUND, ModelBench, Planned, Subject, Try, Usual
-from rutc.driver.launch_times import Artifact
 from rutc.driver.trials import Outcome
 from rutc.errors import UserError
 
@@ -146,7 +145,7 @@ class ClusterBench:
     """Times schedules as `ModelBench` does, as many rounds at once as there are workers."""
 
     def __init__(self, local: ModelBench, planned: Planned, cluster: Cluster) -> None:
-        """For what is planned, of which the default library is made here, too.
+        """For what is planned; `local` tells what fits into a round.
 
         Raises:
             UserError: no worker is like this machine.
@@ -158,11 +157,6 @@ class ClusterBench:
         self._usual: dict[str, Mapping[Subject, Usual]] = {}
         self._first: Mapping[Subject, Usual] | None = None
         cluster.require()
-
-    @property
-    def default(self) -> Artifact:
-        """The library with default schedules."""
-        return self._local.default
 
     def usual(self) -> Mapping[Subject, Usual]:
         """Returns what subjects take with default schedules on one of the workers.
@@ -186,7 +180,7 @@ class ClusterBench:
 
     def room(self, subject: Subject, taken: Mapping[Subject, int]) -> int:
         """Returns how many schedules of a subject fit into a round of each worker."""
-        return self._local.room(subject, taken, max(len(self._cluster.workers()), 1))
+        return self._local.room(subject, taken, max(len(self._usual), 1))
 
     def time(self, tries: Sequence[Try]) -> list[Outcome]:
         """Returns what becomes of each.

@@ -12,6 +12,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, CompileJob
+from rutc.driver.in_model import SECONDS
 from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
@@ -23,33 +24,31 @@ from rutc.graph_opt.decide.realise import Realisation
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.session_values import session_values
 
-SECONDS = 1.0
-"""For each of two libraries that take turns in a round."""
 TIMEOUT_S = 60.0
 """A library that takes longer for a round hangs."""
 
 
 @record
-class Launch:
+class PlanLaunch:
     """A launch, told from others by the code and the values of the plan that it is called with."""
 
     job: CompileJob
     buffers: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, pending: Pending) -> Launch:
+    def of(cls, pending: Pending) -> PlanLaunch:
         """That of what is to be launched."""
         return cls(pending.job, tuple(sorted(pending.canonical.buffers.items())))
 
 
 @record(eq=False)
-class Candidate:
+class PlanChange:
     """A plan with a change: which, what it has instead of which launches; equal to itself only."""
 
     change: str
     found: Realisation
-    gone: frozenset[Launch]
-    new: frozenset[Launch]
+    gone: frozenset[PlanLaunch]
+    new: frozenset[PlanLaunch]
     algorithms: tuple[tuple[str, str], ...] | None = None
     """All algorithms of its graph, where they are what is changed."""
 
@@ -94,7 +93,7 @@ class PlanBench:
             UserError: it does not compile, or does not run.
         """
         self.found, self.machine = found, machine
-        self._folder, self._chooser, self._cpu = folder, chooser, cpu
+        self._folder, self._chooser = folder, chooser
         self._keep_subnormals = keep_subnormals
         self._made = 0
         self._lowered = Lowered()
@@ -115,16 +114,20 @@ class PlanBench:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End its process and remove its library."""
         self._served.close()
         _removed(self.artifact)
 
-    def launches_of(self, found: Realisation) -> tuple[Launch, ...]:
+    def launches_of(self, found: Realisation) -> tuple[PlanLaunch, ...]:
         """The launches of a plan, in their order."""
         steps = PlanSteps(found.plan, Weights(), lowered=self._lowered)
-        return tuple(Launch.of(p) for p in steps.pending)
+        return tuple(PlanLaunch.of(p) for p in steps.pending)
 
     def time(
-        self, found: Realisation, tries: Sequence[Candidate], processes: int = 0
+        self, found: Realisation, tries: Sequence[PlanChange], processes: int = 0
     ) -> tuple[list[Ratio], Ratio]:
         """What each of some changes takes that a plan has, and the whole run.
 
@@ -141,7 +144,7 @@ class PlanBench:
         finally:
             _removed(artifact)
         launches = self.launches_of(found)
-        us: list[tuple[dict[Launch, np.ndarray], dict[Launch, np.ndarray]]] = [
+        us: list[tuple[dict[PlanLaunch, np.ndarray], dict[PlanLaunch, np.ndarray]]] = [
             (
                 _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0]),
                 _by_launch(launches, artifact, runs.names[1], runs.us[1]),
@@ -191,12 +194,12 @@ def _answering(library: Path) -> Callable[[Path], Runs]:
 
 
 def _by_launch(
-    launches: Sequence[Launch], artifact: Artifact, names: Sequence[str], us: np.ndarray
-) -> dict[Launch, np.ndarray]:
+    launches: Sequence[PlanLaunch], artifact: Artifact, names: Sequence[str], us: np.ndarray
+) -> dict[PlanLaunch, np.ndarray]:
     """Microseconds {run} of each launch, of those of steps {run, step}."""
     functions = frozenset(artifact.launches)
     steps = [number for number, name in enumerate(names) if name in functions]
-    found: dict[Launch, np.ndarray] = {}
+    found: dict[PlanLaunch, np.ndarray] = {}
     for launch, step in zip(launches, steps, strict=True):
         found[launch] = found.get(launch, 0.0) + us[:, step]
     return found

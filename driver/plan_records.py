@@ -29,7 +29,7 @@ from rutc.tuner.database import Database
 from rutc.tuner.trial import digest
 
 if TYPE_CHECKING:
-    from rutc.driver.plan_bench import Candidate, Ratio
+    from rutc.driver.plan_bench import PlanChange, Ratio
 
 PLAN, CHANGE = "plan", "change of a plan"
 """In the place of a schedule's template."""
@@ -49,7 +49,7 @@ def plan_task(graph: Graph, machine: Machine, options: Options) -> trial.Task:
 
 
 def row_of_change(
-    task: trial.Task, origin: trial.Origin, c: Candidate, ratio: Ratio | None, base: Assignment
+    task: trial.Task, origin: trial.Origin, c: PlanChange, ratio: Ratio | None, base: Assignment
 ) -> trial.Trial:
     """Returns the row of a change that was tried of a plan; without a ratio it did not run."""
     return _row(task, origin, f"{c}\nof {digest(str(base))}", CHANGE, ratio, base)

@@ -23,8 +23,9 @@ from time import monotonic
 
 from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, CompileJob, joined
-from rutc.driver.plan_bench import Candidate, Launch, PlanBench, Ratio
+from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch, Ratio
 from rutc.driver.served import Unanswered
+from rutc.driver.tuning import CERTAIN
 from rutc.emit.interrupts import ending
 from rutc.errors import RutcError
 from rutc.graph_opt.alternatives import Assigned
@@ -44,8 +45,6 @@ ROUND = 16
 """Changes that are tried at once, at most."""
 AGAIN = 3
 """Processes in which what is faster is timed again."""
-CERTAIN = 0.015
-"""So much faster, at least, a change has to be, twice."""
 LEAST_SHARE = 0.004
 """Of a run: changes of launches that take less are not told from noise."""
 WORST = 1.2
@@ -57,19 +56,19 @@ PATIENCE = 400
 
 
 @record
-class Step:
+class Kept:
     """A change that stays."""
 
-    candidate: Candidate
+    candidate: PlanChange
     ratio: Ratio
 
 
 @dataclass
-class Outcome:
+class PlanProgress:
     """What a search has come to so far."""
 
     best: Realisation
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Kept] = field(default_factory=list)
     tried: int = 0
     failed: int = 0
     run: Ratio | None = None
@@ -95,7 +94,7 @@ class PlanSearch:
         seed: int = 0,
         keep_subnormals: bool = False,
         known: Callable[[Assignment], frozenset[str]] = lambda base: frozenset(),
-        tried: Callable[[Candidate, Ratio | None, Assignment], None] = lambda *told: None,
+        tried: Callable[[PlanChange, Ratio | None, Assignment], None] = lambda *told: None,
     ) -> None:
         """Search from the `usual` plan of an imported graph on, or from the `first` to look at.
 
@@ -117,11 +116,11 @@ class PlanSearch:
         self._known, self._tell = known, tried
         self._rng = Random(seed)
         self._usual, self._first = usual, first or usual
-        self._seen: set[tuple[frozenset[Launch], frozenset[Launch]]] = set()
+        self._seen: set[tuple[frozenset[PlanLaunch], frozenset[PlanLaunch]]] = set()
         self._cycles: dict[CompileJob, float] = {}
-        self.outcome = Outcome(self._first)
+        self.outcome = PlanProgress(self._first)
 
-    def run(self, seconds: float, trials: float = inf) -> Iterator[Outcome]:
+    def run(self, seconds: float, trials: float = inf) -> Iterator[PlanProgress]:
         """Yields what is known after each round, until there is no more to try.
 
         Raises:
@@ -133,7 +132,7 @@ class PlanSearch:
             yield self.outcome
             sources = [(self._by_algorithm, ALGORITHMS), (self._by_neighbour, 1.0)]
             for source, share in sources if self._first is self._usual else sources[1:]:
-                waiting: Iterator[Candidate] | None = None
+                waiting: Iterator[PlanChange] | None = None
                 end = began + share * seconds
                 while monotonic() < end and self.outcome.tried < trials:
                     if waiting is None:
@@ -143,20 +142,20 @@ class PlanSearch:
                         break
                     faster = self._faster(bench, self._round(bench, chosen))
                     if faster is not None:
-                        bench.__exit__(None, None, None)
+                        bench.close()
                         bench = self._open(faster)
                         self.outcome.best = faster
                         waiting = None
                     yield self.outcome
         finally:
-            bench.__exit__(None, None, None)
+            bench.close()
         if self.outcome.steps:
             with self._open(self._usual) as bench:
                 _, self.outcome.run = bench.time(self.outcome.best, (), AGAIN)
             yield self.outcome
 
     # -- rounds ----------------------------------------------------------------------------------
-    def _round(self, bench: PlanBench, tries: list[Candidate]) -> list[Step]:
+    def _round(self, bench: PlanBench, tries: list[PlanChange]) -> list[Kept]:
         """Those of some changes that are faster; halves are tried if all together do not run."""
         together = self._together(bench, tries)
         if together is not None:
@@ -168,7 +167,7 @@ class PlanSearch:
                 for c, r in zip(tries, ratios, strict=True):
                     self._tell(c, r, bench.found.assignment)
                     self.outcome.tried += 1
-                steps = [Step(c, r) for c, r in zip(tries, ratios, strict=True)]
+                steps = [Kept(c, r) for c, r in zip(tries, ratios, strict=True)]
                 return [s for s in steps if s.ratio.high <= 1 - CERTAIN]
         if len(tries) == 1:
             self._tell(tries[0], None, bench.found.assignment)
@@ -178,7 +177,7 @@ class PlanSearch:
         half = len(tries) // 2
         return self._round(bench, tries[:half]) + self._round(bench, tries[half:])
 
-    def _faster(self, bench: PlanBench, steps: list[Step]) -> Realisation | None:
+    def _faster(self, bench: PlanBench, steps: list[Kept]) -> Realisation | None:
         """The plan with all changes that are faster once more, if the whole run is."""
         while steps:
             tries = [s.candidate for s in steps]
@@ -192,7 +191,7 @@ class PlanSearch:
             except (Unanswered, RutcError):
                 return None
             again = [
-                Step(c, r) for c, r in zip(tries, ratios, strict=True) if r.high <= 1 - CERTAIN
+                Kept(c, r) for c, r in zip(tries, ratios, strict=True) if r.high <= 1 - CERTAIN
             ]
             if len(again) == len(steps):
                 if whole.high >= 1:
@@ -202,7 +201,7 @@ class PlanSearch:
             steps = again
         return None
 
-    def _together(self, bench: PlanBench, tries: Sequence[Candidate]) -> Realisation | None:
+    def _together(self, bench: PlanBench, tries: Sequence[PlanChange]) -> Realisation | None:
         """The plan with some changes, if it has the launches that each of them has by itself."""
         if len(tries) == 1:
             return tries[0].found
@@ -215,12 +214,12 @@ class PlanSearch:
             launches = frozenset(bench.launches_of(found))
         except (Illegal, RutcError):
             return None
-        gone = frozenset[Launch]().union(*(c.gone for c in tries))
-        new = frozenset[Launch]().union(*(c.new for c in tries))
+        gone = frozenset[PlanLaunch]().union(*(c.gone for c in tries))
+        new = frozenset[PlanLaunch]().union(*(c.new for c in tries))
         return found if launches == (frozenset(bench.launches) - gone) | new else None
 
     # -- changes ---------------------------------------------------------------------------------
-    def _by_algorithm(self, bench: PlanBench) -> Iterator[Candidate]:
+    def _by_algorithm(self, bench: PlanBench) -> Iterator[PlanChange]:
         """The plan with another algorithm for a sum, or with the sum as it stands."""
         own = bench.found.assignment.algorithms
         offered: defaultdict[str, list[str]] = defaultdict(list)
@@ -252,7 +251,7 @@ class PlanSearch:
         found = greedy(prepare(graph), self._machine).realisation
         return self._change(found.but(replace(found.assignment, algorithms=algorithms)))
 
-    def _by_neighbour(self, bench: PlanBench) -> Iterator[Candidate]:
+    def _by_neighbour(self, bench: PlanBench) -> Iterator[PlanChange]:
         """The neighbours of the plan, those of values sooner whose launches take long."""
         taken: defaultdict[str, float] = defaultdict(float)
         for launch, us in bench.us.items():
@@ -288,7 +287,7 @@ class PlanSearch:
         change: str,
         found: Realisation,
         algorithms: tuple[tuple[str, str], ...] | None = None,
-    ) -> Candidate | None:
+    ) -> PlanChange | None:
         """A change, unless it changes nothing, too little, or for the worse."""
         ended = ending()
         if ended is not None:
@@ -305,9 +304,9 @@ class PlanSearch:
         self._seen.add((gone, new))
         if self._estimate(new) > WORST * self._estimate(gone):
             return None
-        return Candidate(change, found, gone, new, algorithms)
+        return PlanChange(change, found, gone, new, algorithms)
 
-    def _estimate(self, launches: frozenset[Launch]) -> float:
+    def _estimate(self, launches: frozenset[PlanLaunch]) -> float:
         return sum(self._cycles_of(x.job) for x in launches)
 
     def _cycles_of(self, job: CompileJob) -> float:
@@ -323,7 +322,7 @@ def said(n: Neighbour) -> str:
 
 
 def _all_of(
-    own: tuple[tuple[str, str], ...], tries: Sequence[Candidate]
+    own: tuple[tuple[str, str], ...], tries: Sequence[PlanChange]
 ) -> tuple[tuple[str, str], ...]:
     """The algorithms of some changes, each of which is of another sum."""
     kept = tuple(x for x in own if all(x in (c.algorithms or ()) for c in tries))
@@ -331,13 +330,13 @@ def _all_of(
     return (*kept, *new)
 
 
-def _apart(waiting: Iterator[Candidate], most: int, end: float) -> list[Candidate]:
+def _apart(waiting: Iterator[PlanChange], most: int, end: float) -> list[PlanChange]:
     """The next changes whose launches have nothing in common; those between are not tried.
 
     Fewer than `most` where they are not found until the `end`.
     """
-    chosen: list[Candidate] = []
-    touched: set[Launch] = set()
+    chosen: list[PlanChange] = []
+    touched: set[PlanLaunch] = set()
     passed = 0
     for c in waiting:
         own = c.gone | c.new

@@ -24,7 +24,7 @@ from rutc.driver.in_precision import rounded
 from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.options import Options
-from rutc.driver.plan_search import Outcome
+from rutc.driver.plan_search import PlanProgress
 from rutc.driver.planning import planned
 from rutc.driver.tune_plan import PlanFound, tune_plan
 from rutc.driver.tuning import Limits, Progressing, Tried, Tuning
@@ -93,7 +93,7 @@ def tune_model(
     given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
     plans: bool = True,
     cluster: Cluster | None = None,
-    on_plan: Callable[[Outcome], None] = lambda outcome: None,
+    on_plan: Callable[[PlanProgress], None] = lambda outcome: None,
     on_batch: Callable[[Progressing, Tuning], None] = lambda subject, tuning: None,
     on_progress: Progress | None = None,
 ) -> TuningReport:

@@ -9,9 +9,9 @@ from pathlib import Path
 from rutc.base.record import record
 from rutc.driver.on_record import records_in
 from rutc.driver.options import Options
-from rutc.driver.plan_bench import Candidate, Ratio
+from rutc.driver.plan_bench import PlanChange, Ratio
 from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
-from rutc.driver.plan_search import Outcome, PlanSearch, Step
+from rutc.driver.plan_search import Kept, PlanProgress, PlanSearch
 from rutc.driver.planning import narrowed
 from rutc.driver.tuning_records import origin_of
 from rutc.graph_opt.assignment import Assignment
@@ -31,7 +31,7 @@ class PlanFound:
     plan: Plan
     tried: int = 0
     failed: int = 0
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Kept, ...] = ()
     run: Ratio | None = None
     interrupted: bool = False
 
@@ -52,7 +52,7 @@ def tune_plan(
     *,
     cpu: int | None = None,
     seed: int = 0,
-    on_round: Callable[[Outcome], None] = lambda outcome: None,
+    on_round: Callable[[PlanProgress], None] = lambda outcome: None,
 ) -> PlanFound:
     """Search from the usual plan of an imported graph of fixed sizes on, or from that on record.
 
@@ -71,7 +71,7 @@ def tune_plan(
     known = records.plans.best(graph, assignment)
     first = None if known is None else realised(graph, known, machine, exact=exact)
 
-    def keep(c: Candidate, ratio: Ratio | None, base: Assignment) -> None:
+    def keep(c: PlanChange, ratio: Ratio | None, base: Assignment) -> None:
         database.add([row_of_change(task, origin, c, ratio, base)])
 
     with tempfile.TemporaryDirectory() as folder:

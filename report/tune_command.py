@@ -33,7 +33,7 @@ from rutc.report.flags import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rutc.driver.plan_search import Outcome
+    from rutc.driver.plan_search import PlanProgress
     from rutc.driver.tune_model import TuningReport
     from rutc.driver.tune_plan import PlanFound
     from rutc.driver.tuning import Progressing, Tuning
@@ -226,11 +226,11 @@ def _shown_plan(
     on_progress: Callable[[str, int, int], None],
     seconds: float,
     trials: int | None,
-) -> Callable[[Outcome], None]:
+) -> Callable[[PlanProgress], None]:
     """What is called after each round for plans: it moves the bar, and tells what stays."""
     told, began = 0, monotonic()
 
-    def shown(found: Outcome) -> None:
+    def shown(found: PlanProgress) -> None:
         nonlocal told
         if isfinite(seconds):
             spent = min(int(monotonic() - began), int(seconds))

@@ -18,7 +18,7 @@ from rutc.driver.launch_times import Profiled, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.options import Options
-from rutc.driver.plan_bench import Candidate, Launch, PlanBench, Ratio
+from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch, Ratio
 from rutc.driver.plan_records import PLAN, RecordedPlans, plan_task, realised, row_of_plan
 from rutc.driver.plan_search import PlanSearch
 from rutc.driver.plan_steps import PlanSteps
@@ -83,12 +83,12 @@ def usual(graph: Graph) -> Realisation:
 def changed(usual: Realisation) -> Realisation:
     """Another plan for it, with other kernels."""
     bench = Lowered()
-    before = {Launch.of(p) for p in steps_of(usual, bench)}
+    before = {PlanLaunch.of(p) for p in steps_of(usual, bench)}
     for n in neighbours(usual):
         other = legal(usual, n) if n.kind in ("kernel", "layout") else None
         if other is None:
             continue
-        if {Launch.of(p) for p in steps_of(other, bench)} != before:
+        if {PlanLaunch.of(p) for p in steps_of(other, bench)} != before:
             return other
     raise AssertionError("the plan has no neighbours")
 
@@ -154,9 +154,9 @@ class Clock:
 
 def search(
     graph: Graph, usual: Realisation, folder: Path, **options: object
-) -> tuple[PlanSearch, list[tuple[Candidate, Ratio | None]]]:
+) -> tuple[PlanSearch, list[tuple[PlanChange, Ratio | None]]]:
     """A search, and what it has tried."""
-    tried: list[tuple[Candidate, Ratio | None]] = []
+    tried: list[tuple[PlanChange, Ratio | None]] = []
     made = PlanSearch(
         graph, usual, MACHINE, folder, tried=lambda c, r, base: tried.append((c, r)), **options
     )
@@ -195,7 +195,7 @@ def test_what_does_not_run_is_told_from_the_others(
     real = PlanBench.time
 
     def failing(
-        bench: PlanBench, found: Realisation, tries: Sequence[Candidate], processes: int = 0
+        bench: PlanBench, found: Realisation, tries: Sequence[PlanChange], processes: int = 0
     ) -> tuple[list[Ratio], Ratio]:
         if any("layout" in c.change for c in tries):
             raise Unanswered("it ended")
