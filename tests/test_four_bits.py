@@ -44,7 +44,7 @@ def compiled(
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     path = folder / "narrow.onnx"
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-    return rutc.compile(path)
+    return rutc.compile(path, folder / "narrow.so")
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,9 @@ def test_weights_of_few_rows_take_an_eighth_and_their_scales(tmp_path: Path) -> 
 
 
 def test_many_rows_keep_float32(tmp_path: Path) -> None:
-    made = rutc.compile(network(tmp_path, "many", 256), precision="w4", target="x86-64-v3")
+    made = rutc.compile(
+        network(tmp_path, "many", 256), tmp_path / "many.so", precision="w4", target="x86-64-v3"
+    )
     assert made.report.narrow_values == 0
     assert made.verification is not None
     assert made.verification.level is Level.MODEL
@@ -150,7 +152,9 @@ def test_many_rows_keep_float32(tmp_path: Path) -> None:
 
 def test_other_weights_are_found_out(tmp_path: Path) -> None:
     model = network(tmp_path, "model", 1)
-    made = rutc.compile(model, precision="w4", target="x86-64-v3", verify=False)
+    made = rutc.compile(
+        model, tmp_path / "model.so", precision="w4", target="x86-64-v3", verify=False
+    )
     assert verify_model(model, made.library).passed
     other = network(tmp_path, "other", 1, seed=1)
     assert not verify_model(other, made.library).passed
