@@ -10,8 +10,8 @@ from rutc.importer.boxes import flattened, reshaped_box
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
 from rutc.importer.tensor import Boxed, Item, Tensor, TensorType, ints_of, known_ints
-from rutc.tensor_ir import DType
-from rutc.tensor_ir.affine import ZERO
+from rutc.tensor_ir import DType, Index, Lit
+from rutc.tensor_ir.affine import ONE, ZERO, maximum
 
 Apply = Callable[[Sequence[Item | None], Mapping[str, object]], tuple[Item, ...]]
 """The outputs of the operator for operands and attributes."""
@@ -26,7 +26,7 @@ ELEMENTWISE = frozenset(
     f"{_ARITHMETIC} {_COMPARISON} {_ACTIVATION} {_ACTIVATION_TOO} {_FUNCTION} "
     f"{_FUNCTION_TOO}".split()
 )
-"""Operators whose result has the shape of one operand if the others are scalars."""
+"""Operators whose result has the elements of one operand if the others have one."""
 
 
 class NeedsRank(OperatorError):
@@ -65,17 +65,33 @@ def on_any_rank(
             return (b.constant(known_ints([flat.size], (), DType.I64), DType.I64),)
         if op == "Reshape":
             return _reshaped(b, found, inputs, run)
-        others = [t for t in inputs if t is not None and not is_any_rank(t)]
-        if op in ELEMENTWISE and all(isinstance(t, Tensor) and t.rank == 0 for t in others):
+        others = [t for t in inputs if isinstance(t, Tensor)]
+        if op in ELEMENTWISE and all(e == ONE for t in others for e in t.shape):
             flat, shape = flattened(b, found)
-            (made,) = run([flat if is_any_rank(t) else t for t in inputs], attributes)
+            scalars = [b.nest((), b.read(t, [0] * t.rank)) for t in others]
+            given = iter(scalars)
+            row = [flat if is_any_rank(t) else t and next(given) for t in inputs]
+            (made,) = run(row, attributes)
             assert isinstance(made, Tensor)
-            return (reshaped_box(b, made, shape),)
+            rank = max((t.rank for t in others), default=0)
+            return (reshaped_box(b, made, _with_rank(b, shape, rank)),)
     raise NeedsRank(
         f"operand {places[0]} has a rank that only the run decides; such a tensor may be an "
         "output, an element, a loop's state, or an operand of Reshape, Shape, Size and of "
-        "elementwise operators whose other operands are scalars: Reshape it to a known rank first"
+        "elementwise operators whose other operands have one element: Reshape it to a known rank "
+        "first"
     )
+
+
+def _with_rank(b: Builder, shape: Tensor, least: int) -> Tensor:
+    """A shape with extents of 1 before its own, where it has fewer than the least."""
+    rank = shape.shape[0]
+    longer = maximum(rank, Index.of(least), b.ranges)
+    if longer == rank:
+        return shape
+    (axis,) = b.axes((longer,))
+    one = Lit(1, DType.I64)
+    return b.nest((axis,), b.read(shape, [axis.index - (longer - rank)], one))
 
 
 def _reshaped(b: Builder, x: Boxed, inputs: Sequence[Item | None], run: Apply) -> tuple[Item, ...]:

@@ -28,6 +28,7 @@ from rutc.importer.tensor import (
     Type,
 )
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
+from rutc.tensor_ir.affine import ONE, ZERO
 
 Leaf = TensorType | ListType | OptionalType
 """A type that one tensor can stand for: itself, or its box."""
@@ -301,6 +302,18 @@ def flattened(b: Builder, item: Boxed) -> tuple[Tensor, Tensor]:
     (axis,) = b.full_axes((b.size(total, "elements", MOST),))
     (flat,) = b.call("unbox", (item.boxes,), [(item.type.dtype, (axis,))], flat=1)
     return flat, shape
+
+
+def only_element(b: Builder, item: Item) -> Item:
+    """A tensor of unknown rank as the scalar that it holds, all else as it is.
+
+    A run in which it has more or fewer elements ends.
+    """
+    if not isinstance(item, Boxed) or not isinstance(item.type, TensorType):
+        return item
+    flat, _ = flattened(b, item)
+    b.same(flat.shape[0], ONE)
+    return b.nest((), b.read(flat, [ZERO]))
 
 
 def reshaped_box(b: Builder, flat: Tensor, shape: Tensor) -> Boxed:

@@ -3,6 +3,8 @@
 What a user says holds. Of the others, a batch is 1: most runs have one picture or one text. A batch
 is what is called so, or else a size that every input which has it has as its outermost dim and
 nowhere else, as exports make it; an input of one dim alone, a text or a sound, tells nothing.
+A size that a run computes from others, as one to which two extents must be equal, is what they
+make it.
 
     x{n, 3, h, w}                                   n is a batch, h and w are none
     ids{n, seq}, mask{n, seq}, state{2, n, 128}     none by its place; `batch` in the place of n is
@@ -13,23 +15,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rutc.tensor_ir import Graph
-from rutc.tensor_ir.ranges import with_common
+from rutc.tensor_ir import Graph, Index
+from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.ranges import Range, with_common
 
 BATCH = 1
 """Examples that a run commonly has."""
 
 
-def with_common_sizes(g: Graph, told: Mapping[str, int], params: Mapping[str, str]) -> Graph:
+def with_common_sizes(
+    g: Graph,
+    told: Mapping[str, int],
+    params: Mapping[str, str],
+    computed: Mapping[str, Index] | None = None,
+) -> Graph:
     """The graph whose symbols have common sizes.
 
     Args:
-        g: The graph.
+        g: The graph, in which symbols come after those that they are computed from.
         told: The common sizes of symbols that the user tells.
         params: The names that the model has for symbols.
+        computed: What symbols are that a run computes from others.
     """
     common = {**dict.fromkeys(_batches(g, params), BATCH), **told}
-    return replace(g, symbols=tuple((s, with_common(r, common.get(s))) for s, r in g.symbols))
+    symbols: dict[str, Range] = {}
+    for s, limits in g.symbols:
+        size = (computed or {}).get(s)
+        if size is not None and size.names() <= symbols.keys():
+            common.setdefault(s, typical(size, symbols))
+        symbols[s] = with_common(limits, common.get(s))
+    return replace(g, symbols=tuple(symbols.items()))
 
 
 def _batches(g: Graph, params: Mapping[str, str]) -> list[str]:

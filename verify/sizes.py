@@ -1,6 +1,6 @@
 """Sizes to run a model of symbolic sizes at: common ones, and samples that cover its ranges."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 
 import numpy as np
@@ -17,6 +17,8 @@ COMMON = 32
 PRIMES = (5, 7, 11, 13, 3)
 LARGEST = 64
 """No sample has a larger size, unless the range asks for it: a run should take little time."""
+MULTIPLES = (2, 4, 8, 16, 32, 64)
+"""Of what sizes may have to be multiples."""
 MOST_BYTES, MOST_FLOPS = 128 << 20, 50e9
 """What a run at sampled sizes may hold and compute, if it can do with less: verification holds
 several copies of its outputs, some in float64, and shall be a small part of a compilation."""
@@ -168,6 +170,19 @@ def sample_sizes(
         if sizes not in samples and not smaller:
             samples.append(sizes)
     return tuple(samples)
+
+
+def multiples(sizes: Sizes, symbols: Ranges) -> Iterator[Sizes]:
+    """Yields larger sizes, the nearest first: those of which each is a multiple of 2, of 4, ...
+
+    Networks that halve a picture and join what they made of it again take such sizes only.
+    """
+    told: list[Sizes] = [sizes]
+    for step in MULTIPLES:
+        found = {name: -(-size // step) * step for name, size in sizes.items()}
+        if found not in told and all(low <= found[n] <= high for n, (low, high) in symbols.items()):
+            told.append(found)
+            yield found
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:

@@ -29,6 +29,10 @@ from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
     Sizes,
     advice,
+    modest,
+    multiples,
+    narrowed,
+    session_symbols,
     sizes_text,
 )
 from rutc.verify.tolerance import Level, is_float
@@ -153,9 +157,15 @@ class Verifier:
                 told = self.add(found, draw)
             except ModelError as error:
                 failure, told = error, str(error)
-                own.append(f"{sizes_text(draw.sizes)}: {told}")
-            if told:
                 refused = told
+                own.append(f"{sizes_text(draw.sizes)}: {told}")
+                continue
+            if told and not draw.extra:
+                refused = told
+                other = self.nearest(draw, dims, [v.inputs for v in found])
+                told = told if other is None else self.add(found, other)
+                draw = draw if other is None else other
+            if told:
                 continue
             ran = draw.sizes if ran is None else ran
             if any(not o.passed and not o.contradicted for o in found[-1].outputs):
@@ -180,6 +190,35 @@ class Verifier:
             # Some sizes of a range may be none of the model's.
             return f"{str(error).rstrip('.')}. They were {item.source}."
         return ""
+
+    def nearest(self, draw: Draw, dims: Mapping[str, int], ran: Sequence[str]) -> Draw | None:
+        """Returns other inputs than those that `ran`, of the nearest sizes that a model may take.
+
+        They are no larger than those drawn for verification may be, and the compiled model runs at
+        them; None: at none that are tried.
+        """
+        symbols = narrowed(session_symbols(self.session), dims)
+        for sizes in multiples(draw.sizes, symbols):
+            if not (self.session.fits(sizes) and modest(self.session, sizes)):
+                break
+            if not self.takes(replace(draw, sizes=sizes)):
+                continue
+            for name, size in draw.sizes.items():
+                # What need not be such a multiple stays.
+                fewer = {**sizes, name: size}
+                if self.takes(replace(draw, sizes=fewer)):
+                    sizes = fewer
+            found = replace(draw, sizes=sizes)
+            return None if found.made(self.session).source in ran else found
+        return None
+
+    def takes(self, draw: Draw) -> bool:
+        """Whether the compiled model runs on these inputs."""
+        try:
+            self.ours(draw.made(self.session).values)
+        except (UserError, ModelError):
+            return False
+        return True
 
     def given(self, inputs: Mapping[str, Value], report: Progress) -> list[Verification]:
         """What given inputs show.

@@ -10,7 +10,7 @@ from onnx import GraphProto
 
 from rutc.errors import UserError
 from rutc.importer.any_rank import NeedsRank
-from rutc.importer.boxes import inserted, length_of, type_of
+from rutc.importer.boxes import inserted, length_of, only_element, type_of
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.control import check_condition, tensors
@@ -20,7 +20,7 @@ from rutc.importer.ops.scans import Carried, carries, counted, states_after
 from rutc.importer.ops.size_operands import nothing, number
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import Boxed, Item, ListType, Tensor, known_ints
+from rutc.importer.tensor import Boxed, Item, ListType, Tensor, TensorType, known_ints
 from rutc.tensor_ir import DType, Expr, Index, Lit, Node, While, apply
 from rutc.tensor_ir.affine import ZERO
 
@@ -40,6 +40,8 @@ def loop(
 
     A scan where nothing but the trip count ends it, else a while. Where trips change the states'
     shapes the loop is written out if the number of trips is known and small; or it carries boxes.
+    Where only the first trip changes the states' ranks, as it does if they hold nothing of use
+    before it, that one is written out.
     """
     return _Loop(b, trip_count, condition, inits, body).results()
 
@@ -51,6 +53,8 @@ class _Loop:
     condition: Tensor | None
     inits: tuple[Item, ...]
     body: GraphProto
+    before: int = 0
+    """The trips that are written out before the loop."""
 
     def __post_init__(self) -> None:
         self.count = len(self.inits)
@@ -87,6 +91,12 @@ class _Loop:
         if made is not None:
             return made
         self.b.restore(before)
+        if (carried is None or _loses_rank(carried, self.inits)) and self.begins():
+            try:
+                return self.after_first()
+            except (UserError, OperatorError) as e:
+                failure = failure or e
+                self.b.restore(before)
         if carried is not None:
             if self.always and self.trip_count is not None:
                 return self.counted(carried)
@@ -105,7 +115,9 @@ class _Loop:
     def trip(self, t: Tensor | Index, states: Sequence[Item]) -> tuple[Tensor, tuple[Item, ...]]:
         """(whether to go on, the states and what is collected) after trip t."""
         if isinstance(t, Index):
-            t = self.b.constant(known_ints([t], (), DType.I64), DType.I64)
+            t = self.b.constant(known_ints([t + self.before], (), DType.I64), DType.I64)
+        elif self.before:
+            t = self.b.map(lambda i: apply("add", i, lit(self.before, DType.I64)), t)
         # In a trip that runs, the condition before it held.
         going = self.b.constant(np.array(True))
         made = self.b.subgraph(self.body, (t, going, *states))
@@ -114,7 +126,7 @@ class _Loop:
                 f"the body has {len(made)} outputs; {self.count + 1} are needed: "
                 "the condition and the carried values"
             )
-        (last,) = tensors(made[:1])
+        (last,) = tensors([only_element(self.b, made[0])])
         check_condition(last)
         return last, made[1:]
 
@@ -137,7 +149,26 @@ class _Loop:
             empty.append(self.b.nest(self.b.axes((0, *shape)), nothing(t.dtype)))
         return (*self.inits, *empty)
 
+    def begins(self) -> bool:
+        """Whether the first trip is known to run, and more than one may."""
+        limit = self.limit
+        more = self.trip_count is None or (limit is not None and limit.is_const and limit.const > 1)
+        return self.start is True and more and not self.before
+
     # -- ways -----------------------------------------------------------------------------------
+    def after_first(self) -> tuple[Item, ...]:
+        """As a first trip, and a loop that runs the others."""
+        b = self.b
+        going, made = self.trip(ZERO, self.inits)
+        count = self.trip_count
+        if count is not None and self.limit is not None:
+            count = b.constant(known_ints([self.limit - 1], (), DType.I64), DType.I64)
+        rest = _Loop(b, count, going, made[: self.count], self.body, before=1).results()
+        first = [b.reshaped(t, (b.axis(1), *t.axes)) for t in tensors(made[self.count :])]
+        others = tensors(rest[self.count :])
+        rows = [concat(b, one, more, axis=0) for one, more in zip(first, others, strict=True)]
+        return (*rest[: self.count], *rows)
+
     def counted(self, carried: Carried) -> tuple[Item, ...]:
         """As a scan: nothing but the trip count ends it."""
         lasts, every = counted(self.b, self.trips(), self.inits, self.step, carried)
@@ -238,6 +269,14 @@ class _Loop:
 
 
 _I64_ZERO = Lit(0, DType.I64)
+
+
+def _loses_rank(carried: Carried, inits: Sequence[Item]) -> bool:
+    """Whether trips give a state another rank than it has at first."""
+    return any(
+        isinstance(state, TensorType) and state.shape is None and isinstance(init, Tensor)
+        for state, init in zip(carried.states, inits, strict=True)
+    )
 
 
 def _known_bool(t: Tensor) -> bool | None:

@@ -182,3 +182,23 @@ def test_schedules_have_tiles_of_rows_of_a_batch(tmp_path: Path) -> None:
     compile_model(path, tmp_path / "m.so", options)
     kernels = [f.read_text() for f in (tmp_path / "dump" / "kernels").glob("*.txt")]
     assert any("even(" in text or "peel(" in text for text in kernels)
+
+
+def test_a_size_that_two_extents_must_have_is_what_they_commonly_are(tmp_path: Path) -> None:
+    """Maps joined after both were made smaller, in steps of which the import cannot tell."""
+    half, eighth = ({"kernel_shape": [k, 1], "strides": [k, 1]} for k in (2, 8))
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["half"], ceil_mode=1, **half),
+        helper.make_node("AveragePool", ["half"], ["small"], ceil_mode=1, **eighth),
+        helper.make_node("Resize", ["small", "", "scales"], ["large"], mode="nearest"),
+        helper.make_node("Concat", ["half", "large"], ["y"], axis=1),
+    ]
+    scales = numpy_helper.from_array(np.array([1, 1, 8, 1], np.float32), "scales")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", 5])
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], [scales])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "m.onnx")
+    symbols = dict(import_model(tmp_path / "m.onnx").symbols)
+    assert common_sizes(symbols) == {"n": 1, "h": 128, "same": 64}
+    symbols = dict(import_model(tmp_path / "m.onnx", dims={"h": (16, 640, 1, 320)}).symbols)
+    assert common_size(symbols["same"]) == 160

@@ -13,6 +13,7 @@ from tests.close import assert_close
 
 node = helper.make_node
 ANY = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+ANY_INT = helper.make_tensor_type_proto(TensorProto.INT64, None)
 BOOL = helper.make_tensor_type_proto(TensorProto.BOOL, [])
 TEXTS = helper.make_tensor_type_proto(TensorProto.STRING, [None])
 sequence = helper.make_sequence_type_proto

@@ -10,6 +10,7 @@ import rutc
 from rutc.runtime.errors import ModelError
 from tests.run_time_structure.models import (
     ANY,
+    ANY_INT,
     BOOL,
     body,
     floats,
@@ -293,3 +294,39 @@ def test_a_body_that_no_run_completes(check, more):
         pytest.raises(ModelError, match="a position is out of range"),
     ):
         session.run(None, {**feed, **once})
+
+
+@pytest.mark.parametrize("most", [None, 100])
+def test_a_state_that_the_first_trip_gives_its_rank(check, most):
+    """A state that holds nothing of use at first, which Softmax after the loop needs a rank of."""
+    nodes = [
+        node("Add", ["a", "x"], ["b"]),
+        node("Unsqueeze", ["b", "zero"], ["new"]),
+        node("Cast", ["trip"], ["at"], to=TensorProto.INT64),
+        # The condition gets another rank, too.
+        node("Less", ["count", "limit"], ["more"]),
+        node("Add", ["count", "one"], ["next"]),
+    ]
+    states = {"a": floats("k"), "old": ANY, "count": ANY_INT}
+    results = {"b": floats("k"), "new": ANY, "next": ANY_INT, "at": ints()}
+    inside = body(nodes, states, results, {"zero": [0], "one": [1]}, going="more")
+    trips = {} if most is None else {"m": np.array(most)}
+    start = [*["m" if trips else "", "yes"], "x", "nothing", "none"]
+    outer = [
+        node("Loop", start, ["sum", "last", "count", "trips"], body=inside),
+        node("Softmax", ["last"], ["y"]),
+        node("Add", ["count", "ten"], ["counted"]),
+    ]
+    constants = {
+        "yes": np.array(True),
+        "nothing": np.float32(0),
+        "none": np.array(0),
+        "ten": np.array([[10]]),
+        **trips,
+    }
+    inputs = {"x": floats("k"), "limit": ints(1)}
+    outputs = {"sum": floats("k"), "y": ANY, "counted": ANY_INT, "trips": ints("t")}
+    inner = graph(outer, inputs, outputs, constants)
+    check(inner, [{"x": rows(3), "limit": np.array([n])} for n in (-5, 0, 1, 70)])
+    if most is not None:
+        check(inner, [{"x": rows(3), "limit": np.array([200])}])

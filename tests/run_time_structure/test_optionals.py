@@ -113,3 +113,27 @@ def test_ranks_that_must_be_known(check):
     message = r"Unsqueeze \(node 'y'\).* a rank that only the run"
     with pytest.raises(UserError, match=message):
         check(inner, [], [])
+
+
+def test_one_element_joins_a_tensor_of_any_rank(check):
+    """A result has the rank of the longer shape."""
+    nodes = [
+        node(
+            "If",
+            ["c"],
+            ["y"],
+            then_branch=graph([node("Identity", ["x"], ["a"])], {}, {"a": ANY}),
+            else_branch=graph([node("ReduceSum", ["x"], ["b"], keepdims=0)], {}, {"b": ANY}),
+        ),
+        node("Add", ["y", "row"], ["one"]),
+        node("Div", ["cube", "y"], ["three"]),
+        node("Sub", ["scalar", "y"], ["same"]),
+        node("Less", ["y", "row"], ["less"]),
+    ]
+    inner = graph(nodes, {"c": BOOL, "x": floats("k", 2)}, {})
+    inner.output.extend(onnx.ValueInfoProto(name=n) for n in ("one", "three", "same", "less"))
+    constants = {"row": [1.5], "cube": [[[2.0]]], "scalar": 4.0}
+    inner.initializer.extend(
+        numpy_helper.from_array(np.array(a, np.float32), n) for n, a in constants.items()
+    )
+    check(inner, [{"c": np.array(c), "x": rows(k, 2)} for c in (True, False) for k in (1, 3)])

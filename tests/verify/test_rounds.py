@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.compiler import Options, compile_model
+from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.runtime import ModelError
 from rutc.tensor_ir import Lit, Nest, apply
@@ -180,6 +181,32 @@ def test_louder_inputs_have_sizes_that_the_model_takes(tmp_path: Path) -> None:
     assert found.passed
     assert found.unverified == ()
     assert found.outputs[0].shape == (64 + 12,)
+
+
+def test_sizes_that_no_run_takes_give_way_to_multiples(tmp_path: Path) -> None:
+    """Half a map made smaller and larger again has its old size if h is 15 or 16 modulo 16."""
+    half, eighth = ({"kernel_shape": [k, 1], "strides": [k, 1]} for k in (2, 8))
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["half"], ceil_mode=1, **half),
+        helper.make_node("AveragePool", ["half"], ["small"], ceil_mode=1, **eighth),
+        helper.make_node("Resize", ["small", "", "scales"], ["large"], mode="nearest"),
+        helper.make_node("Concat", ["half", "large"], ["y"], axis=1),
+    ]
+    scales = numpy_helper.from_array(np.array([1, 1, 8, 1], np.float32), "scales")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", 5])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], [scales])
+    model = tmp_path / "m.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), model)
+    library = compile_model(model, tmp_path / "m.so").library
+    found = verify_model(model, library)
+    assert found.passed
+    assert found.inputs.startswith(
+        "inputs generated from seed 0 at n=5 h=16; n=1 h=16; n=64 h=64; "
+    )
+    with pytest.raises(UserError, match="does not run the model on these inputs"):
+        verify_model(model, library, dims={"h": 12})
 
 
 def test_sizes_that_the_artifact_refuses_are_told(tmp_path: Path) -> None:
