@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -376,7 +377,9 @@ class Verifier:
             found = judged_by_reference(compared, x, r) if x.shape == r.shape else compared
         else:
             roundoff = roundoff_of(self.oracle.stored)
-            found = judged(compared, x, r, truth, lambda: answer.noise(name), roundoff)
+            steps = self.level is Level.QUANTISED
+            noise = partial(answer.noise, name)
+            found = judged(compared, x, r, truth, noise, roundoff, steps=steps)
         why = _silence(x, truth) if traits.varies else ""
         return replace(found, remark=f"{SILENT} {why}") if why and found.passed else found
 
