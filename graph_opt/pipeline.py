@@ -35,6 +35,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
 )
 from rutc.graph_opt.rules.outside import drop_outside
+from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import RecomputeRows
@@ -106,6 +107,7 @@ def pipeline_for(
             "work on quantised numbers as integers",
             (
                 drop_requantised,
+                pad_quantised,
                 sum_integers,
                 # Before zero points become sums of their own.
                 *_in_pairs(machine),
@@ -175,7 +177,10 @@ def _remainders(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]
     apart = TakeRemainders(machine, assigned=assigned)
     return (
         # Scales have to be outside of sums of integers.
-        Sweep("sum quantised numbers as integers", (drop_requantised, sum_integers, *EARLY)),
+        Sweep(
+            "sum quantised numbers as integers",
+            (drop_requantised, pad_quantised, sum_integers, *EARLY),
+        ),
         Sweep("take remainders apart", (apart,), once=True),
     )
 

@@ -11,6 +11,7 @@ from rutc.graph_opt import PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.tensor_ir import Const, Data, DType, Graph, Nest
+from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import PAIR, Machine
@@ -272,6 +273,26 @@ def test_convolutions(c: int, o: int, i: int, s: int, machine: Machine, tmp_path
     w = "%q[c, kx, ky, o]"
     text = CONVOLUTION.format(c=c, o=o, i=i, y=(i - 1) // s + 1, s=s, w=w)
     check(parse(text), machine, tmp_path, ("w",))
+
+
+@pytest.mark.parametrize(("c", "o", "i", "s"), [(3, 16, 7, 1), (8, 5, 9, 2), (20, 33, 11, 1)])
+@pytest.mark.parametrize("zero", [0, 9, 255])
+def test_convolutions_of_an_unknown_zero_point(
+    c: int, o: int, i: int, s: int, zero: int, machine: Machine, tmp_path: Path
+) -> None:
+    """What a window reads outside of its operand is the zero point, which the run tells."""
+    text = CONVOLUTION.format(c=c, o=o, i=i, y=(i - 1) // s + 1, s=s, w="%q[c, kx, ky, o]")
+    text = text.replace("%w :", '%z : u8{} = input "z" []\n%w :', 1)
+    graph = parse(text.replace("i32(%x[c, i, j, n]) - 9", "i32(%x[c, i, j, n]) - i32(%z)"))
+    found = optimize(graph, pipeline=pipeline_for(machine))
+    sums = [n for n in found.nodes if isinstance(n, Nest) and n.reducer is not None]
+    assert all(r.dtype.bits < 32 for n in sums for r in reads(n.body[0]) if len(n.bound) > 1)
+    arrays = {
+        "x": extreme((2, c, i, i), np.dtype(np.uint8), 1),
+        "z": np.array(zero, np.uint8),
+        "w": extreme((o, c, 3, 3), np.dtype(np.int8), 2),
+    }
+    check_with(graph, arrays, machine, tmp_path, ("w",))
 
 
 @pytest.mark.parametrize(

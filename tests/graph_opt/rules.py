@@ -24,6 +24,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
 )
 from rutc.graph_opt.rules.outside import drop_outside
+from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import RecomputeRows
@@ -72,6 +73,7 @@ RULES: tuple[Rule, ...] = (
     split_constant,
     split_free_dim,
     sum_as_viewed,
+    pad_quantised,
     sum_integers,
     sum_narrow,
     # However small the packed operand is.
