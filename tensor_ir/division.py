@@ -323,7 +323,8 @@ def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
     """Expressions equal to `x` in which one atom is exchanged for others.
 
     e % d  ->  e - d*(e // d),   d*(e // d)  ->  e - e % d,
-    e % d + d*((e // d) % m)  ->  e % (d*m),   min(a, b) + c  ->  min(a + c, b + c)
+    e % d + d*((e // d) % m)  ->  e % (d*m),   min(a, b) + c  ->  min(a + c, b + c),
+    max(a - c, b) + c + d  ->  max(a, b + c) + d
     """
     for mono, c in x.terms:
         for i, atom in enumerate(mono):
@@ -341,11 +342,20 @@ def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
                 scale, left = _split_factor(factor, b)
                 if left == ZERO:
                     yield others + scale * a - scale * mod(a, b, ranges)
+            elif not rest and (part := _cancelled(others, c, a, b)) not in (ZERO, others):
+                moved = _scaled_down(part, c)
+                yield others - part + rebuilt(atom, a + moved, b + moved, ranges) * c
             elif not rest and others != ZERO and c == 1:
                 yield rebuilt(atom, others + a, others + b, ranges)
             elif not rest and others != ZERO and c == -1:
                 flipped = Max(a, b) if isinstance(atom, Min) else Min(a, b)
                 yield rebuilt(flipped, others - a, others - b, ranges)
+
+
+def _cancelled(others: Index, c: int, a: Index, b: Index) -> Index:
+    """The terms of which c times an operand has the opposite: c * extreme(a, b) + others."""
+    known = {(m, -c * k) for m, k in (*a.terms, *b.terms)}
+    return Index(tuple(term for term in others.terms if term in known))
 
 
 def _split_factor(factor: Index, b: Index) -> tuple[Index, Index]:

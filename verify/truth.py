@@ -12,7 +12,7 @@ Values of 16 bits are rounded in every run, for the model asks for that, and mov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import floor, inf, log2, prod
 
@@ -21,16 +21,14 @@ import numpy.typing as npt
 
 from rutc.tensor_ir import (
     Apply,
-    Call,
     DType,
     Expr,
     Graph,
+    Lit,
     Nest,
     Node,
     Read,
     Reducer,
-    Scan,
-    Scatter,
 )
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
@@ -40,6 +38,7 @@ from rutc.tensor_ir.interpret import POINTS, Run, State
 from rutc.verify.compare import Array
 from rutc.verify.float64 import NARROW, WIDE, widened
 from rutc.verify.tolerance import IN_ORDER, ROW_STEPS, STORED, roundings, unit_roundoff
+from rutc.verify.work import paired, work_of, work_of_all
 
 Wide = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -62,22 +61,6 @@ FOLDS: Mapping[str, np.ufunc] = {
     "all": np.logical_and,
 }
 """Reducers that numpy has."""
-
-
-PRODUCTS_PER_S = 1e10
-"""How many products of a sum numpy makes in a second, about."""
-
-OPERANDS_PER_S = 2.5e8
-"""How many elements of the factors of products it gathers and widens in a second, about."""
-
-ELEMENTS_PER_S = 2e8
-"""How many operations on elements it does in a second, about."""
-
-MOVED_PER_S = 1e7
-"""How many elements routines and scatters take in a second, about."""
-
-NODE_S = 6e-5
-"""What a node takes however little it computes: a loop runs those of its body in each trip."""
 
 
 class TooMuchWork(Exception):
@@ -149,41 +132,6 @@ class Truth:
             raise TooMuchWork(work)
 
 
-def work_of_all(nodes: Sequence[Node], points: Callable[[Sequence[str]], int]) -> float:
-    """The seconds that nodes take at least, roughly: scans in all of their trips."""
-    total = 0.0
-    for n in nodes:
-        total += work_of(n, points)
-        if isinstance(n, Scan):
-            total += points((n.dim,)) * work_of_all(n.body, points)
-    return total
-
-
-def work_of(n: Node, points: Callable[[Sequence[str]], int]) -> float:
-    """The seconds that a node takes by itself, roughly; of loops, their bodies left out."""
-    match n:
-        case Nest():
-            return NODE_S + _work_of_nest(n, points)
-        case Scatter():
-            return NODE_S + points(n.dims) / MOVED_PER_S + points(n.out.dims) / ELEMENTS_PER_S
-        case Call():
-            return NODE_S + sum(map(points, (*n.arg_axes, *n.out_axes))) / MOVED_PER_S
-        case _:
-            return NODE_S
-
-
-def _work_of_nest(n: Nest, points: Callable[[Sequence[str]], int]) -> float:
-    count = points(n.dims)
-    if n.reducer is not None and len(n.body) == 1:
-        pair = _paired(factors(n.body[0]), n.dims)
-        if pair is not None:
-            used = ([d for d in n.dims if d in index_names(e)] for e in pair)
-            gathered = sum(map(points, used)) / OPERANDS_PER_S
-            return count / PRODUCTS_PER_S + gathered + points(n.out.dims) / ELEMENTS_PER_S
-    operations = 1 + sum(isinstance(x, Apply) for e in n.body for x in walk(e))
-    return count * operations / ELEMENTS_PER_S
-
-
 def rounded_rows(graph: Graph, origins: frozenset[str]) -> dict[str, Read]:
     """The rows in fixed point of ONNX nodes, by value: `round(x / scale)`, and the read scale."""
     found: dict[str, Read] = {}
@@ -228,7 +176,20 @@ class _WideRun(Run):
         summed = n.reducer is not None and n.reducer.name == "sum"
         products = prod(self.shape(n.bound)) if summed else 1
         pairs = zip(n.outs, results, strict=True)
-        return [self.settled(v.name, x, products) for v, x in pairs]
+        settled = [self.settled(v.name, x, products) for v, x in pairs]
+        if self.random is not None and any(map(is_logistic, n.body)):
+            return [self.beside_one(x) for x in settled]
+        return settled
+
+    def beside_one(self, x: Array) -> Array:
+        """A logistic function some roundings of 1 off, as far as it goes beside its other limit.
+
+        It is commonly computed as a half and a half of a hyperbolic tangent.
+        """
+        assert self.random is not None
+        step = 2 * roundings(1) * unit_roundoff(np.float32)
+        moved: Array = x + step * (self.random.random(x.shape) - 0.5)
+        return moved
 
     def settled(self, name: str, x: Array, products: int) -> Array:
         """A value as the type that the model declares would hold it, in this run."""
@@ -342,7 +303,7 @@ class _WideRun(Run):
     def product(self, n: Nest, parts: Sequence[Expr]) -> Array | None:
         """The sums of products of two factors; None if the factors are no such two."""
         space = (*n.bound, *n.out.dims)
-        pair = _paired(parts, space)
+        pair = paired(parts, space)
         if pair is None:
             return None
         extents = dict(zip(space, self.shape(space), strict=True))
@@ -413,7 +374,7 @@ def _is_exact(x: Wide, dtype: DType, products: int) -> Mask:
     held: Mask = x.astype(dtype.numpy).astype(np.float64) == x
     if products == 1:
         return held
-    bits = -log2(unit_roundoff(dtype.numpy)) - log2(products)
+    bits = -log2(unit_roundoff(dtype.numpy)) - log2(max(products, 1))
     significand = np.frexp(x)[0] * 2.0 ** max(0, floor(bits))
     short: Mask = np.rint(significand) == significand
     return held & (whole | short)
@@ -480,21 +441,11 @@ def _matmul(a: Array, b: Array) -> Array:
     return np.asarray(np.matmul(a, b))
 
 
-def _paired(parts: Sequence[Expr], space: Sequence[str]) -> tuple[Expr, Expr] | None:
-    """Factors gathered into two, each of which has the dims of its largest one; None if none are.
-
-    x[b, k] * s[k] * w[k, n]   ->   (x[b, k] * s[k], w[k, n])
-    """
-    names = frozenset(space)
-    groups: list[tuple[frozenset[str], Expr]] = []
-    found = [(index_names(e) & names, e) for e in parts]
-    for used, e in sorted(found, key=lambda item: -len(item[0])):
-        for number, (dims, product) in enumerate(groups):
-            if used <= dims and (len(groups) == 2 or len(parts) > 2):
-                groups[number] = (dims, Apply("mul", (product, e)))
-                break
-        else:
-            groups.append((used, e))
-    if len(groups) != 2:
-        return None
-    return groups[0][1], groups[1][1]
+def is_logistic(e: Expr) -> bool:
+    """Whether an expression is 1 / (1 + exp(x)) of any x."""
+    match e:
+        case Apply(op="div", args=(Lit(1), Apply(op="add", args=(a, b)))):
+            ones = [x for x in (a, b) if isinstance(x, Lit) and x.value == 1]
+            return len(ones) == 1 and any(isinstance(x, Apply) and x.op == "exp" for x in (a, b))
+        case _:
+            return False

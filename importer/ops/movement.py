@@ -41,6 +41,10 @@ def reshape_to(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> T
     """`x` with another shape."""
     if shape.known is None:
         return reshape_dynamic(b, x, shape, allowzero=bool(allowzero))
+    # What is left of extents that a model adds up in several ways may be a multiple.
+    short = [e.simplify(b.ranges) for e in x.shape]
+    if short != list(x.shape):
+        x = b.view(x, short, lambda *at: at)
     wanted = resolve(b, x, indices(shape, "the shape"), allowzero=bool(allowzero))
     return reshape(b, _holding(b, x, wanted), wanted)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from rutc.importer import import_model
 from rutc.tensor_ir import Nest, Read
+from rutc.tensor_ir.interpret import interpret
 
 
 def i64(*values):
@@ -24,6 +28,42 @@ def x(rng):
 )
 def test_reshape(shape, x, check, make_node):
     check(make_node("Reshape", ["x", "s"]), {"x": x}, {"s": i64(*shape)})
+
+
+def test_what_is_padded_to_a_multiple_is_split(tmp_path):
+    """n rounded up to a multiple of 256 by way of max(n, 256), as some exports do it."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"]),
+        helper.make_node("Max", ["n", "frame"], ["long"]),
+        helper.make_node("Sub", ["long", "n"], ["short"]),
+        helper.make_node("Concat", ["none", "short"], ["first"], axis=0),
+        helper.make_node("Pad", ["x", "first"], ["wide"]),
+        helper.make_node("Add", ["long", "most"], ["more"]),
+        helper.make_node("Div", ["more", "frame"], ["frames"]),
+        helper.make_node("Mul", ["frames", "frame"], ["whole"]),
+        helper.make_node("Sub", ["whole", "long"], ["rest"]),
+        helper.make_node("Concat", ["none", "rest"], ["second"], axis=0),
+        helper.make_node("Pad", ["wide", "second"], ["padded"]),
+        helper.make_node("Reshape", ["padded", "split"], ["y"]),
+    ]
+    constants = {"frame": [256], "most": [255], "none": [0], "split": [-1, 256]}
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    inner = helper.make_graph(
+        nodes,
+        "g",
+        [x],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(np.array(a), n) for n, a in constants.items()],
+    )
+    made = helper.make_model(inner, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    for n in (1, 255, 256, 257, 1000):
+        values = np.arange(1, n + 1, dtype=np.float32)
+        y = interpret(graph, {"x": values})["y"]
+        assert y.shape == (-(-max(n, 256) // 256), 256)
+        assert (y.reshape(-1)[:n] == values).all()
+        assert not y.reshape(-1)[n:].any()
 
 
 def test_split_and_merge_read_affinely(x, check, make_node):

@@ -18,7 +18,8 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verifier import verify
 from rutc.verify.float64 import widened
 from rutc.verify.tolerance import MULTIPLE, Level, unit_roundoff
-from rutc.verify.truth import MOVED_PER_S, NODE_S, TooMuchWork, Truth
+from rutc.verify.truth import TooMuchWork, Truth
+from rutc.verify.work import MOVED_PER_S, NODE_S
 from tests.close import assert_close
 
 RANDOM = np.random.default_rng(3)
@@ -275,3 +276,30 @@ def test_routines_and_scatters_count_by_their_elements(tmp_path: Path) -> None:
         return truth.work_s
 
     assert work_s(100_000) - work_s(10_000) > 2 * 90_000 / MOVED_PER_S
+
+
+def test_a_logistic_function_is_as_near_as_it_is_beside_one(tmp_path: Path) -> None:
+    """Runtimes compute it as 0.5 + 0.5 * tanh(x / 2), which near 0 has the steps of 1."""
+    node = helper.make_node("Sigmoid", ["x"], ["y"])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, tmp_path / "m.onnx")
+    truth = Truth(import_model(tmp_path / "m.onnx"))
+    values = {"x": np.array([-30, -11, 0.5, 20], np.float32)}
+    exact = truth.run(values)["y"]
+    apart = np.abs([truth.run(values, seed)["y"] - exact for seed in range(8)]).max(axis=0)
+    assert (apart > 2.0**-24).all()
+    assert (apart < 16 * 2.0**-24).all()
+
+
+def test_noise_leaves_sums_of_nothing_as_they_are() -> None:
+    text = """
+graph "nothing"
+dims m = 3, k = 0
+%x : f32{k,m} = input "x" [m, k]
+%y : f32{m} = sum{k} %x[k, m]
+output "y" [m] = %y
+"""
+    run = Truth(parse(text)).run({"x": np.zeros((3, 0), np.float32)}, 1)
+    assert not run["y"].any()
