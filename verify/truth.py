@@ -188,7 +188,7 @@ class _WideRun(Run):
         """
         assert self.random is not None
         step = 2 * roundings(1) * unit_roundoff(np.float32)
-        moved: Array = x + step * (self.random.random(x.shape) - 0.5)
+        moved: Wide = x.astype(np.float64, copy=False) + step * (self.random.random(x.shape) - 0.5)
         return moved
 
     def settled(self, name: str, x: Array, products: int) -> Array:
