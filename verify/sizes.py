@@ -13,7 +13,6 @@ from rutc.tensor_ir.ranges import CommonRange, Range, common_size, multiple, wit
 Sizes = dict[str, int]
 Ranges = Mapping[str, tuple[int, int]]
 
-COMMON = 32
 PRIMES = (5, 7, 11, 13, 3)
 LARGEST = 64
 """No sample has a larger size, unless the range asks for it: a run should take little time."""
@@ -95,23 +94,15 @@ def _size_named(extent: str) -> str:
     return name if times == step else extent
 
 
-def common_sizes(symbols: Ranges, planned: Mapping[str, int] | None = None) -> Sizes:
-    """Returns a size for every symbol: what it is `planned` for, else one of middling magnitude."""
-    known = planned or {}
-    return {
-        name: min(max(known.get(name, COMMON), low), high) for name, (low, high) in symbols.items()
-    }
-
-
 def session_common_sizes(session: InferenceSession, dims: Mapping[str, int]) -> Sizes:
-    """Returns the sizes of a run for which nothing tells others than `dims`.
+    """Returns the sizes of a run for which nothing tells others than `dims`: those planned for.
 
     Raises:
         UserError: there is no such symbol, or the size is out of its range.
     """
-    ranges = planned_ranges(session.manifest)
-    planned = {name: r.common for name, r in ranges.items() if isinstance(r, CommonRange)}
-    return common_sizes(narrowed(session_symbols(session), dims), planned)
+    planned = planned_ranges(session.manifest)
+    known = narrowed(session_symbols(session), dims)
+    return {name: min(max(common_size(planned[name]), a), b) for name, (a, b) in known.items()}
 
 
 def modest(session: InferenceSession, sizes: Sizes) -> bool:
