@@ -78,11 +78,36 @@ def _inlined(model: ModelProto) -> ModelProto:
         function.ClearField("node")
         function.node.extend(body.node)
     try:
+        # What means the same at the model's opsets needs no conversion, which types stop that
+        # nested graphs find outside of themselves.
+        for function in model.functions:
+            _lift(function, model)
         return isolated(inliner.inline_local_functions, model, True)
     except (*_FAILURES, checker.ValidationError) as e:
         raise UserError(
             f"the model's own functions cannot be put in where they are called: {reason_of(e)}"
         ) from e
+
+
+def _lift(function: FunctionProto, model: ModelProto) -> None:
+    """Takes a function to the model's opsets where all of its operators mean the same there."""
+    opsets = {o.domain: o.version for o in model.opset_import}
+    nodes = [n for g in subgraphs(GraphProto(node=function.node)) for n in g.node]
+    for own in function.opset_import:
+        version = opsets.get(own.domain, own.version)
+        names = {n.op_type for n in nodes if n.domain == own.domain}
+        if all(_same(name, own.domain, own.version, version) for name in names):
+            own.version = version
+
+
+def _same(op: str, domain: str, one: int, other: int) -> bool:
+    """Whether an operator is defined by the same version of it at two opsets."""
+    try:
+        found = {get_schema(op, v, domain).since_version for v in (one, other)}
+    except SchemaError:
+        # One of the model's own, or of a domain that ONNX does not know.
+        return one == other
+    return len(found) == 1
 
 
 def _fill_in(node: NodeProto, function: FunctionProto) -> None:

@@ -22,7 +22,7 @@ from rutc.tensor_ir import DType, Expr, Index, Lit, apply, cast
 def _per_feature(b: Builder, x: Tensor, values: Sequence[float], kind: DType, what: str) -> Tensor:
     """A constant of one value, or of one for each feature (the last axis of x)."""
     n = x.shape[-1] if x.rank else Index.of(1)
-    if len(values) != 1 and not (n.is_const and n.const == len(values)):
+    if len(values) != 1 and n.is_const and n.const != len(values):
         raise OperatorError(f"{what} has {len(values)} values for {n} features")
     return b.constant(np.array(values, kind.numpy), kind, what)
 

@@ -21,6 +21,7 @@ from rutc.importer.ops.scores import (
     complemented,
     floats,
     matrix,
+    of_features,
     paired,
     table,
     transformed,
@@ -32,6 +33,7 @@ from rutc.tensor_ir import DType, Expr, apply, cast
 
 def _products(b: Builder, x: Tensor, coefficients: Sequence[float], rows: int) -> Tensor:
     """x {n, features} times the transposed coefficients {rows, features}."""
+    x = of_features(b, x, len(coefficients) // max(rows, 1))
     features = static(x.shape[1], "the number of features")
     weights = np.array(coefficients, np.float32)
     if weights.size != rows * features:
@@ -87,6 +89,8 @@ def linear_classifier(
     """
     rows = floats(b, matrix(b, x))
     labels = Labels(classlabels_ints, classlabels_strings)
+    if intercepts:
+        rows = of_features(b, rows, len(coefficients) // len(intercepts))
     features = static(rows.shape[1], "the number of features")
     count = len(intercepts) or max(len(coefficients) // max(features, 1), 1)
     y = _plus(b, _products(b, rows, coefficients, count), intercepts, "intercepts")
@@ -161,6 +165,7 @@ def svm_regressor(
     """{n, 1}: the kernels weighted plus rho; for `one_class` 1 where that is above 0, else -1."""
     rows = floats(b, matrix(b, x))
     if n_supports > 0:
+        rows = of_features(b, rows, len(support_vectors) // n_supports)
         vectors = _vectors(rows, support_vectors, n_supports)
         k = _kernel(b, rows, vectors, kernel_type, kernel_params)
         if len(coefficients) != n_supports:
@@ -200,6 +205,7 @@ def svm_classifier(
         return _linear_machine(b, rows, labels, coefficients, rho, post_transform)
     if len(vectors_per_class) != classes or classes < 2:
         raise OperatorError(f"vectors of {len(vectors_per_class)} classes for {classes} labels")
+    rows = of_features(b, rows, len(support_vectors) // count)
     vectors = _vectors(rows, support_vectors, count)
     pairs = list(combinations(range(classes), 2))
     weights = _pair_weights(coefficients, vectors_per_class, pairs)

@@ -13,7 +13,7 @@ from rutc.importer.ops.activations import sigmoid_of
 from rutc.importer.ops.normalization import softmax_over
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, IndexValue, apply, cast, reducer
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
 
 ML = "ai.onnx.ml"
 """The domain of these operators."""
@@ -34,6 +34,15 @@ def matrix(b: Builder, x: Tensor) -> Tensor:
     if x.rank != 2:
         raise OperatorError(f"a matrix of features is expected, not {x}")
     return x
+
+
+def of_features(b: Builder, x: Tensor, count: int) -> Tensor:
+    """x {n, features} of so many features; a run ends that has others, where it alone knows."""
+    known = Index.of(count)
+    if x.shape[1].is_const or count < 1:
+        return x
+    b.same(x.shape[1], known)
+    return b.view(x, (x.shape[0], known), lambda *at: at, fill=lit(0, x.dtype))
 
 
 def table(b: Builder, values: Sequence[float], shape: Sequence[int], what: str) -> Tensor:

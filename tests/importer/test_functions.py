@@ -142,6 +142,26 @@ def test_functions_in_branches(check):
     check(model(nodes, [scaled()]))
 
 
+def test_a_function_of_an_older_opset_whose_branches_read_its_values(check):
+    """Conversion would ask for types that the branches find outside; nothing needs one."""
+    inner = function("inner", ["a"], ["b"], [node("Exp", ["a"], ["b"])], opset=14)
+    then = helper.make_graph(
+        [node("Mul", ["twice", "twice"], ["t"])], "then", [], [onnx.ValueInfoProto(name="t")]
+    )
+    orelse = helper.make_graph(
+        [call("inner", ["twice"], ["e"])], "else", [], [onnx.ValueInfoProto(name="e")]
+    )
+    nodes = [
+        node("Add", ["a", "a"], ["twice"]),
+        node("ReduceSum", ["a"], ["total"], keepdims=0),
+        node("Less", ["total", "a0"], ["small"]),
+        node("If", ["small"], ["b"], then_branch=then, else_branch=orelse),
+    ]
+    outer = function("outer", ["a", "a0"], ["b"], nodes, opset=16)
+    zero = node("Constant", [], ["zero"], value_float=0.0)
+    check(model([zero, call("outer", ["x", "zero"])], [inner, outer], opset=18))
+
+
 def test_overloads(check):
     one = function("Change", ["a"], ["b"], [node("Neg", ["a"], ["b"])], overload="negated")
     two = function("Change", ["a"], ["b"], [node("Exp", ["a"], ["b"])], overload="raised")

@@ -413,3 +413,50 @@ def test_tree_ensemble_with_membership(agree, run):
 def test_malformed_trees(changes, why, run):
     with pytest.raises(UserError, match=why):
         run("TreeEnsemble", np.zeros((2, 2), "f4"), version=5, **ensemble(**changes))
+
+
+@pytest.mark.parametrize(
+    ("op", "outputs", "attributes"),
+    [
+        ("LinearRegressor", ["y"], {"coefficients": [1.0, 2, 3, 4, 5, 6], "targets": 2}),
+        (
+            "LinearClassifier",
+            ["y", "z"],
+            {
+                "coefficients": [1.0, -2, 3, 4, 5, -6],
+                "intercepts": [0.5, 1.0],
+                "classlabels_ints": [3, 4],
+            },
+        ),
+        (
+            "SVMRegressor",
+            ["y"],
+            {
+                "coefficients": [1.0, -2],
+                "support_vectors": [1.0, 2, 3, 4, 5, 6],
+                "n_supports": 2,
+                "kernel_type": "RBF",
+                "kernel_params": [0.1, 0.0, 3.0],
+                "rho": [0.5],
+            },
+        ),
+        ("Scaler", ["y"], {"offset": [1.0, 2, 3], "scale": [2.0, 3, 4]}),
+    ],
+)
+def test_features_that_the_run_counts(
+    op: str, outputs: list[str], attributes: dict[str, object], tmp_path: Path
+) -> None:
+    """A model of matrices of any width takes those that its coefficients are for."""
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    fixed = model_of(op, {"x": x}, outputs, 1, attributes)
+    free = model_of(op, {"x": x}, outputs, 1, attributes)
+    for d, name in zip(free.graph.input[0].type.tensor_type.shape.dim, "nm", strict=True):
+        d.dim_param = name
+    onnx.save(free, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    verify(graph)
+    oracle = onnxruntime.InferenceSession(fixed.SerializeToString())
+    for name, want in zip(outputs, oracle.run(None, {"x": x}), strict=True):
+        assert_close(interpret(graph, {"x": x})[name], want, level=Level.KERNEL)
+    with pytest.raises(UserError, match=r"(m and 3|3 and m) differ"):
+        interpret(graph, {"x": x[:, :2]})
