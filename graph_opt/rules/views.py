@@ -10,7 +10,7 @@ from rutc.graph_opt.exprs import as_view, atoms, index_coords, is_plain, map_exp
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Equal, Reason, Result
 from rutc.tensor_ir import Const, Coord, Expr, Index, Input, Nest, Node, Read, Scatter
-from rutc.tensor_ir.affine import FloorDiv, Mod
+from rutc.tensor_ir.affine import FloorDiv, Mod, Var
 from rutc.tensor_ir.expr import substitute, transform
 
 
@@ -140,8 +140,30 @@ def can_leave(dim: str, c: Coord, editor: Editor) -> bool:
         return True
     if c.as_var is not None and editor.extents.get(c.as_var) == editor.extents[dim]:
         return False
-    low, room = c.bounds(editor.ranges), (editor.extents[dim] - 1 - c).bounds(editor.ranges)
-    return low is None or room is None or low[0] < 0 or room[0] < 0
+    last = editor.extents[dim] - 1
+    low, room = c.bounds(editor.ranges), (last - c).bounds(editor.ranges)
+    if low is None or room is None or low[0] < 0:
+        return True
+    if room[0] >= 0 or not _rises(c):
+        return room[0] < 0
+    ends = {d: editor.extents[d] - 1 for d in c.names() if d in editor.extents}
+    left = editor.simplify(last - c.subs(ends)).bounds(editor.ranges)
+    return left is None or left[0] < 0
+
+
+def _rises(c: Index) -> bool:
+    """Whether a coordinate falls nowhere as what is in it grows."""
+    for mono, k in c.terms:
+        match mono:
+            case (Var(),):
+                rises = True
+            case (FloorDiv(num, den),) if den.is_const:
+                rises = _rises(num)
+            case _:
+                rises = False
+        if k < 0 or not rises:
+            return False
+    return True
 
 
 def _leaves_together(dim: str, inner: Read, editor: Editor) -> bool:
