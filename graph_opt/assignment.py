@@ -8,7 +8,8 @@
                  | copy %c of %v for %y number          what the nest of %y reads there, from a copy
                  | pack %c of %v for %y number          the same, of what it reads alone
                  | group {dim, ...}: %y, ...            nests that share a kernel's loops over dims
-                 | slices {dim, ...} by number: %y, ... kernels that run over slices, one by one
+                 | slices {dim, ...} by number (within bytes)?: %y, ...
+                                                        kernels that run over slices, one by one
                  | turns {dim, ...}: %y, ...            kernels that take turns, each over its dim
     arrangement := [axis, ...] (fill literal)?          outermost first
     axis        := dim(+before+after)? | dim/block | dim % block
@@ -114,15 +115,18 @@ class Grouping:
 class Slicing:
     """Kernels of which each does a slice of `size` indices of the first one's last dim in turn.
 
-    They do so for each index of the first one's other dims.
+    They do so for each index of the first one's other dims. Slices of symbolic dims are shorter
+    where what passes between the kernels is not `within` so many bytes.
     """
 
     kernels: tuple[str, ...]
     dims: tuple[str, ...]
     size: int
+    within: int | None = None
 
     def __str__(self) -> str:
-        return f"slices {_set(self.dims)} by {self.size}: {_values(self.kernels)}"
+        within = "" if self.within is None else f" within {self.within}"
+        return f"slices {_set(self.dims)} by {self.size}{within}: {_values(self.kernels)}"
 
 
 @record
@@ -221,7 +225,8 @@ class _Parser:
                 dims = self.dims()
                 c.expect("by")
                 size = self.number()
-                slices.append(Slicing(self.members(), dims, size))
+                within = self.number() if c.accept("within") else None
+                slices.append(Slicing(self.members(), dims, size, within))
             elif c.accept("turns"):
                 dims = self.dims()
                 turns.append(Turning(self.members(), dims))

@@ -102,6 +102,47 @@ def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
     return _join(total, ranges)
 
 
+def joint_bounds(mono: Monomial, known: Range, ranges: Ranges) -> Range:
+    """Bounds of a product, of which those by its factors' are known.
+
+    A factor that depends on the variables beside it may bound it closer: n * (k // n) <= k, and
+    n * min(a, b) is no more than n * a and n * b.
+    """
+    compound = [a for a in mono if not isinstance(a, Var)]
+    if len(compound) != 1 or len(mono) == 1:
+        return known
+    (atom,) = compound
+    if isinstance(atom, Mod) or (isinstance(atom, FloorDiv) and atom.den.is_const):
+        return known
+    rest = tuple(a for a in mono if a is not atom)
+    times = Index(((rest, 1),))
+    if any((b := of_atom(a).bounds(ranges)) is None or b[0] < 0 for a in rest):
+        return known
+    if isinstance(atom, FloorDiv):
+        most = _most_shared(rest, atom.num, atom.den, ranges)
+    else:
+        found = atom.bounds_of((times * atom.a).bounds(ranges), (times * atom.b).bounds(ranges))
+        most = found[1] if found is not None else None
+    return known if most is None else (min(known[0], most), min(known[1], most))
+
+
+def _most_shared(factors: Monomial, num: Index, den: Index, ranges: Ranges) -> int | None:
+    """The most that a product of factors and of `num // den` may be, by factors of `den`."""
+    total, most = num.bounds(ranges), None
+    if total is None or total[1] < 0:
+        return None
+    for part in extreme_operands(den, Max):
+        for m, k in part.terms:
+            left, others = _without(factors, m), (part - Index(((m, k),))).bounds(ranges)
+            if k < 0 or left is None or others is None or others[0] < 0:
+                continue
+            by = Index(((left, 1),)).bounds(ranges) if left else (1, 1)
+            if by is not None:
+                found = by[1] * (total[1] // k)
+                most = found if most is None else min(most, found)
+    return most
+
+
 # -- by constants -------------------------------------------------------------------------------
 def _divide(a: Index, d: int, ranges: Ranges) -> Index:
     outside, inside = _split_multiples(a, d)

@@ -30,6 +30,9 @@ class Rules(Protocol):
     def simplify(self, x: Index, ranges: Mapping[str, Range], /) -> Index:
         """An equal expression over the ranges, with fewer and smaller atoms."""
 
+    def joint_bounds(self, mono: Monomial, known: Range, ranges: Mapping[str, Range], /) -> Range:
+        """Bounds of a product, of which those by its factors' are known."""
+
 
 class Index:
     """A canonical integer expression: `const` plus coefficient * product-of-atoms terms.
@@ -268,15 +271,13 @@ class Index:
         lo = hi = self.const
         for mono, c in self.terms:
             found = _atom_bounds(mono[0], ranges)
+            for a in mono[1:]:
+                found = _product_bounds(found, _atom_bounds(a, ranges))
             if found is None:
                 return None
+            if len(mono) > 1:
+                found = self.rules.joint_bounds(mono, found, ranges)
             mlo, mhi = found
-            for a in mono[1:]:
-                b = _atom_bounds(a, ranges)
-                if b is None:
-                    return None
-                corners = (mlo * b[0], mlo * b[1], mhi * b[0], mhi * b[1])
-                mlo, mhi = min(corners), max(corners)
             if c < 0:
                 mlo, mhi = mhi, mlo
             lo += c * mlo
@@ -375,6 +376,14 @@ def _atom_bounds(a: Atom, ranges: Mapping[str, Range]) -> Range | None:
         return known[at]
     found = known[at] = a.bounds_of(a.a.bounds(ranges), a.b.bounds(ranges))
     return found
+
+
+def _product_bounds(x: Range | None, y: Range | None) -> Range | None:
+    """Bounds of a product of two that may have any values in theirs."""
+    if x is None or y is None:
+        return None
+    corners = (x[0] * y[0], x[0] * y[1], x[1] * y[0], x[1] * y[1])
+    return min(corners), max(corners)
 
 
 def _factor(a: Atom, *, alone: bool) -> str:

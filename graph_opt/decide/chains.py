@@ -9,9 +9,10 @@ of a dim for one index of another one:
     repeat h:  repeat t:  run a, run b over the t-th block of their part of index h
     repeat h:             run a, run b over what the blocks leave over
 
-Of a dim of symbolic size, blocks are of one size that the run computes, and the last one does some
-indices again. Slices are as long as the largest sizes allow, which is what scratch must have room
-for.
+Of a dim of symbolic size, slices are of one size that the run computes, and the last one does some
+indices again. Where what an index of it takes is symbolic, too, so is how many fit:
+
+    repeat t:  run a, run b over n rows of w pixels    n = 655360 // (64*w)
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import (
     ONE,
+    ZERO,
     FloorDiv,
     Index,
     Mod,
@@ -35,6 +37,7 @@ from rutc.tensor_ir.affine import (
     maximum,
     minimum,
     plain,
+    product,
 )
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Value
@@ -73,7 +76,7 @@ class Member:
 
 @record
 class Chain:
-    """Kernels over slices of `size` indices of the first one's last dim.
+    """Kernels over slices of `size` indices of the first one's last dim, `within` so many bytes.
 
     Slices may be `blocks`: parts of an index of another dim, or of lines. Others may be `crowded`:
     they cannot be so short that what passes between the kernels takes no more than it may.
@@ -81,6 +84,7 @@ class Chain:
 
     members: tuple[Member, ...]
     size: int
+    within: int | None
     gain: float
     blocks: bool
     crowded: bool
@@ -186,9 +190,10 @@ class Chains:
             first, last = members[0].step, members[-1].step
             result += steps[at:first]
             result += [s for s in steps[first : last + 1] if isinstance(s, FillHalo)]
-            result += self._repeats(members, slicing.size)
+            result += self._repeats(members, slicing.size, slicing.within)
+            length = self._length(members, slicing.size, slicing.within)
             for v in self.between(members):
-                layouts[v] = self._ring(v, members, slicing.size)
+                layouts[v] = self._ring(v, members, length)
             at = last + 1
         return Arranged((*result, *steps[at:]), layouts)
 
@@ -216,18 +221,20 @@ class Chains:
                 what = value_name(slicing.kernels[len(members)])
                 raise Illegal(f"`{slicing}`: the kernel of {what} reads other slices than its own")
             members = (*members, following)
-        if reason := self._unfit(members, slicing.size):
+        if reason := self._unfit(members, slicing.size, slicing.within):
             raise Illegal(f"`{slicing}`: {reason}")
         return members
 
-    def _unfit(self, members: tuple[Member, ...], size: int) -> str | None:
-        """Why there are no slices of that size; None if there are."""
+    def _unfit(self, members: tuple[Member, ...], size: int, within: int | None) -> str | None:
+        """Why there are no such slices; None if there are."""
         if not self.between(members):
             return "nothing is passed between these kernels alone"
         if len(members) > MOST_MEMBERS or self.code(members) > MOST_CHAINED:
             return "it is too much code for one kernel"
         if not 1 <= size <= self.extent(members[0].dims[-1]):
             return f"{members[0].dims[-1]} has no slices of {size}"
+        if within is not None and self.is_fixed(members):
+            return "a run does not tell the length of slices of known dims"
         line = self.line(members)
         if size % line or (line > 1 and not self.is_fixed(members)):
             return "a slice ends within a line of memory"
@@ -310,14 +317,39 @@ class Chains:
         """Whether the dims that are cut have known sizes."""
         return all(isinstance(self.extents[d], int) for m in members for d in m.dims)
 
-    def equal_slices(self, d: str, most: int) -> tuple[Index, Index]:
-        """(number, size) of equal slices of a dim."""
-        extent = Index.of(self.extents[d])
-        count = (extent + (most - 1)) // most
+    def equal_slices(
+        self, members: tuple[Member, ...], size: int, within: int | None
+    ) -> tuple[Index, Index]:
+        """(number, size) of equal slices of a dim that has no known size.
+
+        They are of `size` indices at most, and of the bytes that they are to be `within`, if one
+        index takes no more. Threads get as many of those as they want, if there are indices.
+        """
+        *outer, last = members[0].dims
+        extent, most = Index.of(self.extents[last]), Index.of(size)
+        if within is not None:
+            around = product(Index.of(self.extents[d]) for d in outer)
+            shared = extent * around // self.machine.coefficients.slices.fewest
+            fits = Index.of(within) // maximum(self.index_bytes(members), ONE, self.symbols)
+            most = minimum(minimum(most, fits, self.symbols), shared, self.symbols)
+            most = maximum(most, ONE, self.symbols)
+        count = (extent + most - 1) // most
         parts = maximum(count, ONE, self.symbols)
         each = (extent + parts - 1) // parts
         # The minimum holds by itself, but not by the bounds of its terms.
-        return count, minimum(Index.of(most), each, self.symbols).simplify(self.symbols)
+        return count, minimum(most, each, self.symbols).simplify(self.symbols)
+
+    def index_bytes(self, members: tuple[Member, ...]) -> Index:
+        """What passes between the kernels for one index of the first one's dims."""
+        rings = ((v, self._ring(v, members, 1)) for v in self.between(members))
+        sizes = (Index.of(x.size) * self.values[v].dtype.bytes for v, x in rings)
+        return sum(sizes, ZERO)
+
+    def _length(self, members: tuple[Member, ...], size: int, within: int | None) -> Size:
+        """The indices of a slice; where some are left over in the end, those of all others."""
+        if self.is_fixed(members):
+            return size
+        return plain(self.equal_slices(members, size, within)[1])
 
     def line(self, members: tuple[Member, ...]) -> int:
         """Slices are multiples of so many indices of the first kernel's last dim: of whole lines.
@@ -334,33 +366,27 @@ class Chains:
                     lines.append(lcm(whole, m.ratios[-1]) // m.ratios[-1])
         return lcm(*lines)
 
-    def _repeats(self, members: tuple[Member, ...], most: int) -> list[Repeat]:
+    def _repeats(self, members: tuple[Member, ...], most: int, within: int | None) -> list[Repeat]:
         """The repeat of all whole slices, and that of what they leave over."""
-        if not self.is_fixed(members):
-            return [self._repeat(members, most, f"{members[0].group.name}.slice", None)]
-        whole, rest = divmod(self.extent(members[0].dims[-1]), most)
         name = members[0].group.name
-        found = [self._repeat(members, most, f"{name}.slice", (whole, most, 0))]
+        if not self.is_fixed(members):
+            count, size = map(plain, self.equal_slices(members, most, within))
+            return [self._repeat(members, f"{name}.slice", (count, size, 0))]
+        whole, rest = divmod(self.extent(members[0].dims[-1]), most)
+        found = [self._repeat(members, f"{name}.slice", (whole, most, 0))]
         if rest:
-            found.append(self._repeat(members, most, f"{name}.rest", (1, rest, whole * most)))
+            found.append(self._repeat(members, f"{name}.rest", (1, rest, whole * most)))
         return found
 
     def _repeat(
         self,
         members: tuple[Member, ...],
-        most: int,
         symbol: str,
-        part: tuple[int, int, int] | None,
+        part: tuple[Size, Size, int],
     ) -> Repeat:
-        """The repeat of (count, size, first): so many slices, from that index on; or of all."""
-        *outer, last = members[0].dims
-        count: Size
-        size: Size
-        if part is None:
-            count, size = map(plain, self.equal_slices(last, most))
-            first = 0
-        else:
-            count, size, first = part
+        """The repeat of (count, size, first): so many slices, from that index on."""
+        outer = members[0].dims[:-1]
+        count, size, first = part
         counters = [(f"{symbol}.{d}", self.extents[d]) for d in outer] + [(symbol, count)]
         groups: list[Group] = []
         for m in members:
@@ -369,7 +395,7 @@ class Chains:
                 for d, (counter, _), k in zip(m.dims, counters, m.ratios, strict=True)
             ]
             k = m.ratios[-1]
-            end = self.extents[m.dims[-1]] if part is None else None
+            end = None if self.is_fixed(members) else self.extents[m.dims[-1]]
             slices[-1] = replace(slices[-1], size=size * k, first=k * first, end=end)
             suffix = ".rest" if first else ""
             groups.append(replace(m.group, name=m.group.name + suffix, slices=tuple(slices)))
@@ -383,13 +409,10 @@ class Chains:
         assert isinstance(repeat, Repeat)
         return repeat
 
-    def _ring(self, v: str, members: tuple[Member, ...], most: int) -> Layout:
-        """The value's layout with room for one slice."""
+    def _ring(self, v: str, members: tuple[Member, ...], length: Size) -> Layout:
+        """The value's layout with room for one slice of so many indices."""
         own = next(m for m in members if v in m.group.stored)
         sizes: dict[str, Size] = dict(zip(own.dims, own.ratios, strict=True))
-        length: Size = most
-        if not self.is_fixed(members):
-            length = plain(self.equal_slices(members[0].dims[-1], most)[1])
         sizes[own.dims[-1]] *= length
         layout = self.layouts[v]
         narrow = dense([a.dim for a in layout.axes], {**self.extents, **sizes})

@@ -277,7 +277,10 @@ def _sliced(found: Realisation) -> Iterator[Neighbour]:
     for s in given.slices:
         others = tuple(x for x in given.slices if x != s)
         yield Neighbour("slices", s.kernels[0], f"no `{s}`", replace(given, slices=others))
-        changed = [replace(s, size=n) for n in (s.size // 2, s.size * 2) if n > 0]
+        if s.within is None:
+            changed = [replace(s, size=n) for n in (s.size // 2, s.size * 2) if n > 0]
+        else:
+            changed = [replace(s, within=n) for n in (s.within // 2, s.within * 2)]
         changed += [replace(s, kernels=s.kernels[:-1])]
         for new in changed:
             other = replace(given, slices=_ordered(found, (*others, new)))

@@ -2,8 +2,8 @@
 
 Chains (see `chains`) pay where the values that only they read do not fit the second cache as a
 whole, and where little is read anew for every slice. Where one index of a dim is still too much,
-slices are blocks of another dim for one index of it. Slices are as long as the largest sizes
-allow; chains must pay at common sizes, too.
+slices are blocks of another dim for one index of it. Where a run tells how much an index takes, it
+tells how long slices are. Chains of symbolic sizes must pay at common ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.chains import MOST_CHAINED, MOST_MEMBERS, Chain, Chains, Member, leader
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
-from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.affine import Index, Size, typical
 from rutc.tensor_ir.coefficients import Slices
 from rutc.tensor_ir.lower import Group
 
@@ -51,7 +51,7 @@ class Slicer(Chains):
                 at += 1
                 continue
             kernels = tuple(leader(m.group) for m in chain.members)
-            found.append(Slicing(kernels, chain.members[0].dims, chain.size))
+            found.append(Slicing(kernels, chain.members[0].dims, chain.size, chain.within))
             at = chain.members[-1].step + 1
         return tuple(found)
 
@@ -112,15 +112,21 @@ class Slicer(Chains):
         """The chains that save more than they cost."""
         found: list[Chain] = []
         for members in grown:
-            size = self._size(members)
-            if size is None or (gain := self._gain(members, size)) <= 0:
+            sized = self._size(members)
+            if sized is None:
                 continue
-            if any(self._lose_rows(m, size) for m in members):
+            size, within = sized
+            least = common = size
+            if not self.is_fixed(members):
+                least = size if within is None else 1
+                common = self._common(self.equal_slices(members, size, within)[1])
+            gain = self._gain(members, common)
+            if gain <= 0 or any(self._lose_rows(m, common) for m in members):
                 continue
             blocks = self._in_blocks(members)
             room = self.near(self.coefficients.ring) * self.extent(members[0].dims[-1])
-            crowded = not blocks and self._bytes_between(members) * size > room
-            found.append(Chain(members, size, gain, blocks, crowded))
+            crowded = not blocks and self._bytes_between(members) * least > room
+            found.append(Chain(members, size, within, gain, blocks, crowded))
         return found
 
     def _lose_rows(self, member: Member, size: int) -> bool:
@@ -137,18 +143,27 @@ class Slicer(Chains):
                     return True
         return False
 
+    def _common(self, size: Size) -> int:
+        """What a size is where symbols are common."""
+        return typical(size, self.symbols)
+
     @functools.cached_property
     def _common_bytes(self) -> Callable[[str], int]:
         """The size of a value where symbols are common."""
         return functools.cache(
-            lambda v: typical(self.layouts[v].size * self.values[v].dtype.bytes, self.symbols)
+            lambda v: self._common(self.layouts[v].size * self.values[v].dtype.bytes)
         )
+
+    @functools.cached_property
+    def _common_extent(self) -> Callable[[str], int]:
+        """The indices of a dim where symbols are common."""
+        return functools.cache(lambda d: self._common(self.extents[d]))
 
     def _bytes_between(self, members: tuple[Member, ...]) -> int:
         return sum(self.bytes(v) for v in self.between(members))
 
-    def _size(self, members: tuple[Member, ...]) -> int | None:
-        """The length of slices whose values fit; None where nothing is to be won.
+    def _size(self, members: tuple[Member, ...]) -> tuple[int, int | None] | None:
+        """(size, within): the length of slices whose values fit; None where nothing is to be won.
 
         The longest that leaves nothing over; about equal ones where that would be far shorter.
         """
@@ -168,19 +183,43 @@ class Slicer(Chains):
         room = self.near(w.most_ring) if blocks else self.near(w.ring)
         longest = min(most, room * extent * around // total) // line * line
         if not self.is_fixed(members):
-            possible = line == 1 and longest > 0
-            return longest if possible and self._fewest(members, longest) >= w.fewest else None
+            if line > 1:
+                return None
+            of_runs = self._size_in_runs(members, room)
+            if of_runs is None and longest > 0 and self._fewest(members, longest) >= w.fewest:
+                return longest, None
+            return of_runs
         if longest == 0:
             fits = line <= most and total * line <= self.near(w.most_ring) * extent * around
-            return line if fits else None
+            return (line, None) if fits else None
         whole = max((r for r in range(line, longest + 1, line) if extent % r == 0), default=0)
         even = -(-extent // -(-extent // longest))
-        return whole if 2 * whole >= longest else -(-even // line) * line
+        return whole if 2 * whole >= longest else -(-even // line) * line, None
+
+    def _size_in_runs(
+        self, members: tuple[Member, ...], within: int
+    ) -> tuple[int, int | None] | None:
+        """(size, within) of slices whose length a run tells; None where nothing is to be won.
+
+        Where there are few slices, there must be little to do.
+        """
+        w, (*outer, last) = self.coefficients, members[0].dims
+        index_bytes = self.index_bytes(members)
+        again = self._read_again(members, len(outer))
+        if index_bytes.is_const or again > self.near(w.again):
+            return None
+        if self._common(index_bytes) > self.near(w.most_ring):
+            return None
+        count, each = self.equal_slices(members, self.extent(last), within)
+        if self._common(count) < w.fewest:
+            return None
+        return self.most(each), within
 
     def _fewest(self, members: tuple[Member, ...], size: int) -> int:
         """The number of slices where symbols are least; where one is 0 there is nothing to do."""
-        *outer, last = members[0].dims
-        trips = [*(Index.of(self.extents[d]) for d in outer), self.equal_slices(last, size)[0]]
+        outer = members[0].dims[:-1]
+        count, _ = self.equal_slices(members, size, None)
+        trips = [*(Index.of(self.extents[d]) for d in outer), count]
         some = {s: (min(max(low, 1), high), high) for s, (low, high) in self.symbols.items()}
         bounds = [x.bounds(some) for x in trips]
         return prod(0 if b is None else b[0] for b in bounds)
@@ -191,11 +230,11 @@ class Slicer(Chains):
 
     def _gain(self, members: tuple[Member, ...], size: int) -> float:
         """Bytes that need not be moved from farther caches, less what the slices cost."""
-        extents = [self.extent(d) for d in members[0].dims]
+        extents = [self._common_extent(d) for d in members[0].dims]
         trips = [*extents[:-1], -(-extents[-1] // size)]
         blocks = self._in_blocks(members)
         readers = Counter(v for m in members for v in m.group.external_reads())
-        saved = sum(self.bytes(v) * (1 + readers[v]) for v in self.between(members))
+        saved = sum(self._common_bytes(v) * (1 + readers[v]) for v in self.between(members))
         reread, w = 0.0, self.coefficients
         for level, count in enumerate(trips):
             again = self._read_again(members, level)
@@ -210,8 +249,8 @@ class Slicer(Chains):
         for m in members:
             for v in m.group.external_reads():
                 if m.dims[level] not in m.moved[v]:
-                    around = (self.extent(d) for d in m.dims[:level] if d in m.moved[v])
-                    again += self.bytes(v) / prod(around)
+                    around = (self._common_extent(d) for d in m.dims[:level] if d in m.moved[v])
+                    again += self._common_bytes(v) / prod(around)
         return again
 
 

@@ -163,6 +163,7 @@ group {m, n}: %p, %r
         ("%p, %r", "%p, %r\nslices {n} by 4: %p, %q", "reads other slices than its own"),
         ("%p, %r", "%p, %r\nslices {m} by 9: %p, %q", "m has no slices of 9"),
         ("%p, %r", "%p, %r\nslices {m} by 2: %q, %p", "do not follow each other"),
+        ("%p, %r", "%p, %r\nslices {m} by 2 within 64: %p, %q", "length of slices of known dims"),
         ("%p, %r", "%p, %r\nturns {m, n}: %p, %q", "is not the same for every index of n"),
     ],
 )

@@ -312,6 +312,68 @@ def test_slices_of_a_dim_of_any_size_that_is_read_several_times(n: int, tmp_path
     assert in_part(check(text, tmp_path, line, inputs=inputs), "sums")
 
 
+IMAGES = """
+graph "two kernels over images of any size"
+symbols h = 1..40, w = 1..40
+dims c = 16, d = 16, kx = 3, ky = 3, x = w, x2 = w, y = h, y2 = h
+%x : f32{c,x,y} = input "x" [y, x, c]
+%w : f32{c,d} = input "w" [c, d]
+%p : f32{c,x2,y2} = sum{kx,ky} %x[c, x=x2 + kx - 1, y=y2 + ky - 1 else 0.0]
+%z : f32{d,x2,y2} = sum{c} %p[c, x2, y2] * %w[c, d]
+output "z" [y2, x2, d] = %z
+"""
+
+
+def test_a_run_tells_how_long_slices_are() -> None:
+    """As many rows as take no more than they may, but some slices; one row if that is too much."""
+    machine = replace(V4, l2=8 << 10)
+    plan = decide(parse(IMAGES), machine)
+    assert plan.assignment is not None
+    (slicing,) = plan.assignment.slices
+    within = int(machine.coefficients.slices.ring * machine.l2)
+    assert (slicing.dims, slicing.within) == (("y2",), within)
+    assert in_part(plan, "p")
+    (repeat,) = repeats(plan)
+    (size,) = {s.size for g in plan.groups() for s in g.slices}
+    for h, w in ((1, 1), (9, 8), (32, 32), (40, 40), (40, 1), (2, 40)):
+        sizes = {"h": h, "w": w}
+        rows, trips = (int(Index.of(n).evaluate(sizes)) for n in (size, repeat.trips))
+        assert (trips - 1) * rows < h <= trips * rows
+        assert trips >= min(machine.coefficients.slices.fewest, h)
+        assert rows == 1 or rows * w * 16 * 4 <= within
+    bounds = Index.of(plan.places["p"].bytes).bounds({"h": (1, 40), "w": (1, 40)})
+    assert bounds is not None
+    assert bounds[1] <= within
+
+
+@pytest.mark.parametrize(("h", "w"), [(1, 1), (3, 20), (7, 13), (6, 40), (33, 5), (9, 24)])
+def test_slices_that_a_run_makes_longer_compute_the_same(h: int, w: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"x": (h, w, 16), "w": (16, 16)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    machine = replace(V3, l2=8 << 10)
+    assert in_part(check(IMAGES, tmp_path, machine=machine, inputs=inputs), "p")
+
+
+def test_slices_of_images_without_pixels() -> None:
+    text = IMAGES.replace("1..40", "0..40")
+    plan = decide(parse(text), replace(V4, l2=8 << 10))
+    sliced = [s for g in plan.groups() for s in g.slices]
+    assert sliced
+    for h, w in ((0, 0), (0, 7), (7, 0)):
+        for s in sliced:
+            assert Index.of(s.size).evaluate({"h": h, "w": w}) >= 0
+    for r in repeats(plan):
+        assert Index.of(r.trips).evaluate({"h": 0, "w": 3}) == 0
+
+
+def test_what_each_slice_reads_again_stays_near_where_there_are_few() -> None:
+    """One slice is one thread's work: the least sizes must not leave it all of large weights."""
+    machine = replace(V4, l2=8 << 10)
+    text = IMAGES.replace("d = 16", "d = 1024")
+    assert not repeats(decide(parse(text), machine))
+
+
 def test_chains_of_dims_of_any_size_pay_at_common_sizes() -> None:
     """The values may be larger than the second cache, but commonly are not."""
     text = SYMBOLIC.replace("batch = 1..3, m = 1..50, ", "")

@@ -115,6 +115,39 @@ def test_bounds_hold(a: Index, ranges: Mapping[str, Range]) -> None:
 
 
 @some
+@given(indices(NAMES), st.integers(0, 40), st.integers(-2, 3), ranges_of)
+def test_bounds_of_products_that_share_what_there_is_hold(
+    a: Index, total: int, k: int, ranges: Mapping[str, Range]
+) -> None:
+    n, m = Index.of("x"), Index.of("y")
+    shared = minimum(total // maximum(n * m * k + n + 1, 1), maximum(a, 1))
+    x = n * m * shared
+    found = x.bounds(ranges)
+    assert found is not None
+    values = everywhere(x, ranges)
+    assert found[0] <= values.min()
+    assert values.max() <= found[1]
+
+
+def test_a_product_with_what_fits_is_bounded_by_what_there_is() -> None:
+    n, m = Index.of("n"), Index.of("m")
+    ranges = {"n": (1, 100), "m": (1, 1000)}
+    fits = Index.of(4096) // (8 * n + 16)
+    most = {
+        n * fits: 512,
+        n * minimum(fits, m): 512,
+        n * maximum(minimum(fits, m), 1): 512,
+        n * n * fits: 51200,
+        n * (4096 // maximum(8 * n, 1)): 512,
+        n * (4096 // maximum(8 * n - 8, 1)): 409600,
+    }
+    for x, high in most.items():
+        found = x.bounds(ranges)
+        assert found is not None
+        assert found[1] == high
+
+
+@some
 @given(indices(NAMES, depth=4), ranges_of, ranges_of)
 def test_bounds_are_those_of_the_ranges_at_hand(
     a: Index, first: Mapping[str, Range], second: Mapping[str, Range]
