@@ -367,6 +367,12 @@ def test_slices_of_images_without_pixels() -> None:
         assert Index.of(r.trips).evaluate({"h": 0, "w": 3}) == 0
 
 
+def test_a_thread_has_room_for_one_index_of_the_largest_size() -> None:
+    machine = replace(V4, l2=8 << 10)
+    assert repeats(decide(parse(IMAGES.replace("1..40", "1..4000@40")), machine))
+    assert not repeats(decide(parse(IMAGES.replace("1..40", "1..400000@40")), machine))
+
+
 def test_what_each_slice_reads_again_stays_near_where_there_are_few() -> None:
     """One slice is one thread's work: the least sizes must not leave it all of large weights."""
     machine = replace(V4, l2=8 << 10)
