@@ -232,7 +232,7 @@ def reduction_block(
     tiles = prod(
         -(-shape.extents[x.var] // dict(tile.rows).get(x.var, 1))
         for x in shape.shared
-        if x.var != tile.vector and x.var not in shape.symbolic
+        if x.var != tile.vector
     )
     if step * around * extent < machine.l2 // 8 or tiles > w.few_tiles:
         return None

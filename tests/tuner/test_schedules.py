@@ -276,6 +276,29 @@ def test_sums_whose_lanes_lie_apart_are_stored_once(axes: str, apart: bool) -> N
     apply_schedule(kernel, choice.schedule)
 
 
+@pytest.mark.parametrize(
+    ("symbols", "images", "blocked"),
+    [("", "1", True), ("", "8", False), ("symbols batch = 1..64@1", "batch", False)],
+)
+def test_panels_of_many_tiles_are_not_taken_in_blocks(
+    symbols: str, images: str, *, blocked: bool
+) -> None:
+    """Images whose number a run tells may be many."""
+    kernel, constants = lowered(
+        f"""
+        graph "a small map"
+        {symbols}
+        dims b = {images}, ci = 512, co = 480, kx = 3, ky = 3, x = 7, xi = 9, y = 7, yi = 9
+        %x : f32{{b,ci,xi,yi}} = input "x" [b, yi, xi, ci]
+        %w : f32{{ci,co,kx,ky}} = input "w" [ky, kx, ci, co]
+        %r : f32{{b,co,x,y}} = sum{{ci,kx,ky}} %x[b, ci, xi=x + kx, yi=y + ky] * %w[ci, co, kx, ky]
+        output "r" [b, y, x, co] = %r
+        """
+    )
+    choice = choose(kernel, x86.avx2(), constants)
+    assert any(isinstance(s, BlockReduction) for s in choice.schedule) == blocked
+
+
 def test_rows_lie_apart_by_a_distance_that_is_known() -> None:
     """The rows of a picture of any width begin at places that each need a computation."""
     kernel = scheduled(
