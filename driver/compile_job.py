@@ -210,8 +210,14 @@ class Draft:
 
 def key(job: CompileJob, machine: Machine) -> str:
     """The key in the cache of what a job becomes for a machine."""
-    known = repr(job), str(machine), repr(machine.coefficients), VERSION, sources_digest()
+    known = repr(job), *_texts(machine), VERSION, sources_digest()
     return key_of("kernels", known)
+
+
+@functools.lru_cache
+def _texts(machine: Machine) -> tuple[str, str]:
+    """All that is known of a machine, which is the same for all kernels of a model."""
+    return str(machine), repr(machine.coefficients)
 
 
 @functools.cache

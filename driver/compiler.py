@@ -13,13 +13,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Draft, Made
 from rutc.driver.in_precision import rounded, rounds
 from rutc.driver.launches import Pending
-from rutc.driver.on_record import Records
 from rutc.driver.options import Options, Report
 from rutc.driver.planning import planned
 from rutc.driver.precision import stored_types
@@ -38,6 +38,9 @@ from rutc.importer.external import ModelFolder
 from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
+
+if TYPE_CHECKING:
+    from rutc.driver.on_record import Records
 
 __all__ = ["Options", "Report", "compile_model"]
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
-from rutc.driver.eight_bits import EightBits, in_eight_bits
-from rutc.driver.four_bits import in_four_bits
 from rutc.driver.options import W4, Options
 from rutc.driver.precision import StoredAs
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
+
+if TYPE_CHECKING:
+    from rutc.driver.eight_bits import EightBits
+
+# What a precision needs is imported where it is asked for: running a model, mostly.
 
 
 @record
@@ -37,9 +41,13 @@ def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = n
     # States are inputs and outputs of a run, whatever becomes of them afterwards.
     bare, states = replace(graph, states=()), graph.states
     if options.in_eight_bits:
+        from rutc.driver.eight_bits import in_eight_bits
+
         found = in_eight_bits(bare, machine, options.calibration, options.budget, tell)
         return Rounded(replace(found.graph, states=states), found)
     if options.precision == W4:
+        from rutc.driver.four_bits import in_four_bits
+
         four = in_four_bits(bare, machine)
         return Rounded(replace(four.graph, states=states), None, four.stored)
     return Rounded(graph)

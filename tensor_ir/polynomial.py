@@ -192,7 +192,10 @@ class Index:
     def names(self) -> frozenset[str]:
         """All variables that occur."""
         if self._names is None:
-            self._names = frozenset().union(*[a.names for mono, _ in self.terms for a in mono])
+            atoms = [a for mono, _ in self.terms for a in mono]
+            self._names = (
+                atoms[0].names if len(atoms) == 1 else frozenset().union(*[a.names for a in atoms])
+            )
         return self._names
 
     def ordered_names(self) -> tuple[str, ...]:

@@ -125,7 +125,9 @@ def test_doctor(rutc: Rutc, default: Path) -> None:
     assert "no database of SQLite" in str(found.json["problems"])
 
 
-@pytest.mark.parametrize("module", ["rutc.cli", "rutc.driver.api", "rutc.report.doctor"])
+@pytest.mark.parametrize(
+    "module", ["rutc.cli", "rutc.driver.api", "rutc.driver.compiler", "rutc.report.doctor"]
+)
 def test_a_database_that_is_not_used_is_not_loaded(module: str) -> None:
     code = f"import sys, {module}\nprint('sqlalchemy' in sys.modules, 'sqlite3' in sys.modules)"
     done = subprocess.run(
