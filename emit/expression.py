@@ -22,6 +22,7 @@ from rutc.emit.site import Sites
 from rutc.emit.storage import emit_literal, from_memory, zero
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.comparing import compared
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
@@ -160,31 +161,37 @@ class ExpressionEmitter:
         The table keeps the expression, so that nothing else gets its identity.
         """
         known = self._needs.get(id(e))
-        if known is not None:
-            return known[1]
-        found: frozenset[str] | None = frozenset()
+        if known is None:
+            known = self._needs[id(e)] = e, self._own_index_names(e)
+        return known[1]
+
+    def _own_index_names(self, e: Expr) -> frozenset[str] | None:
+        """What `_index_names` gives of an expression that it does not know."""
         match e:
-            case IndexValue():
-                found = e.index.names()
+            case Apply() | Cast() | BitCast():
+                found: frozenset[str] = frozenset()
+                for x in children(e):
+                    part = self._index_names(x)
+                    if part is None:
+                        return None
+                    found |= part
+                return found
             case Read():
                 buffer = self.buffers[e.value]
-                plain = all(isinstance(c, Index) for _, c in e.coords)
-                if buffer.space is not Space.MEMORY or buffer.name in self.written or not plain:
-                    found = None
-                else:
-                    found = frozenset(
-                        n for _, c in e.coords if isinstance(c, Index) for n in c.names()
-                    )
+                if buffer.space is not Space.MEMORY or buffer.name in self.written:
+                    return None
+                indices = [c for _, c in e.coords if isinstance(c, Index)]
+                if len(indices) < len(e.coords):
+                    return None
+                return frozenset().union(*[c.names() for c in indices])
+            case IndexValue():
+                return e.index.names()
             case Local():
-                found = None
-            case Lit() | Apply() | Cast() | BitCast():
-                parts = [self._index_names(x) for x in children(e)]
-                kept = [p for p in parts if p is not None]
-                found = frozenset().union(*kept) if len(kept) == len(parts) else None
+                return None
+            case Lit():
+                return frozenset()
             case _:
                 assert_never(e)
-        self._needs[id(e)] = (e, found)
-        return found
 
     def _apply(self, e: Apply) -> ir.Value:
         dtype = e.args[-1].dtype
@@ -211,18 +218,7 @@ class ExpressionEmitter:
                 bounds = self.index.resolve(index).bounds(self.index.ranges)
             case _:
                 return None
-        if bounds is None:
-            return None
-        (low, high), edge = bounds, int(value)
-        match op:
-            case "eq" | "ne" if low == high or not low <= edge <= high:
-                return (low == high == edge) == (op == "eq")
-            case "lt" | "ge" if high < edge or low >= edge:
-                return (high < edge) == (op == "lt")
-            case "le" | "gt" if high <= edge or low > edge:
-                return (high <= edge) == (op == "le")
-            case _:
-                return None
+        return None if bounds is None else compared(op, bounds, int(value))
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
         lanes = max((v.lanes for v in values if is_vector(v)), default=0)

@@ -113,7 +113,6 @@ class LaneShiftEmitter:
         if len(moving) != 1 or len(indices) < len(r.coords):
             return None
         (c,) = moving
-        others = {n for i in indices if i is not c for n in i.names()}
         stride = c.coefficient(lane.var)
         if stride is None or stride not in ((1, *NEAR_STRIDES) if guarded else NEAR_STRIDES):
             return None
@@ -122,6 +121,7 @@ class LaneShiftEmitter:
         by = ((const + period // 2) % period - period // 2) // stride
         if by == 0:
             return None
+        others = {n for i in indices if i is not c for n in i.names()}
         for v, loop in self.index.unrolled.items():
             step = c.coefficient(v)
             if step and v not in others and stride * by % step == 0:

@@ -331,6 +331,10 @@ def map_reads(e: Expr, f: Callable[[Index], Index], read: Callable[[Read], Expr]
     return _mapped(e, f, read, {})
 
 
+_LEAVES = (Lit, Local)
+"""Expressions without parts."""
+
+
 def _mapped(
     e: Expr,
     f: Callable[[Index], Index],
@@ -341,7 +345,13 @@ def _mapped(
     if isinstance(e, Apply):
         known = done.get(id(e))
         if known is None:
-            args = tuple([done.get(id(x)) or _mapped(x, f, read, done) for x in e.args])
+            # Most operands are literals, locals, or operations that are mapped already.
+            args = tuple(
+                [
+                    x if isinstance(x, _LEAVES) else done.get(id(x)) or _mapped(x, f, read, done)
+                    for x in e.args
+                ]
+            )
             known = done[id(e)] = e if all(map(is_, args, e.args)) else Apply(e.op, args)
         return known
     if isinstance(e, Read):

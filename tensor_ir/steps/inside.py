@@ -206,8 +206,16 @@ def _without_fills(kernel: Kernel, body: tuple[Stmt, ...], around: Around) -> tu
                 return r
             before, after = layout.room(d, r.fill)
             last = Index.of(extents[d]) + (after - 1)
+            found = c.bounds(ranges) if c.is_polynomial else None
+            # Most are seen to be inside, or not, from their bounds: those of a sum need no sum.
             if not (
-                _is_positive(c + before, around, ranges) and _is_positive(last - c, around, ranges)
+                (found is not None and found[0] + before >= 0)
+                or _is_positive(c + before, around, ranges)
+            ):
+                return r
+            if not (
+                (found is not None and last.is_const and found[1] <= last.const)
+                or _is_positive(last - c, around, ranges)
             ):
                 return r
         return replace(r, fill=None)

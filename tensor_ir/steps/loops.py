@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, floordiv, mod
+from rutc.tensor_ir.affine import ZERO, Index, Range, floordiv, mod
+from rutc.tensor_ir.comparing import chosen
 from rutc.tensor_ir.kernel import (
     Branch,
     Kernel,
@@ -18,6 +20,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     accesses,
+    rewrite,
     walk_stmts,
 )
 from rutc.tensor_ir.steps.step import (
@@ -179,6 +182,9 @@ class Cut(Step):
     """Cut a loop at fixed points, so that comparisons with them are constant in every piece.
 
     for v in [0, n) { S }  ->  for v in [0, p) { S }  for v in [p, n) { S }
+
+    What they choose is left of the choices in a piece: a row of many values that are concatenated
+    would have all of them in the piece of each.
     """
 
     var: str
@@ -189,6 +195,7 @@ class Cut(Step):
         find_loops(kernel, self.var)
         check_no_registers(kernel, self.var)
         check_fresh(kernel, *(f"{self.var}.{i + 1}" for i in range(len(self.points))))
+        symbols = dict(kernel.symbols)
 
         def cut(loop: Loop) -> tuple[Stmt, ...]:
             lo = constant_start(loop)
@@ -198,13 +205,17 @@ class Cut(Step):
             pieces: list[Stmt] = []
             for number, (a, b) in enumerate(pairwise(edges)):
                 name = self.var if number == 0 else f"{self.var}.{number}"
-                body = with_index(loop.body, {self.var: Index.of(name) + a})
+                body = _chosen(loop.body, {**symbols, self.var: (a, b - 1)})
+                body = with_index(body, {self.var: Index.of(name) + a})
                 pieces.append(Loop(name, ZERO, Index.of(b - a), loop.kind, body))
             return tuple(pieces)
 
-        return replace(
-            kernel, body=simplified(replace_loop(kernel.body, self.var, cut), dict(kernel.symbols))
-        )
+        return replace(kernel, body=simplified(replace_loop(kernel.body, self.var, cut), symbols))
+
+
+def _chosen(body: tuple[Stmt, ...], ranges: Mapping[str, Range]) -> tuple[Stmt, ...]:
+    """`body` without the choices that are the same everywhere in these ranges."""
+    return rewrite(body, expr=lambda e: chosen(e, ranges))
 
 
 @record
