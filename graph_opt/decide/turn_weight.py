@@ -41,10 +41,13 @@ class TurnWeight:
 
     def __init__(self, slicer: Slicer, many: int, start: int) -> None:
         """Weigh for so many indices a section that begins with a step."""
-        self.slicer = slicer
-        self.weights = slicer.coefficients
+        weights = slicer.coefficients
         self.many = many
         self.start = start
+        # Asked of every kernel for every step that a section may begin with.
+        self._little = 2 * slicer.near(weights.near)
+        self._much = slicer.near(weights.again)
+        self._lost = weights.reread * (many - 1)
         self.kernels = 0
         self.passed = 0
         self.again = 0
@@ -53,8 +56,12 @@ class TurnWeight:
     def add(self, part: Part) -> None:
         """Add the next kernel."""
         self.kernels += 1
-        self.passed += sum(size for step, size in part.read if step >= self.start)
-        self.passed += sum(size for step, size in part.near if step >= self.start)
+        for step, size in part.read:
+            if step >= self.start:
+                self.passed += size
+        for step, size in part.near:
+            if step >= self.start:
+                self.passed += size
         self.again += part.again
         self.unhidden += part.unhidden
 
@@ -66,7 +73,7 @@ class TurnWeight:
     @property
     def moves_little(self) -> bool:
         """Whether what is passed stays near anyway."""
-        return self.moved <= 2 * self.slicer.near(self.weights.near)
+        return self.moved <= self._little
 
     @property
     def is_settled(self) -> bool:
@@ -75,7 +82,7 @@ class TurnWeight:
 
     @property
     def _reads_much(self) -> bool:
-        return self.again > self.slicer.near(self.weights.again)
+        return self.again > self._much
 
     @property
     def gain(self) -> float:
@@ -83,7 +90,7 @@ class TurnWeight:
         if self.moves_little:
             return 0.0
         again = self.unhidden if self._reads_much else 0.0
-        return self.moved - self.weights.reread * (self.many - 1) * again
+        return self.moved - self._lost * again
 
 
 def parts_of(

@@ -249,10 +249,12 @@ class Turns:
             if part is None or part.clash >= start:
                 break
             weight.add(part)
+            last = at + 1
+            if weight.moves_little:
+                continue
             gain = weight.gain
             if weight.kernels > 1 and gain > best:
                 best, end = gain, at + 1
-            last = at + 1
             if weight.is_settled and gain + part.ahead <= best:
                 break
         own = ((s, parts[at]) for at, s in enumerate(steps[start:end], start=start))
