@@ -1,15 +1,17 @@
 """The arena: a byte offset for every stored value, values that never live together sharing bytes.
 
 Offsets are chosen largest value first, each at the lowest place free during its life (the
-greedy-by-size strategy of [Pisarchyk & Lee 2020]). Values of symbolic size lie in slots after those
-of fixed size: a slot's size is the maximum of formulas, and its offset a sum of sizes. Values whose
+greedy-by-size strategy of [Pisarchyk & Lee 2020]), and again with the value that ends highest
+before all others, as long as that may help. Values of symbolic size lie in slots after those of
+fixed size: a slot's size is the maximum of formulas, and its offset a sum of sizes. Values whose
 size the program computes lie in blocks of their own, which grow when the size is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from rutc.graph_opt.plan import (
@@ -34,6 +36,8 @@ from rutc.tensor_ir.layout import Layout
 ALIGNMENT = 64
 SPAN = 64
 """Steps of a plan in one of the spans of time by which what lives is looked up."""
+ROUNDS = 64
+"""Orders that values are placed in, at most."""
 
 T = TypeVar("T")
 
@@ -250,21 +254,82 @@ def _place_computed(
 def place_fixed(
     todo: list[tuple[int, str]], lives: Mapping[str, Life], places: dict[str, Place]
 ) -> int:
-    """The bytes in which the values are placed, the largest first."""
-    placed: Lives[tuple[int, int]] = Lives()
-    arena = 0
-    for size, name in sorted(todo, key=lambda x: (-x[0], lives[x[1]].first, x[1])):
-        life = lives[name]
-        offset = 0
-        for a, b in sorted(placed.meeting(life)):
-            if offset + size <= a:
-                break
-            offset = max(offset, b)
-        end = offset + -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        placed.add(life, (offset, end))
+    """The bytes in which the values are placed: the fewest of several orders, the largest first.
+
+    The value that ends highest is placed first next time, until no order takes fewer bytes: what
+    lives at one time together, or as many as `ROUNDS` have been tried.
+    """
+    order = sorted(todo, key=lambda x: (-x[0], lives[x[1]].first, x[1]))
+    spans = [lives[name] for _, name in order]
+    packing = _Packing([_aligned(size) for size, _ in order], _meetings(spans))
+    turns = list(range(len(order)))
+    fewest = live_bytes(packing.bytes, spans)
+    offsets, arena = packing.offsets(turns)
+    best = arena, offsets
+    for _ in range(ROUNDS):
+        if best[0] <= fewest:
+            break
+        highest = next(i for i in turns if offsets[i] + packing.bytes[i] == arena)
+        if turns[0] == highest:
+            break
+        turns.remove(highest)
+        turns.insert(0, highest)
+        offsets, arena = packing.offsets(turns)
+        if arena < best[0]:
+            best = arena, offsets
+    arena, offsets = best
+    for (size, name), offset in zip(order, offsets, strict=True):
         places[name] = Place("arena", 0, offset, size)
-        arena = max(arena, end)
     return arena
+
+
+def _aligned(size: int) -> int:
+    """The bytes that a value takes: a whole number of `ALIGNMENT`, for it is never empty."""
+    return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+
+
+def live_bytes(sizes: Sequence[int], lives: Sequence[Life]) -> int:
+    """The bytes of the values that live together, where they are most: no arena has fewer."""
+    changes: dict[int, int] = {}
+    for size, life in zip(sizes, lives, strict=True):
+        changes[life.first] = changes.get(life.first, 0) + _aligned(size)
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - _aligned(size)
+    return max(accumulate((changes[t] for t in sorted(changes)), initial=0))
+
+
+def _meetings(spans: Sequence[Life]) -> list[list[int]]:
+    """For each life, the numbers of those that it meets."""
+    meetings: list[list[int]] = [[] for _ in spans]
+    living: list[int] = []
+    for i in sorted(range(len(spans)), key=lambda i: spans[i].first):
+        living = [j for j in living if spans[j].last >= spans[i].first]
+        for j in living:
+            meetings[i].append(j)
+            meetings[j].append(i)
+        living.append(i)
+    return meetings
+
+
+@dataclass
+class _Packing:
+    """Values to be placed: the bytes of each, and which others live while it does."""
+
+    bytes: list[int]
+    meetings: list[list[int]]
+
+    def offsets(self, turns: Sequence[int]) -> tuple[list[int], int]:
+        """(offsets, end) of the values, each at the lowest place that those before it leave."""
+        found = [-1] * len(self.bytes)
+        end = 0
+        for i in turns:
+            offset, size = 0, self.bytes[i]
+            for before, j in sorted((found[j], j) for j in self.meetings[i] if found[j] >= 0):
+                if offset + size <= before:
+                    break
+                offset = max(offset, before + self.bytes[j])
+            found[i] = offset
+            end = max(end, offset + size)
+        return found, end
 
 
 @dataclass

@@ -5,19 +5,25 @@ intervals that the planner uses.
 """
 
 from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.graph_opt import optimize
+from rutc.errors import UserError
+from rutc.graph_opt import optimize, versions
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.decide.memory import ALIGNMENT
-from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run, Write
+from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.memory import ALIGNMENT, Life, Lifetimes, live_bytes, place_fixed
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.plan import Choose, Fail, FillHalo, Place, Plan, PlanStep, Repeat, Run, Write
+from rutc.importer import import_model
+from rutc.models.zoo import find
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import used
 from tests.graph_opt.plans import plan_of, planned, some_plans
-from tests.machines import V4
+from tests.machines import V3, V4
 from tests.strategies import graphs
 
 Event = tuple[str, str]
@@ -133,6 +139,55 @@ def test_the_arena_reaches_the_largest_sum_of_values_alive() -> None:
         """
     )
     assert plan.arena_bytes == 4 * (64 + 64 * 16 + 64)
+
+
+def test_a_value_that_ends_highest_is_placed_first_where_that_helps() -> None:
+    # By size alone %0 and %1 lie at the bottom, %2 above %0, and %3 above %2.
+    lives = {str(i): Life(*x) for i, x in enumerate([(1, 1), (3, 3), (1, 2), (2, 3)])}
+    sizes = [ALIGNMENT * n for n in (3, 3, 2, 2)]
+    places: dict[str, Place] = {}
+    arena = place_fixed([(size, str(i)) for i, size in enumerate(sizes)], lives, places)
+    assert arena == live_bytes(sizes, list(lives.values())) == 5 * ALIGNMENT
+
+
+LIVES = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda x: Life(min(x), max(x)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), LIVES), max_size=10))
+def test_values_that_meet_lie_apart_and_close(values: list[tuple[int, Life]]) -> None:
+    lives = {str(i): life for i, (_, life) in enumerate(values)}
+    places: dict[str, Place] = {}
+    arena = place_fixed([(size, str(i)) for i, (size, _) in enumerate(values)], lives, places)
+    sizes = [size for size, _ in values]
+    assert live_bytes(sizes, list(lives.values())) <= arena
+    for a, b in combinations(lives, 2):
+        if lives[a].first <= lives[b].last and lives[b].first <= lives[a].last:
+            x, y = (places[v] for v in (a, b))
+            assert x.offset + x.bytes <= y.offset or y.offset + y.bytes <= x.offset
+    together = (
+        sum(live_bytes([s], [life]) for s, life in values if life.first <= t <= life.last)
+        for t in range(10)
+    )
+    assert live_bytes(sizes, list(lives.values())) == max(together)
+
+
+@pytest.mark.parametrize(
+    "name", ["digits", "ppocr4_rec", "ppocr_cls", "silero_vad_8k", "light_squeezenet"]
+)
+def test_the_arena_is_what_lives_together(name: str) -> None:
+    model = find(name)
+    try:
+        path = model.obtain()
+    except UserError as error:
+        pytest.skip(f"the zoo's model cannot be had here: {error}")
+    graph = versions(import_model(path, shapes=model.shapes), V3)[-1].graph
+    prepared = prepare(graph)
+    plan = greedy(prepared, V3).realisation.plan
+    times = Lifetimes(prepared.homes)
+    times.visit(plan.steps)
+    own = [v for v in times.lives if plan.places[v].space == "arena"]
+    least = live_bytes([int(plan.places[v].bytes) for v in own], [times.lives[v] for v in own])
+    assert 0 < least <= plan.arena_bytes <= 1.05 * least
 
 
 def test_what_a_trip_reads_survives_all_trips() -> None:
