@@ -21,13 +21,17 @@ from rutc.report.flags import (
     CalibrateBy,
     Debug,
     Dims,
+    Dump,
     ExactAlgorithms,
     Inputs,
+    Jobs,
     KeepSubnormals,
     Library,
     LimitMemory,
     LimitTime,
     Model,
+    PlanBy,
+    PlanTime,
     Precision,
     Quiet,
     Schedules,
@@ -36,6 +40,7 @@ from rutc.report.flags import (
     States,
     Target,
     Threads,
+    Tolerance,
     Tune,
     Values,
 )
@@ -80,12 +85,7 @@ def compile_command(
     precision: Precision = "fp32",
     calibrate: Calibrate = None,
     calibrate_by: CalibrateBy = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", help="With int8 or auto: the largest relative error; default: 0.1."
-        ),
-    ] = None,
+    tolerance: Tolerance = None,
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
@@ -95,13 +95,11 @@ def compile_command(
         bool, typer.Option("--no-verify", help="Do not compare with ONNX Runtime.")
     ] = False,
     threads: Threads = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Kernels compiled at once; default: all CPUs.")
-    ] = None,
+    jobs: Jobs = None,
     exact_algorithms: ExactAlgorithms = False,
-    dump: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
-    ] = None,
+    plan: PlanBy = "greedy",
+    plan_time: PlanTime = None,
+    dump: Dump = None,
     keep_subnormals: KeepSubnormals = False,
     db: Schedules = None,
     tune: Tune = None,
@@ -139,6 +137,8 @@ def compile_command(
                     dump=dump,
                     jobs=jobs,
                     exact_algorithms=exact_algorithms,
+                    plan=plan,
+                    plan_time=plan_time,
                     keep_subnormals=keep_subnormals,
                     limit_time=limit_time,
                     limit_memory=limit_memory,

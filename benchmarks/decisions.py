@@ -84,9 +84,8 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
         path = Path(folder)
         base = written(found.plan, machine, path / "base.so", keep_subnormals=True)
         large = _large(found.plan, base, in_turns([base], SECONDS, inputs)[0])
-        for n in neighbours(found):
-            # Other types compute other numbers.
-            if n.subject in large and n.kind != "type":
+        for n in neighbours(found, types=False):
+            if n.subject in large:
                 near[n.decision].append(n)
         kinds: defaultdict[str, list[str]] = defaultdict(list)
         for decision, some in near.items():

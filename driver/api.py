@@ -20,18 +20,27 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rutc.base.progress import Progress
 from rutc.base.record import record
+from rutc.driver.destination import check_destination, keep_unverified, publish
 from rutc.driver.given import Given
-from rutc.driver.options import TOLERANCE, Calibration, Options, Report, records_of
-from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown, sweep
+from rutc.driver.options import (
+    GREEDY,
+    PLAN_SECONDS,
+    TOLERANCE,
+    Calibration,
+    Options,
+    Report,
+    records_of,
+)
+from rutc.emit.files import Workplace, shown, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import TOO_DEEP, OutOfMemory, UserError
 from rutc.report.arguments import (
     check_folder,
     check_number,
+    check_plan,
     check_precision,
     check_tolerance,
-    check_writable,
 )
 
 if TYPE_CHECKING:
@@ -47,8 +56,6 @@ T = TypeVar("T")
 
 MAX_THREADS = 4096
 """As many as a session takes."""
-UNVERIFIED = ".unverified"
-"""The suffix of the folder of what does not agree with ONNX Runtime."""
 
 
 @record
@@ -90,6 +97,8 @@ def compile(
     dump: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     exact_algorithms: bool = False,
+    plan: str = GREEDY,
+    plan_time: float | None = None,
     keep_subnormals: bool = False,
     limit_time: float | None = None,
     limit_memory: int | str | None = None,
@@ -126,6 +135,9 @@ def compile(
         jobs: How many kernels to compile at once; None: as many as there are CPUs.
         exact_algorithms: Whether to compute what the model states, operation by operation, but for
             the order of sums and fused multiply-adds (docs/filtering.md).
+        plan: `greedy`, or `search`: from that plan on a faster one is searched for by estimates.
+        plan_time: How many seconds the search takes; None: 10. With 0 it tries a number of changes
+            instead, and finds the same on every machine.
         keep_subnormals: Whether to compute with subnormal numbers, slowly; else they are zeros.
         limit_time: The most seconds that compiling and the comparison may take; None: any.
         limit_memory: The most memory that they may hold, in bytes or like `"8G"`; None: any. With
@@ -144,11 +156,12 @@ def compile(
     source = Path(model)
     check_precision(precision)
     check_tolerance(tolerance, precision)
+    check_plan(plan, plan_time)
     if inputs and not verify:
         raise UserError(
             "inputs are for the verification, which --no-verify leaves out: drop one of the two"
         )
-    destination = _check_destination(Path(output) if output else Path(source.stem + ".so"), source)
+    destination = check_destination(Path(output) if output else Path(source.stem + ".so"), source)
     check_number("threads", threads, MAX_THREADS)
     check_number("jobs", jobs)
     if dump is not None:
@@ -166,6 +179,8 @@ def compile(
         dump=None if dump is None else Path(dump),
         jobs=jobs,
         exact_algorithms=exact_algorithms,
+        plan=plan,
+        plan_time=PLAN_SECONDS if plan_time is None else plan_time,
         keep_subnormals=keep_subnormals,
         db=known_schedules,
         records=state,
@@ -259,7 +274,7 @@ def _made(
 
         report = made(options)
         if not verify:
-            return Compiled(_publish(place, report, destination), None)
+            return Compiled(publish(place, report, destination), None)
         from rutc.runtime import ModelError
         from rutc.verify import BRIEF, VerificationFailed, refusals, verify_model
 
@@ -286,13 +301,13 @@ def _made(
                 "To write it unchecked, compile with --no-verify."
             ) from error
         if not verification.passed:
-            kept = _keep_unverified(place, report, destination)
+            kept = keep_unverified(place, report, destination)
             raise VerificationFailed(
                 f"{source} was compiled, but the result does not agree with ONNX Runtime. "
                 f"It is kept as {kept} for a closer look; {destination} was not written.",
                 replace(verification, library=kept),
             )
-        published = _publish(place, report, destination)
+        published = publish(place, report, destination)
     return Compiled(published, replace(verification, library=published.library), refused)
 
 
@@ -454,45 +469,3 @@ def _compared(
         return found
     lossy = refusals(source, library, found.values, threads)
     return replace(found, lossy=tuple(map(str, lossy)))
-
-
-def _check_destination(output: Path, source: Path) -> Path:
-    """Returns the output path if files can be written there, and none of them is the model."""
-    check_writable(output)
-    companions = [output.with_suffix(suffix) for suffix in COMPANIONS]
-    if output in {*companions, _unverified(output)}:
-        raise UserError(f"cannot write the model to {shown(output)}: choose a name ending in .so")
-    for path in (output, *companions):
-        check_replaceable(path)
-        if path.exists() and source.exists() and path.samefile(source):
-            raise UserError(
-                f"cannot write {shown(path)}: it is the model itself; give another name with -o"
-            )
-    check_folder(_unverified(output))
-    return output
-
-
-def _unverified(destination: Path) -> Path:
-    """The folder for what does not agree with ONNX Runtime."""
-    return destination.with_name(f"{destination.stem}{UNVERIFIED}")
-
-
-def _publish(
-    place: Workplace, report: Report, destination: Path, folder: Path | None = None
-) -> Report:
-    """Moves an artifact to a folder, or to that around its temporary one, the library last."""
-    try:
-        place.publish(folder)
-    except OSError as error:
-        raise cannot_write(destination, error) from error
-    return replace(report, library=destination, header=destination.with_name(report.header.name))
-
-
-def _keep_unverified(place: Workplace, report: Report, destination: Path) -> Path:
-    """Returns the library after moving an artifact to a folder that says what it is."""
-    folder = _unverified(destination)
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    return _publish(place, report, folder / destination.name, folder).library

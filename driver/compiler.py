@@ -122,7 +122,9 @@ def compile_model(
                 )
             with stage("plan"):
                 imported, graph = graph, found[-1].graph
-                plan, alternatives = planned(found, machine, options.precision)
+                plan, alternatives = planned(
+                    found, machine, options.precision, options.search_seconds
+                )
                 recorded = None
                 if records is not None and not alternatives:
                     recorded = records.plans(imported, plan)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rutc.base.record import record
 from rutc.driver.compile_job import CompileJob, joined
 from rutc.driver.launches import Pending
+from rutc.driver.lowered import Lowered
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
 from rutc.emit import program as host
@@ -64,30 +65,34 @@ def estimate_plan(
     threads: int = 1,
     known: Known | None = None,
     reading: frozenset[str] | None = None,
+    lowered: Lowered | None = None,
 ) -> PlanEstimate:
     """The estimates of a plan's launches, or of those that touch one of the values `reading`.
 
     Routines and copies count for nothing.
 
     A launch finds its operands in the cache that holds what was touched since they last were, in
-    the run before this one if need be. What is `known` of jobs is not found out again.
+    the run before this one if need be. What is `known` of jobs is not found out again, and what
+    was `lowered` for plans of graphs that have the same nests is not lowered again.
     """
-    steps = PlanSteps(plan, Weights())
+    steps = PlanSteps(plan, Weights(), lowered=lowered)
     runs = [0.0] * len(steps.pending)
     _count(steps.steps, 1.0, runs, steps)
     known = {} if known is None else known
     near = _Recent(machine)
+    touching = [
+        None
+        if reading is not None and reading.isdisjoint(p.canonical.buffers.values())
+        else _summary(p.job, machine, known)
+        for p in steps.pending
+    ]
     found: list[LaunchEstimate] = []
     for turn in range(2):
-        for pending, times in zip(steps.pending, runs, strict=True):
-            if reading is not None and reading.isdisjoint(pending.canonical.buffers.values()):
+        for pending, times, facts in zip(steps.pending, runs, touching, strict=True):
+            if facts is None:
                 near.touch(_sizes(pending))
                 continue
-            if pending.job not in known:
-                kernel = joined(pending.job, machine)
-                origin = {name: buffer for name, (buffer, _) in kernel.packings.items()}
-                known[pending.job] = summarise(kernel.kernel, machine), origin
-            summary, origin = known[pending.job]
+            summary, origin = facts
             values = {n: pending.canonical.buffers[origin[n]] for n in summary.arguments}
             levels = {n: near.level(v) for n, v in values.items()}
             near.touch([(v, summary.arguments[n]) for n, v in values.items()])
@@ -96,6 +101,16 @@ def estimate_plan(
                 touched = frozenset(values.values())
                 found.append(LaunchEstimate(pending.name, times, own, touched))
     return PlanEstimate(tuple(found))
+
+
+def _summary(job: CompileJob, machine: Machine, known: Known) -> tuple[Summary, dict[str, str]]:
+    """What is known of a job, or is found out now."""
+    found = known.get(job)
+    if found is None:
+        kernel = joined(job, machine)
+        origin = {name: buffer for name, (buffer, _) in kernel.packings.items()}
+        known[job] = found = summarise(kernel.kernel, machine), origin
+    return found
 
 
 def _count(steps: Sequence[host.Step], times: float, runs: list[float], plan: PlanSteps) -> None:

@@ -30,6 +30,11 @@ METHODS: tuple[Method, ...] = get_args(Method)
 TOLERANCE = 0.1
 """How far results in 8 bits may be from those in float32: the norm of the difference by theirs."""
 
+GREEDY, SEARCH = PLANS = ("greedy", "search")
+"""How plans are made: by choices one after the other, or by a search from these on as well."""
+PLAN_SECONDS = 10.0
+"""How long a plan is searched for, unless that is said."""
+
 
 @record
 class Calibration:
@@ -88,6 +93,8 @@ class Options:
     names a folder for every intermediate form. `jobs` is the number of compiler threads.
     `exact_algorithms` leaves out rewrites that change more than the order of sums and fused
     multiply-adds.
+    `plan` is how plans are made, one of `PLANS`; a search takes `plan_time` seconds, 0: as many
+    changes on every machine.
     `spread` names sums of the graph whose inputs differ too much for most filters.
     Subnormal numbers count as zeros in a run unless `keep_subnormals` is set. `db` is the database
     of tuning records that schedules are taken from, None: from none; `records` tells its state.
@@ -104,6 +111,8 @@ class Options:
     dump: Path | None = None
     jobs: int | None = None
     exact_algorithms: bool = False
+    plan: str = GREEDY
+    plan_time: float = PLAN_SECONDS
     spread: tuple[str, ...] = ()
     keep_subnormals: bool = False
     db: str | None = None
@@ -113,6 +122,11 @@ class Options:
     def in_eight_bits(self) -> bool:
         """Whether sums may be of 8-bit integers."""
         return self.precision in EIGHT_BITS
+
+    @property
+    def search_seconds(self) -> float | None:
+        """How long a plan is searched for; None: it is not."""
+        return self.plan_time if self.plan == SEARCH else None
 
     @property
     def budget(self) -> float | None:

@@ -265,9 +265,8 @@ class PlanSearch:
         known = self._known(bench.found.assignment)
         drawn = [
             (log(1 - self._rng.random()) / taken[n.subject], n)
-            for n in neighbours(bench.found)
-            # Other types compute other numbers.
-            if n.kind != "type" and taken[n.subject] >= least and said(n) not in known
+            for n in neighbours(bench.found, types=False)
+            if taken[n.subject] >= least and said(n) not in known
         ]
         drawn.sort(key=lambda x: -x[0])
         idle = 0

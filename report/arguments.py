@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
 
-from rutc.driver.options import EIGHT_BITS
+from rutc.driver.options import EIGHT_BITS, PLANS, SEARCH
 from rutc.emit.files import cannot_write, check_replaceable, shown
 from rutc.errors import UserError
 
@@ -97,6 +97,18 @@ def check_precision(precision: str) -> None:
         raise UserError(
             f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
         )
+
+
+def check_plan(plan: str, seconds: float | None) -> None:
+    """Raises UserError where plans are not made so, or there is no search to take that long."""
+    if plan not in PLANS:
+        raise UserError(f"--plan {plan}: plans are made by one of {', '.join(PLANS)}")
+    if seconds is None:
+        return
+    if plan != SEARCH:
+        raise UserError(f"--plan-time is for --plan {SEARCH}: with {plan} there is no search")
+    if not 0 <= seconds < math.inf:
+        raise UserError(f"--plan-time {seconds:g}: give the seconds of a search, or 0")
 
 
 def check_tolerance(tolerance: float | None, precision: str) -> None:

@@ -110,6 +110,32 @@ ExactAlgorithms = Annotated[
         "inspect those of an artifact.",
     ),
 ]
+PlanBy = Annotated[
+    str,
+    typer.Option(
+        "--plan",
+        metavar="HOW",
+        help="greedy, or search: from there on for a plan that is estimated to be faster.",
+    ),
+]
+PlanTime = Annotated[
+    float | None,
+    typer.Option(
+        "--plan-time",
+        metavar="SECONDS",
+        help="How long --plan search takes; default: 10. 0: the same changes on every machine.",
+    ),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="With int8 or auto: the largest relative error; default: 0.1."),
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Kernels compiled at once; default: all CPUs.")
+]
+Dump = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
+]
 KeepSubnormals = Annotated[
     bool,
     typer.Option(

@@ -52,12 +52,16 @@ class Neighbour:
         return f"{self.kind} of {value_name(self.subject)}"
 
 
-def neighbours(found: Realisation) -> Iterator[Neighbour]:
-    """Yields what differs from a legal assignment in one choice: some are not legal themselves."""
+def neighbours(found: Realisation, *, types: bool = True) -> Iterator[Neighbour]:
+    """Yields what differs from a legal assignment in one choice: some are not legal themselves.
+
+    Without `types` all of them compute the same numbers.
+    """
     yield from _arranged(found)
     yield from _recomputed(found)
     yield from _copied(found)
-    yield from _typed(found)
+    if types:
+        yield from _typed(found)
     yield from _grouped(found)
     yield from _sliced(found)
     yield from _turned(found)

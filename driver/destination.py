@@ -1,0 +1,56 @@
+"""Where an artifact goes: to its destination if it agrees, else to a folder beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rutc.driver.options import Report
+from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown
+from rutc.errors import UserError
+from rutc.report.arguments import check_folder, check_writable
+
+UNVERIFIED = ".unverified"
+"""The suffix of the folder of what does not agree with ONNX Runtime."""
+
+
+def check_destination(output: Path, source: Path) -> Path:
+    """Returns the output path if files can be written there, and none of them is the model."""
+    check_writable(output)
+    companions = [output.with_suffix(suffix) for suffix in COMPANIONS]
+    if output in {*companions, unverified_folder(output)}:
+        raise UserError(f"cannot write the model to {shown(output)}: choose a name ending in .so")
+    for path in (output, *companions):
+        check_replaceable(path)
+        if path.exists() and source.exists() and path.samefile(source):
+            raise UserError(
+                f"cannot write {shown(path)}: it is the model itself; give another name with -o"
+            )
+    check_folder(unverified_folder(output))
+    return output
+
+
+def unverified_folder(destination: Path) -> Path:
+    """The folder for what does not agree with ONNX Runtime."""
+    return destination.with_name(f"{destination.stem}{UNVERIFIED}")
+
+
+def publish(
+    place: Workplace, report: Report, destination: Path, folder: Path | None = None
+) -> Report:
+    """Moves an artifact to a folder, or to that around its temporary one, the library last."""
+    try:
+        place.publish(folder)
+    except OSError as error:
+        raise cannot_write(destination, error) from error
+    return replace(report, library=destination, header=destination.with_name(report.header.name))
+
+
+def keep_unverified(place: Workplace, report: Report, destination: Path) -> Path:
+    """Returns the library after moving an artifact to a folder that says what it is."""
+    folder = unverified_folder(destination)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return publish(place, report, folder / destination.name, folder).library

@@ -1,0 +1,112 @@
+"""The search for plans by estimates: how near it comes to the best, and what it leaves alone."""
+
+from pathlib import Path
+
+import pytest
+
+import rutc
+from rutc.driver import plan_by_estimate
+from rutc.driver.plan_by_estimate import Estimated, EstimateSearch, Prices, difference, said
+from rutc.driver.planning import searched
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide.neighbours import legal, neighbours
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
+from tests.graph_opt.networks import Net, graph_of
+from tests.machines import V3, weighing
+from tests.optimum import CLOSE, gaps, small_graph, usual
+
+FAR = (12, 58, 63)
+"""Seeds of graphs of which the usual plans take long by the estimates."""
+
+
+@pytest.mark.parametrize("seed", FAR)
+def test_the_search_finds_the_best_of_all_plans(seed: int) -> None:
+    found = gaps(small_graph(seed, 5), V3)
+    assert found is not None
+    usual_plan, best = found
+    assert best <= CLOSE < usual_plan
+
+
+def gaining(share: float) -> Machine:
+    """A machine for which changes stay that gain so much."""
+    return weighing(V3, "plans", least_gain=share)
+
+
+def test_what_gains_little_stays_as_it_is() -> None:
+    first = usual(small_graph(FAR[0], 5), V3)
+    for share, better in ((0.1, True), (0.9, False)):
+        found = EstimateSearch(first, gaining(share)).run()
+        assert (found.found.assignment != first.assignment) == better
+        assert (found.estimate.cycles < (1 - share) * found.first_cycles) == better
+
+
+def test_in_no_time_a_number_of_changes_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_by_estimate, "MOVES", 20)
+    first = usual(optimize(graph_of("encoder")), V3)
+    found = [EstimateSearch(first, V3, least_gain=0.0).run() for _ in range(2)]
+    assert found[0].tried == found[1].tried == 20
+    assert found[0].found.assignment == found[1].found.assignment
+    short = EstimateSearch(first, V3, least_gain=0.0).run(1e-6)
+    assert short.tried == 0
+    assert short.found is first
+
+
+def test_launches_that_two_plans_have_are_no_difference() -> None:
+    first = usual(small_graph(FAR[0], 5), V3)
+    prices = Prices(first, V3)
+    own = prices.legal(first)
+    assert difference(own, own).before == 0
+    others = (legal(first, n) for n in neighbours(first, types=False))
+    other = prices.legal(next(x for x in others if x is not None))
+    apart = difference(own, other)
+    assert own.cycles - apart.before == pytest.approx(other.cycles - apart.after)
+
+
+def test_plans_of_any_size_are_not_searched() -> None:
+    text = """
+    graph "rows"
+    symbols rows = 1..64
+    dims n = rows, a = 64
+    %x : f32{n,a} = input "x" [n, a]
+    %y : f32{a} = sum{n} %x[n, a]
+    output "y" [a] = %y
+    """
+    first = usual(parse(text), V3)
+    assert searched(V3, 0.0, None)(first) is first
+
+
+@pytest.mark.parametrize(("plan", "searches"), [("greedy", []), ("search", [0.0])])
+def test_a_model_is_compiled_as_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str, searches: list[float]
+) -> None:
+    net = Net()
+    file = net.save(tmp_path / "net.onnx", net("Softmax", net.input(64, 96), axis=0))
+    seen: list[float] = []
+    run = EstimateSearch.run
+
+    def noted(search: EstimateSearch, seconds: float = 0.0) -> Estimated:
+        seen.append(seconds)
+        return run(search, seconds)
+
+    monkeypatch.setattr(EstimateSearch, "run", noted)
+    monkeypatch.setattr(plan_by_estimate, "LEAST_SHARE", 0.0)
+    time = 0.0 if searches else None
+    made = rutc.compile(file, tmp_path / "net.so", plan=plan, plan_time=time, db="none")
+    assert made.verification is not None
+    assert made.verification.passed
+    assert seen == searches
+
+
+def test_types_and_a_search_follow_each_other() -> None:
+    graph = small_graph(FAR[0], 5)
+    first = usual(graph, V3)
+    seen: list[object] = []
+
+    def before(found: object) -> object:
+        seen.append(found)
+        return first
+
+    other = searched(gaining(0.1), 0.0, before)(first)  # type: ignore[arg-type]
+    assert seen == [first]
+    assert said(other.assignment) != said(first.assignment)
