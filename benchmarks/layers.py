@@ -8,7 +8,7 @@ on one core and on two. Results go to benchmarks/results/layers.json and docs/la
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 from benchmarks import layout
 from benchmarks.narrow import (
@@ -108,6 +108,38 @@ def quantised(
     )
 
 
+def dynamic_convolution(
+    size: int, channels: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+) -> Case:
+    """Returns a float convolution whose input is quantised at run time, with padding."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node(
+            "ConvInteger",
+            ["q", "w", "z", "zw"],
+            ["p"],
+            strides=[stride] * 2,
+            pads=[kernel // 2] * 4,
+            group=groups,
+        ),
+        helper.make_node("Cast", ["p"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s", "sw"], ["scale"]),
+        helper.make_node("Mul", ["f", "scale"], ["y"]),
+    ]
+    w = random(np.uint8, outputs, channels // groups, kernel, kernel)
+    constants = {"w": w, "zw": np.uint8(131), "sw": np.float32(0.01)}
+    result = -(-size // stride)
+    step = f"/{stride}" if stride > 1 else ""
+    kind = "depthwise" if groups > 1 else "conv"
+    return single(
+        f"dynamically quantised {kind} {kernel}x{kernel}{step} {size}x{size} {channels}->{outputs}",
+        nodes,
+        random(np.float32, 1, channels, size, size),
+        constants,
+        2 * result * result * w.size,
+    )
+
+
 def quantised_lstm(steps: int, batch: int, inputs: int, hidden: int) -> Case:
     """Returns DynamicQuantizeLSTM of one direction."""
     node = helper.make_node(
@@ -154,6 +186,10 @@ MODELS = (
     quantised(14, 576, 576, 3, groups=576),
     *(dynamic_product(128, n, k) for n, k in ((768, 768), (3072, 768), (768, 3072))),
     dynamic_product(16, 768, 768),
+    dynamic_convolution(56, 64, 64, 3),
+    dynamic_convolution(28, 128, 128, 3, 2),
+    dynamic_convolution(224, 3, 64, 7, 2),
+    dynamic_convolution(56, 96, 96, 3, groups=96),
     integer_product(128, 768, 768),
     integer_product(128, 768, 768, np.uint8, np.uint8),
     *(quantised(s, c, n, 1, one_scale=True) for s, c, n in ((28, 512, 128), (7, 512, 2048))),
