@@ -38,7 +38,7 @@ from rutc.tensor_ir.interpret import POINTS, Run, State
 from rutc.verify.compare import Array
 from rutc.verify.float64 import NARROW, WIDE, widened
 from rutc.verify.tolerance import IN_ORDER, ROW_STEPS, STORED, roundings, unit_roundoff
-from rutc.verify.work import paired, work_of, work_of_all
+from rutc.verify.workload import paired, work_of, work_of_all
 
 Wide = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -134,7 +134,7 @@ def test_an_artifact_knows_what_it_was_planned_for(tmp_path: Path) -> None:
         values = session_values(session, ())
         x = values["x"]
         assert isinstance(x, np.ndarray)
-        assert x.shape == (8, 32)
+        assert x.shape == (8, 50)
         (squared,) = session.run(None, {"x": np.full((64, 3), 2, np.float32)})
         assert (squared == 4).all()
 

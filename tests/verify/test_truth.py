@@ -19,7 +19,7 @@ from rutc.tensor_ir.verifier import verify
 from rutc.verify.float64 import widened
 from rutc.verify.tolerance import MULTIPLE, Level, unit_roundoff
 from rutc.verify.truth import TooMuchWork, Truth
-from rutc.verify.work import MOVED_PER_S, NODE_S
+from rutc.verify.workload import MOVED_PER_S, NODE_S
 from tests.close import assert_close
 
 RANDOM = np.random.default_rng(3)
