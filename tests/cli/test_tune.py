@@ -38,6 +38,7 @@ from rutc.tuner.heuristic import spaces
 from rutc.tuner.search import text_of
 from rutc.tuner.trial import Trial, digest
 from tests.cli.conftest import Rutc, build
+from tests.signals import as_in_foreground
 
 MACHINE = native_target().machine
 
@@ -243,6 +244,7 @@ def test_an_interrupted_search_keeps_all_it_measured(wide: Path, database: Path)
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=as_in_foreground,
     ) as process:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
