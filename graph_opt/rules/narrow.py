@@ -47,6 +47,12 @@ class Quantised:
         q = Cast(self.q, DType.I32)
         return q if self.zero is None else apply("sub", q, self.zero)
 
+    @property
+    def number(self) -> Expr:
+        """What it is, of the type that it has."""
+        found: Expr = Cast(self.whole, DType.F32) if self.is_real else self.whole
+        return found if self.scale is None else apply("mul", found, self.scale)
+
 
 @rounds(
     changes="Scales move out of sums of products of quantised numbers, which are exact then.",
@@ -194,14 +200,21 @@ def quantised(e: Expr) -> Quantised | None:
             return None
 
 
-def _produced(e: Expr, editor: Editor) -> Quantised | None:
-    """The quantised number that an elementwise nest computes and `e` reads."""
+def maker(e: Expr, editor: Editor) -> tuple[Nest, Quantised] | None:
+    """The elementwise nest that computes what `e` reads, and the quantised number that it is."""
     if not isinstance(e, Read) or not all(isinstance(c, Index) for _, c in e.coords):
         return None
     p = editor.nest(e.value)
     form = quantised(p.body[0]) if p is not None and p.reducer is None else None
-    if p is None or form is None or not is_plain(form.q):
+    return None if p is None or form is None or not is_plain(form.q) else (p, form)
+
+
+def _produced(e: Expr, editor: Editor) -> Quantised | None:
+    """The quantised number that an elementwise nest computes and `e` reads."""
+    found = maker(e, editor)
+    if found is None or not isinstance(e, Read):
         return None
+    p, form = found
     env = dict(index_coords(e))
 
     def here(x: Expr | None) -> Expr | None:

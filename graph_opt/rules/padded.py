@@ -7,17 +7,17 @@ known is what a read gives there (`narrow`), an unknown one needs a place in mem
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import index_coords, is_plain
+from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.narrow import Quantised, quantised
+from rutc.graph_opt.rules.narrow import maker, quantised
 from rutc.graph_opt.sum_weights import product_of
 from rutc.tensor_ir import (
     Cast,
-    DType,
     Expr,
     Index,
     IndexValue,
@@ -29,7 +29,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import ZERO
-from rutc.tensor_ir.expr import factors, index_names
+from rutc.tensor_ir.expr import factors, index_names, substitute
 from rutc.tensor_ir.lower import beyond
 
 
@@ -59,40 +59,39 @@ def pad_quantised(n: Node, editor: Editor) -> Result:
         return Reason("not a product of two factors")
     why = Reason("no factor is a quantised number of an unknown zero point")
     for i, part in enumerate(parts):
-        p, form = _made(part, editor)
-        if p is None or form is None or not isinstance(part, Read) or part.fill is None:
+        found = maker(part, editor)
+        if found is None or not isinstance(part, Read) or part.fill is None:
             continue
-        if quantised(parts[1 - i]) is None and _made(parts[1 - i], editor)[1] is None:
+        p, form = found
+        if quantised(parts[1 - i]) is None and maker(parts[1 - i], editor) is None:
             return Reason("the other factor is no quantised number")
         if not isinstance(form.zero, Cast) or index_names(form.zero) or part.fill.value != 0:
             continue
-        if not is_plain(form.q) or form.q.fill is not None:
+        if form.q.fill is not None:
             why = Reason(f"%{form.q.value} is not read as it is stored")
             continue
         edges = _edges(part, editor)
-        if edges is None:
+        if not edges:
             why = Reason(f"how far it reads outside of %{part.value} is not known")
             continue
-        padded, q = _padded(part, form, edges, editor)
-        parts[i] = _number(replace(form, q=q))
+        scale = form.scale
+        if scale is not None:
+            if not index_names(scale).isdisjoint(edges):
+                why = Reason(f"the scale of %{part.value} varies along its windows")
+                continue
+            scale = substitute(scale, dict(index_coords(part)))
+        padded, q = _padded(part, form.q, form.zero, edges, editor)
+        parts[i] = replace(form, q=q, scale=scale).number
         origin = merge_origins(p, n)
         return (replace(padded, origin=origin), replace(n, body=(product_of(parts),)))
     return why
-
-
-def _made(e: Expr, editor: Editor) -> tuple[Nest | None, Quantised | None]:
-    """The elementwise nest that makes what is read, and the quantised number that it is."""
-    p = editor.nest(e.value) if isinstance(e, Read) else None
-    return (p, quantised(p.body[0])) if p is not None and p.reducer is None else (None, None)
 
 
 def _edges(r: Read, editor: Editor) -> dict[str, _Edge] | None:
     """Where a read goes outside, by the dims of its value; None where that is not known."""
     symbols = dict(editor.graph.symbols)
     found: dict[str, _Edge] = {}
-    for d, c in r.coords:
-        if not isinstance(c, Index):
-            return None
+    for d, c in index_coords(r):
         reach = beyond(c, editor.extents[d], editor.extents, symbols)
         if reach is None:
             return None
@@ -102,32 +101,26 @@ def _edges(r: Read, editor: Editor) -> dict[str, _Edge] | None:
     return found
 
 
-def _padded(r: Read, form: Quantised, edges: dict[str, _Edge], editor: Editor) -> tuple[Nest, Read]:
+def _padded(
+    r: Read, q: Read, zero: Expr, edges: dict[str, _Edge], editor: Editor
+) -> tuple[Nest, Read]:
     """The operand with its edges, and how the window reads it."""
-    q, zero = form.q, form.zero
-    assert zero is not None
     at = {d: Index.of(e.dim) - e.before for d, e in edges.items()}
-    # The nest's dims by those of the quantised value that it reads.
-    inner = {d: at.get(c.as_var or "", c) for d, c in index_coords(q)}
-    inside: Expr = Lit(True, DType.BOOL)
-    for d, c in at.items():
-        extent = IndexValue(editor.extents[d])
-        within = apply("le", IndexValue(ZERO), IndexValue(c)), apply("lt", IndexValue(c), extent)
-        inside = apply("and", inside, apply("and", *within))
-    there = replace(q, coords=tuple(inner.items()), fill=Lit(0, q.dtype))
+    conditions = [
+        condition
+        for d, c in at.items()
+        for condition in (
+            apply("le", IndexValue(ZERO), IndexValue(c)),
+            apply("lt", IndexValue(c), IndexValue(editor.extents[d])),
+        )
+    ]
+    inside = reduce(lambda one, other: apply("and", one, other), conditions)
+    there = substitute(q, at)
+    assert isinstance(there, Read)
     dims = tuple(sorted(edges[d].dim if d in edges else d for d, _ in r.coords))
     value = Value(editor.fresh_value(f"{q.value}.padded"), q.dtype, dims)
-    body = apply("select", inside, there, Cast(zero, q.dtype))
+    body = apply("select", inside, replace(there, fill=Lit(0, q.dtype)), Cast(zero, q.dtype))
     coords = [
-        (edges[d].dim, c + edges[d].before) if d in edges and isinstance(c, Index) else (d, c)
-        for d, c in r.coords
+        (edges[d].dim, c + edges[d].before) if d in edges else (d, c) for d, c in index_coords(r)
     ]
     return Nest((value,), (), None, (body,)), Read(value.name, tuple(sorted(coords)), q.dtype)
-
-
-def _number(form: Quantised) -> Expr:
-    """The number that a quantised one is."""
-    found: Expr = form.whole
-    if form.is_real:
-        found = Cast(found, DType.F32)
-    return found if form.scale is None else apply("mul", found, form.scale)
