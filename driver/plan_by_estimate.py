@@ -27,13 +27,13 @@ from rutc.tensor_ir.machine import Machine
 
 MOVES = 200
 """Changes that are tried where no time is given: as many on every machine."""
-LEAST_SHARE = 0.002
+LEAST_ROOM = 0.002
 """Of a run: what launches of a value may gain at least."""
 STEPS = 8
 """Worse plans from which further changes are tried."""
 DEPTH = 5
 """Changes that gain together though none does alone, at most."""
-WORST = 4.0
+FARTHEST = 4.0
 """Worse plans take at most so many times as long, of the launches that are others."""
 
 
@@ -231,7 +231,7 @@ class EstimateSearch:
             for v in g.computed - set(g.stored):
                 if most is not None:
                     cycles[v], room[v] = cycles[most], room[most]
-        least = LEAST_SHARE * best.estimate.cycles
+        least = LEAST_ROOM * best.estimate.cycles
         near = [
             n
             for n in neighbours(best.found, types=False)
@@ -253,7 +253,7 @@ class EstimateSearch:
             best.found, best.estimate = found, estimate
             best.kept += 1
             return None
-        near = apart.after <= WORST * apart.before
+        near = apart.after <= FARTHEST * apart.before
         return Step(found, estimate, _within(found, apart.values) if near else frozenset())
 
 

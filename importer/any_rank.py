@@ -65,15 +65,13 @@ def on_any_rank(
             return (b.constant(known_ints([flat.size], (), DType.I64), DType.I64),)
         if op == "Reshape":
             return _reshaped(b, found, inputs, run)
-        others = [t for t in inputs if isinstance(t, Tensor)]
-        if op in ELEMENTWISE and all(e == ONE for t in others for e in t.shape):
+        others = [t for t in inputs if t is not None and not is_any_rank(t)]
+        if op in ELEMENTWISE and all(map(_is_single, others)):
             flat, shape = flattened(b, found)
-            scalars = [b.nest((), b.read(t, [0] * t.rank)) for t in others]
-            given = iter(scalars)
-            row = [flat if is_any_rank(t) else t and next(given) for t in inputs]
+            row = [flat if is_any_rank(t) else _scalar(b, t) for t in inputs]
             (made,) = run(row, attributes)
             assert isinstance(made, Tensor)
-            rank = max((t.rank for t in others), default=0)
+            rank = max((t.rank for t in others if isinstance(t, Tensor)), default=0)
             return (reshaped_box(b, made, _with_rank(b, shape, rank)),)
     raise NeedsRank(
         f"operand {places[0]} has a rank that only the run decides; such a tensor may be an "
@@ -81,6 +79,18 @@ def on_any_rank(
         "elementwise operators whose other operands have one element: Reshape it to a known rank "
         "first"
     )
+
+
+def _is_single(item: Item) -> bool:
+    """Whether an item is a tensor of one element, whatever its rank."""
+    return isinstance(item, Tensor) and all(e == ONE for e in item.shape)
+
+
+def _scalar(b: Builder, item: Item | None) -> Item | None:
+    """A tensor of one element without its axes."""
+    if not isinstance(item, Tensor) or not item.rank:
+        return item
+    return b.nest((), b.read(item, [ZERO] * item.rank))
 
 
 def _with_rank(b: Builder, shape: Tensor, least: int) -> Tensor:

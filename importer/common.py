@@ -27,7 +27,7 @@ def with_common_sizes(
     g: Graph,
     told: Mapping[str, int],
     params: Mapping[str, str],
-    computed: Mapping[str, Index] | None = None,
+    computed: Mapping[str, Index],
 ) -> Graph:
     """The graph whose symbols have common sizes.
 
@@ -40,7 +40,7 @@ def with_common_sizes(
     common = {**dict.fromkeys(_batches(g, params), BATCH), **told}
     symbols: dict[str, Range] = {}
     for s, limits in g.symbols:
-        size = (computed or {}).get(s)
+        size = computed.get(s)
         if size is not None and size.names() <= symbols.keys():
             common.setdefault(s, typical(size, symbols))
         symbols[s] = with_common(limits, common.get(s))

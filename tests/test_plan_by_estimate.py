@@ -90,7 +90,7 @@ def test_a_model_is_compiled_as_is_asked(
         return run(search, seconds)
 
     monkeypatch.setattr(EstimateSearch, "run", noted)
-    monkeypatch.setattr(plan_by_estimate, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(plan_by_estimate, "LEAST_ROOM", 0.0)
     time = 0.0 if searches else None
     made = rutc.compile(file, tmp_path / "net.so", plan=plan, plan_time=time, db="none")
     assert made.verification is not None

@@ -8,6 +8,7 @@ saturated softmax) there are more (`others`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from rutc.base.record import record
 from rutc.runtime import InferenceSession
@@ -69,6 +70,11 @@ class Draw:
         return Round(" ".join(filter(None, parts)), values, brief)
 
 
+def affordable(session: WholeSession, sizes: Sizes) -> bool:
+    """Whether the states have room for runs at these sizes, which are no more work than wanted."""
+    return session.fits(sizes) and modest(session, sizes)
+
+
 def draws(session: WholeSession, seed: int, dims: Mapping[str, int]) -> tuple[Draw, ...]:
     """Returns inputs at all sample sizes, then of other spreads at the first ones.
 
@@ -76,7 +82,7 @@ def draws(session: WholeSession, seed: int, dims: Mapping[str, int]) -> tuple[Dr
         UserError: the model has no such sizes as `dims`.
     """
     symbols = narrowed(session_symbols(session), dims)
-    sampled = sample_sizes(symbols, lambda sizes: session.fits(sizes) and modest(session, sizes))
+    sampled = sample_sizes(symbols, partial(affordable, session))
     plain = [Draw(seed, sizes) for sizes in sampled]
     if not any(is_float(item.dtype) and item.value is None for item in input_specs(session)):
         return tuple(plain)

@@ -25,12 +25,11 @@ from rutc.verify.informative import says_nothing
 from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
 from rutc.verify.reference import Reference, comparable
-from rutc.verify.rounds import Draw, Round, draws, following, others
+from rutc.verify.rounds import Draw, Round, affordable, draws, following, others
 from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
     Sizes,
     advice,
-    modest,
     multiples,
     narrowed,
     session_symbols,
@@ -200,7 +199,7 @@ class Verifier:
         """
         symbols = narrowed(session_symbols(self.session), dims)
         for sizes in multiples(draw.sizes, symbols):
-            if not (self.session.fits(sizes) and modest(self.session, sizes)):
+            if not affordable(self.session, sizes):
                 break
             if not self.takes(replace(draw, sizes=sizes)):
                 continue

@@ -58,15 +58,16 @@ def test_optionals_that_the_run_decides(check):
         session.run(None, feeds[1])
 
 
+def of_two_ranks():
+    """The node of y: x, or the sum of all of x."""
+    then = graph([node("Identity", ["x"], ["a"])], {}, {"a": ANY})
+    orelse = graph([node("ReduceSum", ["x"], ["b"], keepdims=0)], {}, {"b": ANY})
+    return node("If", ["c"], ["y"], then_branch=then, else_branch=orelse)
+
+
 def test_branches_of_different_rank(check):
     nodes = [
-        node(
-            "If",
-            ["c"],
-            ["y"],
-            then_branch=graph([node("Identity", ["x"], ["a"])], {}, {"a": ANY}),
-            else_branch=graph([node("ReduceSum", ["x"], ["b"], keepdims=0)], {}, {"b": ANY}),
-        ),
+        of_two_ranks(),
         node("Exp", ["y"], ["e"]),
         node("Clip", ["e", "", "most"], ["z"]),
         node("Reshape", ["z", "row"], ["flat"]),
@@ -90,9 +91,7 @@ def test_branches_of_different_rank(check):
 
 def test_ranks_that_must_be_known(check):
     """What follows an if is imported for each branch; a loop decides a rank for good."""
-    then = graph([node("Identity", ["x"], ["a"])], {}, {"a": ANY})
-    orelse = graph([node("ReduceSum", ["x"], ["b"], keepdims=0)], {}, {"b": ANY})
-    chosen = node("If", ["c"], ["y"], then_branch=then, else_branch=orelse)
+    chosen = of_two_ranks()
     soft = [node("Exp", ["y"], ["e"]), node("Softmax", ["e"], ["z"], name="soft")]
     inner = graph([chosen, *soft], {"c": BOOL, "x": floats(3, 2)}, {"z": ANY})
     e = np.exp(np.exp(rows(3, 2)))
@@ -118,13 +117,7 @@ def test_ranks_that_must_be_known(check):
 def test_one_element_joins_a_tensor_of_any_rank(check):
     """A result has the rank of the longer shape."""
     nodes = [
-        node(
-            "If",
-            ["c"],
-            ["y"],
-            then_branch=graph([node("Identity", ["x"], ["a"])], {}, {"a": ANY}),
-            else_branch=graph([node("ReduceSum", ["x"], ["b"], keepdims=0)], {}, {"b": ANY}),
-        ),
+        of_two_ranks(),
         node("Add", ["y", "row"], ["one"]),
         node("Div", ["cube", "y"], ["three"]),
         node("Sub", ["scalar", "y"], ["same"]),
