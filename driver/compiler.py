@@ -20,7 +20,7 @@ from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Draft, Made
 from rutc.driver.in_precision import rounded, rounds
 from rutc.driver.launches import Pending
-from rutc.driver.options import Options, Report
+from rutc.driver.options import BF16, Options, Report
 from rutc.driver.planning import planned
 from rutc.driver.precision import stored_types
 from rutc.driver.reuse import Entry
@@ -118,6 +118,7 @@ def compile_model(
                     machine,
                     exact=options.exact_algorithms,
                     spread=options.spread,
+                    bf16=options.precision == BF16,
                     on_step=algorithms,
                 )
             with stage("plan"):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+BF16 = "bf16"
+"""The precision in which weights may be of bf16, and so may factors of sums."""
 W4 = "w4"
 """The precision in which weights may be of 4 bits."""
 INT8, AUTO = "int8", "auto"

@@ -15,7 +15,8 @@ from math import prod
 from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import Known, estimate_plan
-from rutc.driver.options import AUTO, INT8, W4
+from rutc.driver.options import AUTO, BF16, INT8, W4
+from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.retype import retyped
@@ -30,12 +31,12 @@ from rutc.graph_opt.decide.stored_types import (
 from rutc.graph_opt.plan import Illegal, Plan
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.graph import Nest, used, walk_nodes
+from rutc.tensor_ir.graph import Const, Nest, used, walk_nodes
 from rutc.tensor_ir.machine import Machine
 
 TYPES = {
     "fp32": DType.F32,
-    "bf16": DType.BF16,
+    BF16: DType.BF16,
     "fp16": DType.F16,
     "w8": DType.I8,
     W4: DType.F32,
@@ -143,7 +144,22 @@ def stored_types(plans: Sequence[Plan]) -> tuple[StoredAs, ...]:
             taken = sum(_bytes(plan, v) for v in own)
             whole = _elements(plan, s.value) * DType.F32.bytes
             found[s.value, str(s.dtype)] = StoredAs(s.value, str(s.dtype), taken, whole - taken)
+        for value in _rounded_constants(plan):
+            taken = _bytes(plan, value)
+            whole = _elements(plan, value) * DType.F32.bytes
+            dtype = str(plan.values[value].dtype)
+            found[value, dtype] = StoredAs(value, dtype, taken, whole - taken)
     return tuple(found.values())
+
+
+def _rounded_constants(plan: Plan) -> Iterator[str]:
+    """The constants that sums whose factors are rounded have as factors."""
+    algorithms = plan.assignment.algorithms if plan.assignment is not None else ()
+    sums = {value for value, name in algorithms if name == SAID_ROUNDED}
+    constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
+    for n in walk_nodes(plan.graph.nodes):
+        if isinstance(n, Nest) and n.out.name in sums:
+            yield from sorted(constants.intersection(used(n)))
 
 
 def _elements(plan: Plan, value: str) -> int:

@@ -23,7 +23,7 @@ from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject
 from rutc.driver.in_precision import rounded
 from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.launches import Pending
-from rutc.driver.options import Options
+from rutc.driver.options import BF16, Options
 from rutc.driver.plan_search import PlanProgress
 from rutc.driver.planning import planned
 from rutc.driver.tune_plan import PlanFound, tune_plan
@@ -124,7 +124,13 @@ def tune_model(
     tell("plan", 0, 1)
     graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
     graph = rounded(graph, machine, options, tell).graph
-    found = versions(graph, machine, exact=options.exact_algorithms, spread=options.spread)
+    found = versions(
+        graph,
+        machine,
+        exact=options.exact_algorithms,
+        spread=options.spread,
+        bf16=options.precision == BF16,
+    )
     plan, alternatives = planned(found, machine, options.precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.

@@ -13,13 +13,18 @@ from math import prod
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
-from rutc.graph_opt.alternatives.split_precision import SMALLEST, MultiplyParts
+from rutc.graph_opt.alternatives.split_precision import ROUNDED, SMALLEST, WHOLE, MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import FILTERING, OnStep
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Origin
 from rutc.tensor_ir.machine import COMMON, Machine
+
+TINY = 2.0**-126
+"""The least number of bf16, as of f32, that is not subnormal."""
+ROUNDING = 2.0**17
+"""What a product of two numbers rounded to bf16 may be off, in roundings of f32."""
 
 
 @record
@@ -29,7 +34,8 @@ class Algorithm:
     `outputs` and `taps` are those of a filter along each dim. Its rounding errors are at most
     (products + `steps`) * 2^-24 * `growth` * sum|w| * the tile's largest input, and an input that
     is no finite number spoils `reach` neighbours along each dim. Where inputs are of one magnitude,
-    errors are `typical` times those of a direct sum, about. Parts err as a direct sum does.
+    errors are `typical` times those of a direct sum, about. Parts err as a direct sum does;
+    factors in bf16 are each off by 2^-8 of themselves, at most.
     Sums of inputs up to `largest` do not overflow; inputs below `smallest` have fewer bits.
     """
 
@@ -66,14 +72,15 @@ class Algorithms:
                     spread=self.spread, machine=self.machine, assigned=self.assigned
                 )
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
-            elif name.removesuffix(FEW_ROWS) == MultiplyParts.name:
-                symbolic = name == MultiplyParts.name
+            for parts in (WHOLE, ROUNDED):
                 step = MultiplyParts(
-                    symbolic=symbolic,
+                    symbolic=not name.endswith(FEW_ROWS),
+                    parts=parts,
                     coefficients=self.machine.coefficients,
                     assigned=self.assigned,
                 )
-                self.found.update((a.sum, a) for a in _in_parts(step, self._before))
+                if name.removesuffix(FEW_ROWS) == step.name:
+                    self.found.update((a.sum, a) for a in _in_parts(step, self._before))
         self._before = graph
         if self.after is not None:
             self.after(name, graph, changed)
@@ -105,7 +112,10 @@ def _filtered(rule: MinimalFiltering, graph: Graph) -> Iterator[Algorithm]:
 
 
 def _in_parts(step: MultiplyParts, graph: Graph) -> Iterator[Algorithm]:
+    name, errors, smallest = "parts in bf16", 1.0, SMALLEST
+    if step.parts < WHOLE:
+        name, errors, smallest = "factors in bf16", ROUNDING, TINY
     for c in step.chosen(Editor(graph)):
         yield Algorithm(
-            "parts in bf16", c.nest.out.name, c.nest.origin, 1.0, 1.0, 0, SMALLEST, c.largest
+            name, c.nest.out.name, c.nest.origin, errors, errors, 0, smallest, c.largest
         )

@@ -14,6 +14,7 @@ from math import ceil, log2, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
@@ -121,12 +122,14 @@ class NestCost:
     @cached_property
     def grouped(self) -> bool:
         """Whether neighbours along a bound loop are multiplied together: narrow products."""
-        return self.in_parts or factors_of(self.nest.reducer, self.nest.body) is not None
+        return self.in_matrices or factors_of(self.nest.reducer, self.nest.body) is not None
 
     @cached_property
-    def in_parts(self) -> bool:
-        """Whether products of parts are summed, in registers for matrices."""
-        return len(terms_of(self.nest.reducer, self.nest.body) or ()) > 1
+    def in_matrices(self) -> bool:
+        """Whether products of bf16 are summed in registers for matrices: parts are nowhere else."""
+        terms = terms_of(self.nest.reducer, self.nest.body) or ()
+        able = self.machine.has_matrices(DType.BF16)
+        return len(terms) > 1 or (able and any(a.dtype is DType.BF16 for a, _ in terms))
 
     def neighbours(self, u: ReadUse) -> str | None:
         """The dim along which the longest bound loop moves a read by one."""
@@ -195,7 +198,7 @@ class NestCost:
     def _store_apart(self) -> float:
         """What a vector costs whose lanes do not lie side by side in memory."""
         w = self.coefficients
-        if self.in_parts:
+        if self.in_matrices:
             return w.store_turned * self.lanes
         return (w.store_scattered if self.nest.bound else w.store_crossed) * self.lanes
 

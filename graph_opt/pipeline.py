@@ -12,7 +12,7 @@ from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
-from rutc.graph_opt.alternatives.split_precision import MultiplyParts
+from rutc.graph_opt.alternatives.split_precision import ROUNDED, SAID_ROUNDED, MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
 from rutc.graph_opt.rounding import rounding_of
@@ -78,15 +78,19 @@ def pipeline_for(
     exact: bool = False,
     spread: tuple[str, ...] = (),
     assigned: Assigned | None = None,
+    bf16: bool = False,
 ) -> tuple[Pass, ...]:
     """The steps for a machine: what its instructions do best decides which sums are taken.
 
     With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`. The last steps
-    choose algorithms, unless these are `assigned`.
+    choose algorithms, unless these are `assigned`; with `bf16`, factors may be rounded to that.
     """
     separate = SeparateWindows(machine=machine, assigned=assigned)
     filters = MinimalFiltering(spread=spread, machine=machine, assigned=assigned)
     parts = MultiplyParts(coefficients=machine.coefficients, assigned=assigned)
+    if assigned is not None:
+        bf16 = bf16 or any(name == SAID_ROUNDED for _, name in assigned.algorithms)
+    first = (replace(parts, parts=ROUNDED),) if bf16 else ()
     steps: tuple[Pass, ...] = (
         # Importers leave unused constants and branches behind; every later step is cheaper without.
         Sweep("remove what is unread"),
@@ -146,8 +150,10 @@ def pipeline_for(
         # After the splits, which are what makes a constant's dim a multiple of one loop plus
         # another.
         Sweep("split constants", (SliceConstant(), split_constant), again=True),
-        # Once dims are what they stay: a window of another dim would be none. The first of the
-        # steps that choose algorithms; those before it only normalise.
+        # Once dims are what they stay. The first of the steps that choose algorithms; those before
+        # it only normalise. Before filters, whose differences need all bits of their inputs.
+        *(first if machine.has_matrices(DType.BF16) else ()),
+        # Once dims are what they stay: a window of another dim would be none.
         Sweep("reduce windows dim by dim", (separate, *CLEAN)),
         # After all that looks for sums of products, scales their weights or splits their dims.
         # Several filters may read one transformed input: before equal nodes are merged.

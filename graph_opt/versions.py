@@ -52,6 +52,7 @@ def versions(
     *,
     exact: bool = False,
     spread: tuple[str, ...] = (),
+    bf16: bool = False,
     on_step: OnStep | None = None,
     where: Callable[[Graph], Index | None] | None = None,
 ) -> tuple[Version, ...]:
@@ -62,6 +63,7 @@ def versions(
         machine: What its instructions do best decides which rewrites there are.
         exact: Leave out the rewrites that declare to round otherwise than the model does.
         spread: The sums whose inputs differ too much for most filters.
+        bf16: Factors of sums may be rounded to that.
         on_step: Called after every step with its name, the graph and whether the step changed it.
         where: Tells, of the graph before factors are taken apart, where that pays, instead of the
             step that does it.
@@ -69,7 +71,7 @@ def versions(
     Raises:
         InternalError: A step produced an invalid graph; the message names it.
     """
-    pipeline = pipeline_for(machine, exact=exact, spread=spread)
+    pipeline = pipeline_for(machine, exact=exact, spread=spread, bf16=bf16)
     chosen = Chosen(pipeline, on_step)
     parts = next((step for step in pipeline if isinstance(step, MultiplyParts)), None)
     if parts is None or not graph.symbols:
@@ -86,6 +88,8 @@ def versions(
     others = []
     direct = list(chosen.found)
     if not _has_state(graph):
+        if on_step is not None and many.symbols != before.symbols:
+            on_step("plan for many rows", many, True)
         chosen = Chosen(pipeline, on_step, list(direct), many)
         apart = optimize(many, on_step=chosen, pipeline=pipeline[at:])
         others.append(Version(apart, pays, chosen.assigned))
@@ -96,7 +100,10 @@ def versions(
 
     on_other("leave factors whole", before, True)
     # Sums of as many rows in every run have parts in both.
-    few = (replace(parts, symbolic=False), *pipeline[at + 1 :])
+    few = tuple(
+        replace(step, symbolic=False) if isinstance(step, MultiplyParts) else step
+        for step in pipeline[at:]
+    )
     chosen = Chosen(few, on_other, direct, before)
     whole = optimize(before, on_step=chosen, pipeline=few)
     # Parts may have too little room, or constants none that are finite.

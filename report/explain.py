@@ -16,7 +16,7 @@ from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.compile_job import scheduled
 from rutc.driver.in_precision import rounded, rounds
-from rutc.driver.options import Options
+from rutc.driver.options import BF16, Options
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import planned
 from rutc.driver.precision import StoredAs, stored_types
@@ -141,7 +141,7 @@ def explain(
     info = _find(ModelParts(model).nodes, graph, node)
     name = node if info is None else info.name or info.outputs[0]
     history = [Stage("import", _count(graph, name))]
-    rules = _rounding_rules(pipeline_for(machine, exact=exact_algorithms))
+    rules = _rounding_rules(pipeline_for(machine, exact=exact_algorithms, bf16=precision == BF16))
     refused: dict[str, tuple[Refusal, ...]] = {}
 
     def note(step: str, after: Graph, changed: bool) -> None:
@@ -155,7 +155,7 @@ def explain(
     if rounds(options):
         graph = rounded(graph, machine, options).graph
         note("round", graph, True)
-    found = versions(graph, machine, exact=exact_algorithms, on_step=note)
+    found = versions(graph, machine, exact=exact_algorithms, bf16=precision == BF16, on_step=note)
     plan, alternatives = planned(found, machine, precision)
     return _explanation(
         plan,

@@ -17,6 +17,8 @@ NATIVE = target_named("native").machine
 V3, V4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
 TILES = replace(V4, features=V4.features | FEATURES)
 """A machine with registers for matrices."""
+TILES_V3 = replace(V3, features=V3.features | FEATURES)
+"""The same beside vectors of 256 bits, which no processor is: functions do its work on any."""
 
 
 def eager(machine: Machine) -> Machine:

@@ -21,13 +21,13 @@ FILES = ("driver/build.py", "driver/plan_cost.py", "emit/dot.py", "tensor_ir/win
 LIMITS: dict[str, tuple[str, ...]] = {
     "driver/build.py": ("MOST_CYCLES",),
     "graph_opt/alternatives/filtering.py": ("MOST_GROWTH", "MOST_FILTERED"),
+    "graph_opt/algorithms.py": ("TINY", "ROUNDING"),
     "graph_opt/alternatives/split_precision.py": (
         "HIGHEST",
         "LARGEST",
         "SMALLEST",
         "COLUMNS",
         "BLOCK",
-        "GROWTH",
     ),
     "graph_opt/decide/chains.py": ("MOST_MEMBERS",),
     "graph_opt/decide/fusion.py": ("MOST_OPERATIONS",),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, prod
 from pathlib import Path
 
 import ml_dtypes
@@ -16,11 +16,16 @@ from rutc.driver.build import Builder
 from rutc.driver.compile_job import Draft
 from rutc.driver.compiler import Options, compile_model
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
-from rutc.graph_opt.alternatives.split_precision import HIGHEST, MultiplyParts, parts_of
+from rutc.graph_opt.alternatives.split_precision import (
+    HIGHEST,
+    ROUNDED,
+    MultiplyParts,
+    parts_of,
+)
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import load
-from rutc.tensor_ir import Const, DType, Graph
+from rutc.tensor_ir import Const, DType, Graph, Index, Nest
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
@@ -30,14 +35,16 @@ from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.close import assert_close
 from tests.compiled import build, run
-from tests.machines import NATIVE, TILES, V3, V4, needs
+from tests.machines import NATIVE, TILES, TILES_V3, V3, V4, needs
 
 pytestmark = pytest.mark.sampled(16)
 
 MATRICES = frozenset({"amx-tile", "amx-bf16"})
 ALWAYS = MultiplyParts(free=1 << 40, least=-inf, saving=-inf)
+FIRST = replace(ALWAYS, parts=ROUNDED)
 MACHINES = [
     pytest.param(V3, id="x86-64-v3"),
+    pytest.param(TILES_V3, id="tiles beside x86-64-v3", marks=needs(V3)),
     pytest.param(NATIVE if NATIVE.has_matrices(DType.BF16) else TILES, id="tiles", marks=needs(V4)),
 ]
 
@@ -195,6 +202,88 @@ def test_products_of_any_number_of_rows_agree(
         agrees(path, graph, machine, (*[3] * (len(dims) - 1), rows, depth), depth)
 
 
+def rounds_factors(path: Path, machine: Machine, shape: tuple[int, ...]) -> None:
+    """Sums of products of what factors are rounded to, and of nothing else."""
+    graph = parted(path, FIRST)
+    assert any(v.endswith(".hi") for v in graph.values)
+    assert not any(v.endswith(".mid") for v in graph.values)
+    library = build(decide(graph, machine), machine, path.parent)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    rounded = onnx.load(path)
+    for constant in rounded.graph.initializer:
+        w = numpy_helper.to_array(constant)
+        if w.ndim > 1:
+            exact = w.astype(ml_dtypes.bfloat16).astype(np.float32)
+            constant.CopyFrom(numpy_helper.from_array(exact, constant.name))
+    other = path.parent / "rounded.onnx"
+    onnx.save(rounded, other)
+    given = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    wanted = interpret(import_model(other), {"x": given})["y"]
+    for threads in (1, 2):
+        got = run(library, {"x": x}, threads)["y"]
+        assert_close(got, wanted, level=Level.KERNEL, reduction=graph_terms(graph))
+
+
+def graph_terms(graph: Graph) -> int:
+    """The products of the longest sum."""
+    sizes = dict(graph.dims)
+    sums = (n for n in graph.nodes if isinstance(n, Nest) and n.bound)
+    return max(prod(Index.of(sizes[d]).bounds({})[1] for d in n.bound) for n in sums)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"),
+    [((16,), 32, 16), ((17,), 48, 33), ((131,), 44, 61), ((26, 3, 27), 176, 86)],
+)
+def test_products_of_rounded_factors(
+    tmp_path: Path, rows: tuple[int, ...], depth: int, columns: int, machine: Machine
+) -> None:
+    path = tmp_path / "model.onnx"
+    product(path, rows, depth, columns)
+    rounds_factors(path, machine, (*rows, depth))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("shape", "outputs", "window", "stride"),
+    [
+        ((1, 32, 12, 9), 16, 1, 1),
+        ((2, 16, 13, 11), 40, 3, 1),
+        ((1, 64, 17, 23), 32, 3, 2),
+        ((1, 64, 7, 7), 48, 3, 1),
+        ((1, 32, 5, 4), 64, 1, 1),
+    ],
+)
+def test_convolutions_of_rounded_factors(
+    tmp_path: Path,
+    shape: tuple[int, ...],
+    outputs: int,
+    window: int,
+    stride: int,
+    machine: Machine,
+) -> None:
+    path = tmp_path / "model.onnx"
+    convolution(path, shape, outputs, window, stride)
+    rounds_factors(path, machine, shape)
+
+
+@pytest.mark.parametrize("odd", [np.inf, np.nan, 3.4e38, 2.0**-133, -0.0])
+def test_rounded_factors_of_any_size(tmp_path: Path, odd: float) -> None:
+    """What is too large for bf16 becomes an infinity, as a cast makes it."""
+    path = tmp_path / "model.onnx"
+    w = np.eye(64, dtype=np.float32)
+    save(path, (16, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=w)
+    x = np.ones((16, 64), np.float32)
+    x[3] = odd
+    graph = parted(path, FIRST)
+    with np.errstate(all="ignore"):
+        wanted = x.astype(ml_dtypes.bfloat16).astype(np.float32) @ w
+    np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], wanted)
+    got = run(build(decide(graph, V3), V3, tmp_path), {"x": x}, 1)["y"]
+    np.testing.assert_array_equal(got, wanted)
+
+
 def test_an_artifact_multiplies_parts_where_there_are_many_rows(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     w = product(path, ("n",), 256, 320)
@@ -319,6 +408,10 @@ def test_machines_with_matrices_of_bf16_multiply_parts() -> None:
     parts = [step for step in pipeline_for(able()) if step.name not in known]
     assert parts == [MultiplyParts()]
     assert [step.name for step in pipeline_for(able().without_bf16())] == known
+    rounding = [step for step in pipeline_for(able(), bf16=True) if step.name not in known]
+    assert rounding == [MultiplyParts(parts=ROUNDED), MultiplyParts()]
+    assert pipeline_for(V4, bf16=True) == plain
+    assert pipeline_for(able(), bf16=True, exact=True) == pipeline_for(able(), exact=True)
 
 
 @pytest.mark.parametrize(

@@ -11,26 +11,31 @@ import pytest
 from onnx import TensorProto
 
 import rutc
+from rutc.driver.build import Builder
 from rutc.driver.compiler import Options, compile_model
 from rutc.driver.planning import planned
 from rutc.driver.precision import TYPES as DTYPES
 from rutc.driver.precision import stored_types, with_narrow_weights
 from rutc.errors import UserError
 from rutc.graph_opt import versions
+from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.report.explain import explain
 from rutc.runtime import load
-from rutc.tensor_ir import Data
+from rutc.tensor_ir import Data, DType
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.verify import verify_model
+from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
 from tests.cli.conftest import Rutc, invoke
+from tests.close import assert_close
+from tests.compiled import build, run
 from tests.graph_opt.networks import Net
-from tests.machines import TILES, V3, V4, weighing
+from tests.machines import TILES, TILES_V3, V3, V4, needs, weighing
 
 TYPES = {"bf16": "bf16", "fp16": "f16", "w8": "i8"}
 
@@ -324,3 +329,37 @@ def test_precisions_that_there_are_not_are_refused(
     assert not (tmp_path / "made.so").exists()
     with pytest.raises(UserError, match="fp32, bf16, fp16, w8, w4, int8, auto"):
         explain(model, "v0", precision="BF16")
+
+
+def residual(n: Net) -> str:
+    """Convolutions, one of stride 2 and one beside another, and a product of what they give."""
+    x = n("Relu", n("Conv", n.input(1, 32, 24, 24), n.weight(64, 32, 3, 3), pads=[1] * 4))
+    y = n("Relu", n("Conv", x, n.weight(64, 64, 3, 3), pads=[1] * 4))
+    x = n("Relu", n("Add", n("Conv", y, n.weight(64, 64, 1, 1)), x))
+    x = n("Relu", n("Conv", x, n.weight(128, 64, 3, 3), pads=[1] * 4, strides=[2, 2]))
+    return n("MatMul", n("Transpose", x, perm=[0, 2, 3, 1]), n.weight(128, 64))
+
+
+@needs(V3)
+def test_registers_for_matrices_multiply_rounded_factors(tmp_path: Path) -> None:
+    n = Net()
+    path = n.save(tmp_path / "net.onnx", residual(n))
+    graph = import_model(path)
+    (version,) = versions(graph, TILES_V3, bf16=True)
+    plan, _ = planned((version,), TILES_V3, "bf16")
+    assert plan.assignment is not None
+    assert [a for _, a in plan.assignment.algorithms] == [SAID_ROUNDED] * 5
+    assert len(stored_types([plan])) == 5
+    narrow = [v for g in plan.groups() for v in g.stored if plan.values[v].dtype is DType.BF16]
+    assert len(narrow) == 5
+    texts: list[str] = []
+    builder = Builder(plan, TILES_V3, "model", 1, keep_subnormals=False, code=False)
+    builder.on_draft = lambda pending, made, draft: texts.append(draft.text)
+    builder.build()
+    assert sum("call void @llvm.x86.tdpbf16ps(" in text for text in texts) == 5
+    x = np.random.default_rng(0).standard_normal((1, 32, 24, 24)).astype(np.float32)
+    (wanted,) = Reference(path, 1).run({"x0": x}).values()
+    (got,) = run(build(plan, TILES_V3, tmp_path), {"x0": x}, 2).values()
+    assert_close(got, np.asarray(wanted), level=Level.REDUCED)
+    # Factors have 8 bits indeed.
+    assert np.abs(got - wanted).max() > 2.0**-12 * np.abs(wanted).max()

@@ -11,7 +11,7 @@ from rutc.graph_opt.alternatives.remainders import Parted, TakeRemainders
 from rutc.graph_opt.alternatives.remainders import said as said_of_blocks
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.alternatives.separable import said as said_of_rows
-from rutc.graph_opt.alternatives.split_precision import SAID, MultiplyParts
+from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.pipeline import OnStep, optimize, pipeline_for
 from rutc.graph_opt.rewrite import Pass, Reason, Sweep
@@ -97,7 +97,7 @@ class Chosen:
             editor = Editor(graph)
             match rule:
                 case MultiplyParts():
-                    self.found += ((c.nest.out.name, SAID) for c in rule.chosen(editor))
+                    self.found += ((c.nest.out.name, rule.said) for c in rule.chosen(editor))
                 case TakeRemainders():
                     parted = (rule.choice(n, editor) for n in editor.nodes.values())
                     blocks = (c for c in parted if isinstance(c, Parted))

@@ -7,6 +7,8 @@ six are kept; the others are below the rounding of the product in f32 [Henry, Ta
 Sums stay in f32, and in order. Measured for 128 to 3072 products, errors are half of those of a sum
 in order of products in f32, which rounds each product as it adds it. Long sums outside of matrix
 registers are no such sums, but made of partial ones, which err less.
+
+Where a precision asks for it, the first part stands for the number: one product instead of six.
 """
 
 from __future__ import annotations
@@ -53,13 +55,16 @@ from rutc.tensor_ir.machine import COMMON
 from rutc.tensor_ir.windows import partners
 
 NAMES = ("hi", "mid", "lo")
+WHOLE, ROUNDED = len(NAMES), 1
+"""How many parts hold all of a number in f32, and how many a rounded one."""
 TERMS = ((0, 2), (0, 1), (1, 1), (1, 0), (0, 0), (2, 0))
 """The products of parts that are kept, (of the value, of the constant): each shares a part with
 the next, which registers then hold already."""
 HIGHEST = (2 - 2.0**-7) * 2.0**127
 """The largest number in bf16: less than the largest in f32, which would round to an infinity."""
 SAID = "split into bf16"
-"""The name of the algorithm."""
+SAID_ROUNDED = "rounded to bf16"
+"""The names of the algorithms: of all parts, and of the first alone."""
 LARGEST = 3.3e38
 """Constants that are not larger have parts that are finite."""
 SMALLEST = 2.0**-102
@@ -72,8 +77,8 @@ SHORTEST, LONGEST = 16, 32
 
 BLOCK = 1 << 14
 """Elements of a constant that are taken apart at a time."""
-GROWTH = 1.5
-"""The size of three parts in sizes of an f32."""
+GROWTH = DType.BF16.bytes / DType.F32.bytes
+"""The size of a part in sizes of an f32."""
 
 
 @record
@@ -90,6 +95,7 @@ class Candidate:
     saved: float
     direct: float
     """The cycles of the sum as it is."""
+    parts: int = WHOLE
 
     @property
     def largest(self) -> float:
@@ -104,7 +110,7 @@ class Candidate:
     @property
     def growth(self) -> float:
         """Bytes that the constant's parts take more than it, which may stay beside them."""
-        return (GROWTH - 1) * self.const.data.array.nbytes
+        return (self.parts * GROWTH - 1) * self.const.data.array.nbytes
 
 
 @rounds(
@@ -134,6 +140,10 @@ class MultiplyParts:
     depend on symbols, the ones that save most together are taken, all of the same symbols; with
     few rows, the graph is the better one as it was (`many_rows`). Unless `symbolic`, none of them
     are taken.
+
+    Of fewer `parts` than three, products of the first ones are left, and results have as many bits
+    less. Constants do not grow then: all sums are taken that save `least` of their time by it,
+    whatever tells their sizes.
     """
 
     share: float = 0.1
@@ -141,7 +151,7 @@ class MultiplyParts:
     least: float = 0.1
     saving: float = 40_000.0
     symbolic: bool = True
-    name: str = "multiply parts of factors"
+    parts: int = WHOLE
     coefficients: Coefficients = COMMON.coefficients
     """Those of a machine; rates and caches are the usual ones."""
     assigned: Assigned | None = None
@@ -149,6 +159,16 @@ class MultiplyParts:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def name(self) -> str:
+        """What the step does."""
+        return "multiply parts of factors" if self.parts == WHOLE else "round factors"
+
+    @property
+    def said(self) -> str:
+        """The name of the algorithm."""
+        return SAID if self.parts == WHOLE else SAID_ROUNDED
 
     def run(self, editor: Editor) -> None:
         """Takes the products apart that pay most."""
@@ -159,8 +179,10 @@ class MultiplyParts:
         """The sums to take apart, those that gain most for each byte first."""
         if self.assigned is not None:
             found = self._found(editor, every=True)
-            return [c for c in found if self.assigned.has(c.nest.out.name, SAID)]
+            return [c for c in found if self.assigned.has(c.nest.out.name, self.said)]
         found = self._found(editor)
+        if self.parts < WHOLE:
+            return [c for c in found if _are_finite(c.const.data.array)]
         number = _most_saving(found)
         symbols = frozenset() if number is None else number.names()
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
@@ -177,7 +199,7 @@ class MultiplyParts:
     def offers(self, editor: Editor) -> tuple[Offer, ...]:
         """Every sum that may be taken apart, and what it is estimated to take."""
         return tuple(
-            Offer(c.nest.out.name, SAID, c.direct - c.saved, c.direct)
+            Offer(c.nest.out.name, self.said, c.direct - c.saved, c.direct)
             for c in self._found(editor, every=True)
         )
 
@@ -187,7 +209,9 @@ class MultiplyParts:
         None where that does not depend on the inputs' sizes.
         """
         number = _most_saving(self._found(Editor(graph)))
-        return None if number is None else number // self.coefficients.split_precision.many_rows
+        w = self.coefficients.split_precision
+        many = w.many_rows if self.parts == WHOLE else w.busy_rows
+        return None if number is None else number // many
 
     def _found(self, editor: Editor, *, every: bool = False) -> list[Candidate]:
         """The sums that take less time so, or `every` one that may be taken apart."""
@@ -210,13 +234,15 @@ class MultiplyParts:
         source, weights, const = operands
         if editor.size(n.bound) is None:
             return Reason("the number of its products is known at run time only")
-        if _comes_from_windows(source.value, editor, self.coefficients.windows.most_taps):
+        whole, most_taps = self.parts == WHOLE, self.coefficients.windows.most_taps
+        if whole and _comes_from_windows(source.value, editor, most_taps):
             return Reason(f"%{source.value} is computed in the order of its windows")
         _, read = _taken(source, editor)
         choices = row_choices(n, read, _loops(weights), editor, orders)
         columns, inner = _sides(n, source, weights, editor)
         w = self.coefficients.split_precision
-        high = [rows for rows in choices if editor.typical(rows.loops) >= w.fewest_rows]
+        fewest = w.fewest_rows if whole else self.coefficients.matrices.fewest_rows
+        high = [rows for rows in choices if editor.typical(rows.loops) >= fewest]
         if columns < COLUMNS or not high or not _length(inner):
             return Reason("it is no product of large matrices")
         direct = self._direct(n, const, editor)
@@ -224,11 +250,14 @@ class MultiplyParts:
         costs = [self._cycles(n, source, const, rows, idle, editor) for rows in high]
         cycles, rows = min(zip(costs, high, strict=True), key=lambda choice: choice[0])
         saved = direct - cycles
-        if not every and (saved < self.saving or saved < self.least * direct):
+        # More constants have to be worth it.
+        least = max(self.least * direct, self.saving if whole else 0.0)
+        if not every and saved < least:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
         weighed = _loops(weights)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
-        return Candidate(n, source, weights, const, rows, number, max(saved, 1.0), direct)
+        saved = max(saved, 1.0)
+        return Candidate(n, source, weights, const, rows, number, saved, direct, self.parts)
 
     def _direct(self, n: Nest, const: Const, editor: Editor) -> float:
         """Cycles of one core for the sum in f32."""
@@ -243,12 +272,13 @@ class MultiplyParts:
         w = self.coefficients.split_precision
         whole, _ = _taken(source, editor)
         taken = editor.typical(_loops(whole))
-        constant = GROWTH * const.data.array.nbytes
+        constant = self.parts * GROWTH * const.data.array.nbytes
         high = rows_in_use(editor.typical(rows.loops))
-        cycles = editor.typical(n.dims) / w.products * max(w.busy_rows / high, idle)
+        products = editor.typical(n.dims) * len(_terms(self.parts)) / len(TERMS)
+        cycles = products / w.products * max(w.busy_rows / high, idle)
         cycles = max(cycles, constant / w.streamed)
-        cycles += w.split * taken + w.store * editor.typical(n.out.dims)
-        bytes_ = taken * len(NAMES) * DType.BF16.bytes
+        cycles += w.split * taken * self.parts / WHOLE + w.store * editor.typical(n.out.dims)
+        bytes_ = taken * self.parts * DType.BF16.bytes
         beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
         slices = (editor.typical((v,)) for v in beside)
         if source.fill is None and any(
@@ -305,6 +335,11 @@ def _plain_loops(r: Read) -> list[str]:
     return [v for _, c in index_coords(r) if (v := c.as_var) is not None]
 
 
+def _terms(parts: int) -> tuple[tuple[int, int], ...]:
+    """The products that are kept of so many parts."""
+    return tuple((i, j) for i, j in TERMS if i + j < parts)
+
+
 def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
     """The parts of both factors, and the sum of their products."""
     lefts: list[Expr] = []
@@ -315,29 +350,30 @@ def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
     left: Expr = rest
     # What lies beyond the largest bf16 goes into the other parts: to round it gives an infinity.
     high = apply("min", apply("max", rest, Lit(-HIGHEST, DType.F32)), Lit(HIGHEST, DType.F32))
-    for part in _names(c.source.value, editor):
-        taken = high if left is rest else left
+    for part in _names(c.source.value, c.parts, editor):
+        # A number that is rounded alone may become an infinity.
+        taken = high if left is rest and c.parts > ROUNDED else left
         value = Value(part, DType.BF16, dims)
         yield Nest((value,), (), None, (Cast(taken, DType.BF16),))
         left = apply("sub", left, Cast(at_point(value), DType.F32))
         lefts.append(Cast(replace(read, value=part), DType.F32))
     rights: list[Expr] = []
-    arrays = parts_of(c.const.data.array)
-    for part, array in zip(_names(c.weights.value, editor), arrays, strict=True):
+    arrays = parts_of(c.const.data.array, c.parts)
+    for part, array in zip(_names(c.weights.value, c.parts, editor), arrays, strict=True):
         out = Value(part, DType.BF16, c.const.out.dims)
         yield Const(out, c.const.axes, Data(array), c.const.origin)
         rights.append(Cast(Read(part, c.weights.coords, DType.BF16), DType.F32))
-    terms = [apply("mul", lefts[i], rights[j]) for i, j in TERMS]
+    terms = [apply("mul", lefts[i], rights[j]) for i, j in _terms(c.parts)]
     yield replace(c.nest, body=(reduce(lambda a, b: apply("add", a, b), terms),))
 
 
-def parts_of(array: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The three parts, in bf16, of numbers in f32 that are not larger than `LARGEST`.
+def parts_of(array: np.ndarray, parts: int = WHOLE) -> tuple[np.ndarray, ...]:
+    """The first parts, in bf16, of numbers in f32 that are not larger than `LARGEST`.
 
     Blocks stay in a cache: to make arrays in between takes ten times as long.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    found = [np.empty(flat.shape, np.uint16) for _ in NAMES]
+    found = [np.empty(flat.shape, np.uint16) for _ in range(parts)]
     for start in range(0, flat.size, BLOCK):
         rest = flat[start : start + BLOCK]
         for part in found:
@@ -370,5 +406,5 @@ def _loops(r: Read) -> frozenset[str]:
     return frozenset(v for _, c in index_coords(r) for v in c.names())
 
 
-def _names(value: str, editor: Editor) -> list[str]:
-    return [editor.fresh_value(f"{value}.{part}") for part in NAMES]
+def _names(value: str, parts: int, editor: Editor) -> list[str]:
+    return [editor.fresh_value(f"{value}.{part}") for part in NAMES[:parts]]

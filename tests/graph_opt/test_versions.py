@@ -9,7 +9,8 @@ from rutc.emit.targets import target_named
 from rutc.graph_opt import EXACT, Version, optimize, pipeline_for, versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives import Assigned
-from rutc.graph_opt.alternatives.split_precision import SAID, MultiplyParts
+from rutc.graph_opt.alternatives.choices import with_algorithms
+from rutc.graph_opt.alternatives.split_precision import SAID, SAID_ROUNDED, MultiplyParts
 from rutc.tensor_ir import Data, Graph, Index
 from rutc.tensor_ir.parse import parse
 
@@ -81,7 +82,7 @@ def test_two_versions_where_sizes_tell(graph: Graph) -> None:
     assert not has_parts(few.graph)
     assert not any(map(has_parts, asked))
     every = [step.name for step in pipeline_for(ABLE)]
-    after = every[every.index(MultiplyParts.name) :]
+    after = every[every.index(MultiplyParts().name) :]
     again = [f"{name} for few rows" for name in ("leave factors whole", *after)]
     assert [name for name, _ in steps] == every + again
 
@@ -169,3 +170,21 @@ def test_what_has_state_has_one_version(stateful: Graph) -> None:
     assert version.where is None
     assert not has_parts(version.graph)
     assert version.graph.outputs[-1].name == "u"
+
+
+@pytest.mark.parametrize(("symbols", "number"), [("n = 64..999", 1), ("n = 0..999@1", 2)])
+def test_factors_are_rounded_for_many_rows(symbols: str, number: int) -> None:
+    """Few rows leave registers for matrices idle, and wait for constants."""
+    algorithms = Algorithms()
+    several = versions(made(symbols), ABLE, bf16=True, on_step=algorithms)
+    assert len(several) == number
+    assert several[0].assigned == Assigned((("y", SAID_ROUNDED),))
+    assert "x.hi" in several[0].graph.values
+    assert not has_parts(several[0].graph)
+    assert all("x.hi" not in v.graph.values for v in several[1:])
+    (fact,) = algorithms.facts()
+    assert fact["name"] == "factors in bf16"
+    # As it is assigned, whoever asks for it.
+    again = with_algorithms(made("n = 0..999"), ABLE, several[0].assigned)
+    assert again.values.keys() == several[0].graph.values.keys()
+    assert versions(made(symbols), PLAIN, bf16=True) == versions(made(symbols), PLAIN)
