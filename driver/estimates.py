@@ -122,9 +122,10 @@ def _count(steps: Sequence[host.Step], times: float, runs: list[float], plan: Pl
             case host.Branch(then=then, orelse=orelse):
                 _count(then, times, runs, plan)
                 _count(orelse, times, runs, plan)
-            case host.Repeat(trips=trips, body=body) | host.InTurn(trips=trips, body=body):
+            case host.Repeat(trips=trips, body=body):
                 _count(body, times * max(typical(trips, plan.sizes), 0), runs, plan)
-            case host.While(body=body):
+            # What launches do in turn is a part of their tasks.
+            case host.InTurn(body=body) | host.While(body=body):
                 _count(body, times, runs, plan)
             case _:
                 pass

@@ -14,6 +14,7 @@ from math import ceil, prod
 from rutc.base.record import record
 from rutc.tensor_ir import Index, Nest, Read
 from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.products import terms_of
 
 ROWS = 16
@@ -71,7 +72,7 @@ def matrix_factors(n: Nest, constants: AbstractSet[str]) -> tuple[Read, ...]:
     """The parts of a value of which a nest sums products with constants."""
     terms = terms_of(n.reducer, n.body) or ()
     found = dict.fromkeys(r for pair in terms for r in pair if r.value not in constants)
-    return tuple(found) if len(terms) > 1 else ()
+    return tuple(found) if any(a.dtype is DType.BF16 for a, _ in terms) else ()
 
 
 def rows_of_sum(n: Nest, r: Read, order: Sequence[str], extents: Mapping[str, Size]) -> int:

@@ -35,6 +35,7 @@ from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.close import assert_close
 from tests.compiled import build, run
+from tests.graph_opt.networks import Net
 from tests.machines import NATIVE, TILES, TILES_V3, V3, V4, needs
 
 pytestmark = pytest.mark.sampled(16)
@@ -266,6 +267,47 @@ def test_convolutions_of_rounded_factors(
     path = tmp_path / "model.onnx"
     convolution(path, shape, outputs, window, stride)
     rounds_factors(path, machine, shape)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("heads", "rows", "words", "depth", "width"),
+    [(2, 32, 32, 32, 16), (3, 17, 48, 32, 40), (1, 197, 197, 64, 64), (12, 96, 128, 64, 32)],
+)
+def test_products_of_computed_factors(
+    tmp_path: Path, heads: int, rows: int, words: int, depth: int, width: int, machine: Machine
+) -> None:
+    """Attention: what one product gives is a factor of the next."""
+    n = Net()
+    q, k, v = (n.input(heads, *s) for s in ((rows, depth), (words, depth), (words, width)))
+    scores = n("MatMul", q, n("Transpose", k, perm=[0, 2, 1]))
+    graph = import_model(
+        n.save(tmp_path / "net.onnx", n("MatMul", n("Softmax", n("Relu", scores)), v))
+    )
+    graph = optimize(graph, pipeline=(*EXACT, FIRST))
+    # Pairs of an odd number of words are none that registers take.
+    assert sum(v.endswith(".hi") for v in graph.values) == (2 if words % 2 else 4)
+    plan = decide(graph, TILES_V3)
+    packed = [v for v in plan.layouts if v.endswith(".columns")]
+    assert len(packed) == (1 if words % 2 else 2)
+    for name in packed:
+        assert [a.extent for a in plan.layouts[name].axes[-2:]] == [16, 2]
+    texts: list[str] = []
+    builder = Builder(plan, TILES_V3, "model", 1, keep_subnormals=False, code=False)
+    builder.on_draft = lambda pending, made, draft: texts.append(draft.text)
+    builder.build()
+    assert sum(text.count("call void @llvm.x86.tdpbf16ps(") > 0 for text in texts) == len(packed)
+    rng = np.random.default_rng(0)
+    inputs = {
+        name: rng.standard_normal((heads, *s)).astype(np.float32)
+        for name, s in ((q, (rows, depth)), (k, (words, depth)), (v, (words, width)))
+    }
+    (wanted,) = interpret(graph, inputs).values()
+    library = build(plan if machine is TILES_V3 else decide(graph, machine), machine, tmp_path)
+    for threads in (1, 2):
+        (got,) = run(library, inputs, threads).values()
+        # An exponential that lies between two numbers of bf16 may become either.
+        assert_close(got, wanted, level=Level.REDUCED)
 
 
 @pytest.mark.parametrize("odd", [np.inf, np.nan, 3.4e38, 2.0**-133, -0.0])

@@ -182,10 +182,11 @@ def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Rewritten for many rows, and hardly for few."""
 
     def two(
-        graph: Graph, *_: Machine, exact: bool, spread: tuple[str, ...], on_step: OnStep
+        graph: Graph, *_: Machine, exact: bool, spread: tuple[str, ...], bf16: bool, on_step: OnStep
     ) -> tuple[Version, ...]:
         assert not exact
         assert not spread
+        assert not bf16
         many, few = (optimize(graph, on_step=on_step, limit=n) for n in (None, 2))
         return Version(many, N // 3), Version(few)
 

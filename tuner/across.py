@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rutc.tensor_ir.affine import Index, Range, Size, typical
-from rutc.tensor_ir.kernel import Kind
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, typical
+from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Put, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
     Mark,
@@ -18,7 +18,7 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Touch, leaves_rest, never_longer
+from rutc.tuner.access import Shape, Touch, leaves_rest, never_longer
 from rutc.tuner.choice import shared_out
 from rutc.tuner.collapse import fuse_innermost
 
@@ -120,6 +120,22 @@ def short_and_long(
         return None
     short, along = found
     return (*(v for v in loops if v not in found), short, along)
+
+
+def blocks_of_stores(kernel: Kernel, shape: Shape) -> dict[str, int]:
+    """The loops along which a store's memory has short blocks, innermost: their iterations."""
+    found: dict[str, int] = {}
+    for s in walk_stmts(kernel.body):
+        if not isinstance(s, Assign | Put) or kernel.buffer(s.target.buffer).layout.plain:
+            continue
+        last = kernel.buffer(s.target.buffer).layout.axes[-1]
+        size = last.extent
+        for d, c in s.target.coords:
+            if d != last.dim or last.whole or not isinstance(c, Index) or not isinstance(size, int):
+                continue
+            own = [x.var for x in shape.shared if c.coefficient(x.var) == 1]
+            found |= {v: size for v in own if (c - Index.of(v)) % size == ZERO}
+    return found
 
 
 def _short_sizes(machine: Machine) -> range:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache, reduce
-from math import ceil
+from math import ceil, inf
 
 import ml_dtypes
 import numpy as np
@@ -34,6 +34,7 @@ from rutc.graph_opt.row_runs import Rows, rows_in_use
 from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
 from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import (
+    Apply,
     Cast,
     Const,
     Data,
@@ -88,7 +89,8 @@ class Candidate:
     nest: Nest
     source: Read
     weights: Read
-    const: Const
+    const: Const | None
+    """The node of the weights; None where they are computed, too."""
     rows: Rows
     number: Index
     """How many rows there are, all dims together that the constant does not have."""
@@ -100,6 +102,8 @@ class Candidate:
     @property
     def largest(self) -> float:
         """No sum overflows where no element of the value is larger."""
+        if self.const is None:
+            return inf
         axes = {d for d, c in index_coords(self.weights) if c.as_var in self.nest.bound}
         summed = tuple(i for i, d in enumerate(self.const.axes) if d in axes)
         sizes = np.abs(self.const.data.array).sum(axis=summed, dtype=np.float64)
@@ -110,7 +114,7 @@ class Candidate:
     @property
     def growth(self) -> float:
         """Bytes that the constant's parts take more than it, which may stay beside them."""
-        return (self.parts * GROWTH - 1) * self.const.data.array.nbytes
+        return (self.parts * GROWTH - 1) * _bytes(self.const)
 
 
 @rounds(
@@ -182,7 +186,7 @@ class MultiplyParts:
             return [c for c in found if self.assigned.has(c.nest.out.name, self.said)]
         found = self._found(editor)
         if self.parts < WHOLE:
-            return [c for c in found if _are_finite(c.const.data.array)]
+            return [c for c in found if c.const is None or _are_finite(c.const.data.array)]
         number = _most_saving(found)
         symbols = frozenset() if number is None else number.names()
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
@@ -191,7 +195,7 @@ class MultiplyParts:
         for c in sorted(found, key=lambda c: c.growth / c.saved):
             if not c.number.is_const and (not self.symbolic or c.number.names() != symbols):
                 continue
-            if c.growth <= left and _are_finite(c.const.data.array):
+            if c.growth <= left and (c.const is None or _are_finite(c.const.data.array)):
                 left -= c.growth
                 taken.append(c)
         return taken
@@ -228,13 +232,16 @@ class MultiplyParts:
         """What there is to gain, or why nothing."""
         if n.reducer is None or n.reducer.name != "sum" or editor.block(n) != ROOT:
             return Reason("it is no sum that stands by itself")
-        operands = weighted(n, editor)
+        whole = self.parts == WHOLE
+        operands: tuple[Read, Read, Const | None] | Reason = weighted(n, editor)
+        if isinstance(operands, Reason) and not whole:
+            operands = _computed(n, editor) or operands
         if isinstance(operands, Reason):
             return operands
         source, weights, const = operands
         if editor.size(n.bound) is None:
             return Reason("the number of its products is known at run time only")
-        whole, most_taps = self.parts == WHOLE, self.coefficients.windows.most_taps
+        most_taps = self.coefficients.windows.most_taps
         if whole and _comes_from_windows(source.value, editor, most_taps):
             return Reason(f"%{source.value} is computed in the order of its windows")
         _, read = _taken(source, editor)
@@ -248,10 +255,15 @@ class MultiplyParts:
         direct = self._direct(n, const, editor)
         idle = max(w.busy_products / _length(inner), 1.0)
         costs = [self._cycles(n, source, const, rows, idle, editor) for rows in high]
+        if const is None:
+            brought = w.split * editor.typical(editor.values[weights.value].dims)
+            costs = [c + brought for c in costs]
         cycles, rows = min(zip(costs, high, strict=True), key=lambda choice: choice[0])
         saved = direct - cycles
-        # More constants have to be worth it.
-        least = max(self.least * direct, self.saving if whole else 0.0)
+        least = self.least * direct
+        if whole:
+            # More constants have to be worth it.
+            least = max(least, self.saving)
         if not every and saved < least:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
         weighed = _loops(weights)
@@ -259,20 +271,20 @@ class MultiplyParts:
         saved = max(saved, 1.0)
         return Candidate(n, source, weights, const, rows, number, saved, direct, self.parts)
 
-    def _direct(self, n: Nest, const: Const, editor: Editor) -> float:
+    def _direct(self, n: Nest, const: Const | None, editor: Editor) -> float:
         """Cycles of one core for the sum in f32."""
         per_cycle = self.coefficients.filtering.reached * COMMON.fma_per_cycle * COMMON.width
-        streamed = const.data.array.nbytes / self.coefficients.split_precision.streamed
+        streamed = _bytes(const) / self.coefficients.split_precision.streamed
         return max(editor.typical(n.dims) / per_cycle, streamed)
 
     def _cycles(
-        self, n: Nest, source: Read, const: Const, rows: Rows, idle: float, editor: Editor
+        self, n: Nest, source: Read, const: Const | None, rows: Rows, idle: float, editor: Editor
     ) -> float:
         """Cycles of one core for products of parts, where instructions take `idle` times."""
         w = self.coefficients.split_precision
         whole, _ = _taken(source, editor)
         taken = editor.typical(_loops(whole))
-        constant = self.parts * GROWTH * const.data.array.nbytes
+        constant = self.parts * GROWTH * _bytes(const)
         high = rows_in_use(editor.typical(rows.loops))
         products = editor.typical(n.dims) * len(_terms(self.parts)) / len(TERMS)
         cycles = products / w.products * max(w.busy_rows / high, idle)
@@ -335,6 +347,35 @@ def _plain_loops(r: Read) -> list[str]:
     return [v for _, c in index_coords(r) if (v := c.as_var) is not None]
 
 
+def _bytes(const: Const | None) -> int:
+    """What a constant takes; a computed value is none."""
+    return 0 if const is None else const.data.array.nbytes
+
+
+def _computed(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
+    """Two factors that are computed, each read at one loop for each of its dims, or at one place.
+
+    The second is the one that is brought into the order of registers: the smaller one, if any.
+    """
+    match n.body[0]:
+        case Apply(op="mul", args=(Read() as a, Read() as b)) if a.value != b.value:
+            pass
+        case _:
+            return None
+    if {n.out.dtype, a.dtype, b.dtype} != {DType.F32}:
+        return None
+    for r in (a, b):
+        loops = [c.as_var for _, c in index_coords(r) if not c.is_const]
+        if r.fill is not None or None in loops or len(set(loops)) != len(loops):
+            return None
+        if len(index_coords(r)) != len(r.coords):
+            return None
+        if editor.constant(r.value) is not None:
+            return None
+    sizes = [editor.typical(editor.values[r.value].dims) for r in (a, b)]
+    return (b, a, None) if sizes[0] < sizes[1] else (a, b, None)
+
+
 def _terms(parts: int) -> tuple[tuple[int, int], ...]:
     """The products that are kept of so many parts."""
     return tuple((i, j) for i, j in TERMS if i + j < parts)
@@ -357,12 +398,18 @@ def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
         yield Nest((value,), (), None, (Cast(taken, DType.BF16),))
         left = apply("sub", left, Cast(at_point(value), DType.F32))
         lefts.append(Cast(replace(read, value=part), DType.F32))
-    rights: list[Expr] = []
-    arrays = parts_of(c.const.data.array, c.parts)
-    for part, array in zip(_names(c.weights.value, c.parts, editor), arrays, strict=True):
-        out = Value(part, DType.BF16, c.const.out.dims)
-        yield Const(out, c.const.axes, Data(array), c.const.origin)
-        rights.append(Cast(Read(part, c.weights.coords, DType.BF16), DType.F32))
+    names = _names(c.weights.value, c.parts, editor)
+    if c.const is None:
+        value = editor.values[c.weights.value]
+        out = Value(names[0], DType.BF16, value.dims)
+        yield Nest((out,), (), None, (Cast(at_point(value), DType.BF16),))
+    else:
+        arrays = parts_of(c.const.data.array, c.parts)
+        for part, array in zip(names, arrays, strict=True):
+            out = Value(part, DType.BF16, c.const.out.dims)
+            yield Const(out, c.const.axes, Data(array), c.const.origin)
+    coords = c.weights.coords
+    rights = [Cast(Read(part, coords, DType.BF16), DType.F32) for part in names]
     terms = [apply("mul", lefts[i], rights[j]) for i, j in _terms(c.parts)]
     yield replace(c.nest, body=(reduce(lambda a, b: apply("add", a, b), terms),))
 

@@ -410,11 +410,18 @@ class Chains:
         return repeat
 
     def _ring(self, v: str, members: tuple[Member, ...], length: Size) -> Layout:
-        """The value's layout with room for one slice of so many indices."""
+        """The value's layout with room for one slice of so many indices.
+
+        All of it where slices end within its blocks.
+        """
         own = next(m for m in members if v in m.group.stored)
         sizes: dict[str, Size] = dict(zip(own.dims, own.ratios, strict=True))
         sizes[own.dims[-1]] *= length
         layout = self.layouts[v]
-        narrow = dense([a.dim for a in layout.axes], {**self.extents, **sizes})
+        blocks = {a.dim: Index.of(a.extent).value for a in layout.axes if not a.whole}
+        if any(Index.of(n) % blocks[d] != ZERO for d, n in sizes.items() if d in blocks):
+            return layout
+        order = [a.dim for a in layout.axes if a.whole]
+        narrow = dense(order, {**self.extents, **sizes}, blocks=blocks)
         axes = tuple(replace(a, whole=False) if a.dim in sizes else a for a in narrow.axes)
         return replace(layout, axes=axes)

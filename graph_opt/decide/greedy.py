@@ -54,7 +54,8 @@ def greedy(prepared: Prepared, machine: Machine) -> Greedy:
             continue
         halo = tuple((d, *around) for d, around in sorted(operands.halo.get(name, {}).items()))
         fill = operands.fill.get(name)
-        arrangements[name] = Arrangement(order.get(name, v.dims), halo, fill)
+        usual = Arrangement(order.get(name, v.dims), halo, fill)
+        arrangements[name] = operands.arranged.get(name, usual)
     groups: list[Grouping] = []
     refusals: list[Refusal] = []
     for scope in _scopes(graph.nodes):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from rutc.graph_opt.assignment import Copy
+from rutc.graph_opt.assignment import Arrangement, Copy
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
 from rutc.graph_opt.decide.halo import masked_at_edges, needed_halo
 from rutc.graph_opt.decide.names import fresh
@@ -19,6 +19,9 @@ from rutc.graph_opt.nest_cost import NestCost, ReadUse
 from rutc.tensor_ir.expr import Lit, Read
 from rutc.tensor_ir.graph import Nest, Node, Scan, bodies
 from rutc.tensor_ir.machine import Machine
+
+COLUMNS, PAIR = 16, 2
+"""Sums in a row of a register for matrices, and products of bf16 that it adds at a time."""
 
 Halo = dict[str, tuple[int, int]]
 
@@ -36,6 +39,8 @@ class OperandCopies:
     copies: list[Copy] = field(default_factory=list)
     halo: dict[str, Halo] = field(default_factory=dict)
     """Of values and copies: what lies before and after each dim,"""
+    arranged: dict[str, Arrangement] = field(default_factory=dict)
+    """How copies lie that registers for matrices take blocks of."""
     fill: dict[str, Lit] = field(default_factory=dict)
     """and what that is."""
 
@@ -79,9 +84,17 @@ class OperandCopies:
             fed.add(places[r])
             taken[r.value] = name
 
+        columns = None
+        if cost.in_matrices and vector is not None and vector in n.out.dims:
+            columns = self._columns(n, cost, vector)
+            if columns is not None:
+                name = self._name(("columns", columns, packed_dims(n, columns)))
+                copy(columns, name, packed=True)
+                self.inner[name] = vector
+                self.arranged[name] = in_columns(n, columns, vector, known.extents)
         if vector is not None and vector in n.out.dims:
             for u in cost.strided(vector, self.inner):
-                if wants_packing(u, n, known.extents):
+                if u.read != columns and wants_packing(u, n, known.extents):
                     name = self._name(("packed", u.read, packed_dims(n, u.read)))
                     copy(u.read, name, packed=True)
                     self.inner[name] = vector
@@ -106,6 +119,15 @@ class OperandCopies:
         for r in own:
             if r.value in cost.windows and r.value in taken and places[r] not in fed:
                 copy(r, taken[r.value])
+
+    def _columns(self, n: Nest, cost: NestCost, vector: str) -> Read | None:
+        """The computed factor along whose columns vectors go, where no factor is a constant."""
+        if any(u.is_const for u in cost.uses) or len(cost.uses) != len(reads_of(n)):
+            return None
+        found = [u.read for u in cost.uses if vector in u.moves]
+        if len(found) != 1 or packed_dims(n, found[0]) is None:
+            return None
+        return found[0] if self._may_copy(found[0].value) else None
 
     def _may_copy(self, value: str) -> bool:
         return set(self._counters).isdisjoint(self.prepared.graph.values[value].dims)
@@ -152,6 +174,15 @@ class OperandCopies:
             name = fresh(f"{value}.{kind}", self._taken, between=".")
             self._names[key] = name
         return self._names[key]
+
+
+def in_columns(n: Nest, r: Read, column: str, extents: Mapping[str, int]) -> Arrangement:
+    """How registers for matrices take a factor: 16 columns of pairs of products lie together."""
+    dims = packed_dims(n, r) or ()
+    bound = sorted((d for d in dims if d in n.bound), key=lambda d: extents[d])
+    front = (d for d in dims if d not in bound and d != column)
+    blocks = ((column, COLUMNS), (bound[-1], PAIR)) if bound else ((column, COLUMNS),)
+    return Arrangement((*front, column, *bound), blocks=blocks)
 
 
 def wants_packing(u: ReadUse, nest: Nest, extents: Mapping[str, int]) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.driver.estimates import estimate_plan
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import FillHalo, Illegal, InTurn, Plan, Repeat, groups_of
@@ -174,6 +175,15 @@ def test_turns_are_taken_where_what_passes_between_kernels_stays_near() -> None:
     assert not sections(chosen(LARGE, V4))
     # Not even one image's does.
     assert not sections(chosen(LARGE, replace(V4, l2=2 << 10)))
+
+
+def test_estimates_count_what_is_done_in_turn_once() -> None:
+    """Each image is a part of the kernels' tasks."""
+    plan = planned(fixed(NETWORK, 8))
+    assert sections(plan)
+    found = estimate_plan(plan, V4)
+    assert found.launches
+    assert all(x.runs == 1 for x in found.launches)
 
 
 def test_a_single_image_takes_no_turns() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import permutations
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.machine import Machine
@@ -78,7 +79,10 @@ class Blocks:
 
 @record
 class Operands:
-    """What is multiplied: `lefts` have the rows, the constants `rights` the columns."""
+    """What is multiplied: `lefts` have the rows, `rights` the columns.
+
+    These are constants, or a value that lies as registers take it.
+    """
 
     lefts: list[Touch]
     rights: list[Touch]
@@ -133,7 +137,7 @@ def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Cho
     steps += shared_out(order, point.parallel)
     steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", point.results))
     packs = {}
-    for t in operands.rights:
+    for t in (t for t in operands.rights if t.packed):
         if blocks > point.wide and t.buffer in point.prefetch:
             steps.append(PrefetchBlock(t.buffer, f"{column}.o.o", 0, machine.line_bytes // t.bytes))
         of_loop = dim_of_loop(kernel, t.buffer)
@@ -195,7 +199,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
             beside,
             order,
             results,
-            tuple(t.buffer for t in operands.rights if comes_from_afar(t, shape, machine)),
+            tuple(t.buffer for t in operands.rights if _waits(t, shape, machine)),
             None if worth_sharing(shape, machine) else 0,
         )
     )
@@ -222,9 +226,14 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
         "beside": (None, *_pairs(shape, operands, own)),
         "order": tuple(orders),
         "results": (Kind.SERIAL, Kind.UNROLL, Kind.VECTOR),
-        "prefetch": ((), tuple(t.buffer for t in operands.rights)),
+        "prefetch": ((), tuple(t.buffer for t in operands.rights if t.packed)),
         "parallel": shared_counts(len(own), machine),
     }
+
+
+def _waits(t: Touch, shape: Shape, machine: Machine) -> bool:
+    """Whether a constant is so large that products wait for it."""
+    return t.packed and comes_from_afar(t, shape, machine)
 
 
 def _kind_of_rows(stores: list[Touch], row: str, column: str) -> Kind:
@@ -236,7 +245,7 @@ def _kind_of_rows(stores: list[Touch], row: str, column: str) -> Kind:
 
 
 def _operands(kernel: Kernel, shape: Shape, machine: Machine) -> Operands | None:
-    """The operands of the only reduction, if it sums products with constants."""
+    """The operands of the only reduction, if it sums products that registers take."""
     if len(shape.reductions) != 1:
         return None
     (r,) = shape.reductions
@@ -247,17 +256,41 @@ def _operands(kernel: Kernel, shape: Shape, machine: Machine) -> Operands | None
         return None
     if not all(machine.has_matrices(x.dtype) for pair in terms for x in pair):
         return None
-    constants = shape.constants
-    lefts = [t for t in r.reads if t.buffer not in constants]
-    rights = [t for t in r.reads if t.buffer in constants]
+    packed = shape.constants
+    rights = [t for t in r.reads if t.buffer in packed]
+    if not packed and len(terms) == 1:
+        rights = [t for x in terms[0] for t in _in_columns(kernel, x, r.reads)]
+        packed = frozenset(t.buffer for t in rights)
+    lefts = [t for t in r.reads if t.buffer not in packed]
     if not _alike(lefts) or not _alike(rights):
         return None
-    if any({p.value in constants, q.value in constants} != {True, False} for p, q in terms):
+    if any({p.value in packed, q.value in packed} != {True, False} for p, q in terms):
         return None
-    values = {x for pair in terms for x in pair if x.value not in constants}
+    values = {x for pair in terms for x in pair if x.value not in packed}
     if not all(_is_inside(kernel, x) for x in values):
         return None
     return Operands(lefts, rights, terms[0][0].dtype.bytes)
+
+
+def _in_columns(kernel: Kernel, r: Read, reads: Iterable[Touch]) -> Iterator[Touch]:
+    """Yields what reads a value that lies as registers take it, as if it were a constant.
+
+    %b[n/16, k/2, n % 16, k % 2]: its columns and products are those of the innermost blocks.
+    """
+    layout = kernel.buffer(r.value).layout
+    group = GROUP_BYTES // r.dtype.bytes
+    inside = tuple((a.extent, a.stride) for a in layout.axes[-2:])
+    if r.fill is not None or inside != ((COLUMNS, group), (group, 1)) or layout.axes[-1].whole:
+        return
+    blocks = {a.dim: Index.of(a.extent).value for a in layout.axes[-2:]}
+    strides: dict[str, int | None] = {}
+    for d, c in r.coords:
+        for v in c.names() if isinstance(c, Index) else ():
+            whole = isinstance(c, Index) and d in blocks and (c - Index.of(v)) % blocks[d] == ZERO
+            strides[v] = 1 if whole else None
+    for t in reads:
+        if t.buffer == r.value:
+            yield replace(t, strides=strides)
 
 
 def _alike(touches: list[Touch]) -> bool:

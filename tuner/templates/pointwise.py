@@ -8,11 +8,17 @@ from enum import Enum
 from itertools import combinations, pairwise, permutations
 
 from rutc.base.record import record
-from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
-from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step
+from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step, Tile
 from rutc.tuner.access import Shape, memory_order, never_longer
-from rutc.tuner.across import across, short_and_long, squares, turns_of_short
+from rutc.tuner.across import (
+    across,
+    blocks_of_stores,
+    short_and_long,
+    squares,
+    turns_of_short,
+)
 from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, turns, unrolled_arms
 from rutc.tuner.choice import (
     Choice,
@@ -47,6 +53,8 @@ class Form(Enum):
     """Squares of the last two, of an operand that lies along the other one, sorted in registers."""
     TURNS = "turns"
     """Vectors of the last one, for each iteration of the short one around it in turn."""
+    BLOCKS = "blocks"
+    """The same for each iteration in a block of the one around it, as a store's memory has them."""
 
 
 @record
@@ -130,7 +138,39 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
                 point.fused,
                 point.parallel,
             )
+        case Form.BLOCKS:
+            made = _in_blocks(kernel, shape, point, machine)
     return Choice(tuple(made))
+
+
+def _in_blocks(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) -> list[Step]:
+    """Vectors along the last loop, for each iteration in a block of the one before in turn.
+
+    %y[p/16, c/2, p % 16, c % 2] = %x[c, p]   ->   a vector along p for c and c + 1
+
+    Raises:
+        NotApplicable: no store's memory has short blocks of the loop, or vectors do not divide
+            the last one.
+    """
+    if len(point.order) < 2:
+        raise NotApplicable("there are no two loops")
+    *others, along, vector = point.order
+    block = blocks_of_stores(kernel, shape).get(along, 0)
+    width = point.vectors * machine.width
+    sizes = shape.sizes
+    for v, size in ((along, block), (vector, width)):
+        if not size or not isinstance(sizes[v], int) or sizes[v] % size:
+            raise NotApplicable(f"{v} has no blocks")
+    around = [*others, f"{along}.o", f"{vector}.o"]
+    inside = (f"{along}.i", f"{vector}.i")
+    return [
+        *_reordered(point, [x.var for x in shape.shared]),
+        Split(along, block),
+        Split(vector, width),
+        Reorder((*around, *inside)),
+        *shared_out(around, point.parallel),
+        Tile(inside, (Kind.UNROLL, Kind.VECTOR)),
+    ]
 
 
 def _reordered(point: Pointwise, own: list[str]) -> Iterator[Step]:
@@ -223,6 +263,10 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
         parts = _affordable(others, ends)
         return Default(Pointwise(Form.PIECES, order, copies, parts=parts, parallel=parallel))
     candidates: list[Pointwise] = []
+    for v in blocks_of_stores(kernel, shape):
+        last = (*(x for x in loops if x not in (v, vector)), v, vector)
+        if v != vector:
+            candidates.append(Pointwise(Form.BLOCKS, last, parallel=parallel))
     fused = max(len(loops) - 2, 0)
     if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes, machine)):
         candidates.append(Pointwise(Form.TURNS, found, fused=fused, parallel=parallel))
@@ -280,6 +324,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     forms += [Form.PIECES] if any(_cuts(kernel, shape, v) for v in own) else []
     forms += [Form.ARMS] if choosing_loops(kernel, shape.sizes) else []
     forms += [Form.SQUARES, Form.TURNS] if len(own) > 1 else []
+    forms += [Form.BLOCKS] if blocks_of_stores(kernel, shape) else []
     parted = [v for v in own if _edges(kernel, shape, v)][:MOST_PARTED]
     return {
         "form": tuple(forms),
@@ -299,6 +344,8 @@ def point_of(**values: object) -> Pointwise:
     if form is Form.SQUARES:
         neutral["vectors"] = 1
     if form in (Form.PIECES, Form.ARMS):
+        neutral["fused"] = 0
+    if form is Form.BLOCKS:
         neutral["fused"] = 0
     if form is not Form.VECTORS:
         neutral["chunks"] = 1
