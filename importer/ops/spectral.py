@@ -134,7 +134,15 @@ def stft(
     *,
     onesided: int = 1,
 ) -> Tensor:
-    """The transforms {batch, frame, k, part} of windows that slide over a signal."""
+    """The transforms {batch, frame, k, part} of windows that slide over a signal.
+
+    The signal is {batch, t, part}, or {batch, t} of real numbers, which the standard does not have
+    and PyTorch exports.
+    """
+    if signal.rank == 2:
+        signal = b.reshaped(signal, (*signal.axes, b.axis(1)))
+    elif signal.rank != 3:
+        raise OperatorError(f"the signal {signal} has not the axes batch, time and part")
     (step,) = sizes(b, frame_step, "frame_step", 1, 1)
     if window is not None:
         length = window.shape[0]

@@ -169,6 +169,12 @@ def test_short_time_transforms(windowed, onesided, step, length, check, make_nod
     check(node, inputs)
 
 
+def test_short_time_transforms_of_a_signal_without_parts(check, make_node, rng):
+    """PyTorch exports {batch, t} for real numbers."""
+    inputs = {"x": rng.standard_normal((2, 29)).astype("f4"), "step": np.array(3)}
+    check(make_node("STFT", ["x", "step", "", "n"]), {**inputs, "n": np.array(8)})
+
+
 def test_mel_weights(check, make_node):
     names = ["bins", "n", "rate", "low", "high"]
     values = [np.array(v) for v in (8, 16, 8192)] + [np.array(v, "f4") for v in (0, 4000)]
