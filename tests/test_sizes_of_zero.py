@@ -57,6 +57,7 @@ IMAGES = [
     node("ArgMax", "m", "best", axis=1),
     node("Reshape", "x flat", "rows"),
     node("ReduceSum", "x zero", "sum", keepdims=0),
+    node("ReduceMean", "x zero", "mean"),
     node("ReduceMax", "x zero", "max"),
     node("ReduceLogSumExp", "x zero", "log"),
     node("Concat", "x x", "twice", axis=0),
@@ -75,7 +76,11 @@ TEXTS = [
 ]
 SERIES = [node("LSTM", "x wl rl", "y h", hidden_size=5)]
 MODELS = {
-    "images": (IMAGES, {"x": ("f", ["n", 3, 8, 8])}, "scores best rows sum max log twice where"),
+    "images": (
+        IMAGES,
+        {"x": ("f", ["n", 3, 8, 8])},
+        "scores best rows sum mean max log twice where",
+    ),
     "texts": (TEXTS, {"t": ("i", ["b", "s"])}, "mixed normed summed tail"),
     "series": (SERIES, {"x": ("f", ["n", 2, 8])}, "y h"),
 }

@@ -13,7 +13,7 @@ from rutc.importer.ops.run_time_axes import Named, named_axes
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Local, apply, cast, reducer
-from rutc.tensor_ir.affine import ONE, product
+from rutc.tensor_ir.affine import ONE, maximum, product
 
 Lift = Callable[[Expr], Expr]
 
@@ -30,7 +30,8 @@ def reduced(
 ) -> Tensor:
     """`finish` of the reduction of `lift` of x's elements; `how` is a reducer's name or `mean`.
 
-    All of it is computed in f32 for narrow floats, and rounded in the end.
+    The mean of no elements is 0. All of it is computed in f32 for narrow floats, and rounded in
+    the end.
     """
     mean = how == "mean"
     space = [b.axis(e) for e in x.shape]
@@ -45,7 +46,7 @@ def reduced(
     exact = how in ("max", "min", "any", "all")
     body = lift(element if exact else cast(element, computing(x.dtype)))
     total = b.nest(kept, body, bound, "sum" if mean else how)
-    count = product(a.extent for a in bound)
+    count = maximum(product(a.extent for a in bound), ONE, b.ranges)
 
     def finished(e: Expr) -> Expr:
         return cast(finish(divided(e, count) if mean and count != ONE else e), x.dtype)
