@@ -8,6 +8,7 @@ size is refused. Nothing is concluded from what a branch or a loop holds, which 
     keys {n, past} and {n, new} in a row of n' = total positions        total = past + new
     a text of seq words plus the first min(512, seq) rows of a table    seq <= 512
     (h + 15) // 48 rows of w columns, reshaped to one row of w          33 <= h <= 80
+    n * b rows, reshaped to 10 for each of b        n = 10
     x{h} beside itself halved, h upwards rounded, and doubled           h = 2, 4, 6, ..
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 from rutc.importer.nest_builder import NestBuilder
 from rutc.importer.solutions import Solutions, solutions
 from rutc.tensor_ir import Index
-from rutc.tensor_ir.affine import ONE, ZERO, Min, floordiv, minimum
+from rutc.tensor_ir.affine import ONE, ZERO, Min, Var, floordiv, minimum
 from rutc.tensor_ir.division import extreme_operands
 
 
@@ -59,12 +60,22 @@ def _solve(b: NestBuilder, x: Index, y: Index) -> None:
         times = floordiv(p, q, b.ranges) if q != ZERO else ZERO
         if times * q == p:
             apart = times - ONE
+    if apart.is_polynomial and apart.const == 0:
+        apart = _without_common(apart)
     names = apart.names()
     symbol = next(iter(names), "")
     if len(names) == 1 and symbol in b.open_sizes:
         found = solutions(apart, symbol, b.ranges[symbol])
         if found is not None:
             raise SizeFoundError(symbol, found)
+
+
+def _without_common(x: Index) -> Index:
+    """A polynomial without the names that all its terms have: of 8*n*b - 80*b, 8*n - 80."""
+    for name in sorted(x.names()):
+        while x.const == 0 and x.terms and all(Var(name) in mono for mono, _ in x.terms):
+            x = floordiv(x, Index.of(name), {})
+    return x
 
 
 def at_most(b: NestBuilder, x: Index, y: Index) -> None:

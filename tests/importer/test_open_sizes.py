@@ -285,6 +285,17 @@ TOLD = {
         {"n": OPEN, "k": OPEN},
         {"x": (2, 5), "w": (5, 7)},
     ),
+    "rows of a reshape, whatever the batch": (
+        [
+            helper.make_node("Shape", ["x"], ["b"], start=1, end=2),
+            helper.make_node("Concat", ["rows", "b", "width"], ["s"], axis=0),
+            helper.make_node("Reshape", ["x", "s"], ["y"]),
+        ],
+        {"x": ["n", "b", 6]},
+        {"rows": i64(10), "width": i64(6)},
+        {"b": OPEN},
+        {"x": (10, 3, 6)},
+    ),
     "hidden size": (
         [helper.make_node("RNN", ["x", "w", "r"], ["", "y"], hidden_size=3)],
         {"x": ["t", "n", "f"], "w": [1, "a", "g"], "r": [1, "b", "h"]},
