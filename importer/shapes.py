@@ -206,6 +206,16 @@ def _remainder(p: Index, q: Index, ranges: Mapping[str, Range]) -> Index | None:
     return None if divisor is None or divisor[0] <= 0 else mod(p, q, ranges)
 
 
+def _clip(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, ranges: Mapping[str, Range]
+) -> np.ndarray | None:
+    found = xs[0]
+    for op, limit in zip(("Max", "Min"), xs[1:], strict=False):
+        if found is not None and limit is not None:
+            found = _FOLDS[op]((found, limit.reshape(())), attributes, ranges)
+    return found
+
+
 def _modulo(
     xs: Sequence[np.ndarray | None], attributes: Attributes, ranges: Mapping[str, Range]
 ) -> np.ndarray | None:
@@ -430,6 +440,7 @@ _FOLDS: dict[str, Fold] = {
     "And": _plain(np.logical_and),
     "Cast": _cast,
     "Ceil": _plain(np.ceil),
+    "Clip": _clip,
     "Concat": _concat,
     "Div": _indexwise(_quotient, _divided),
     "Equal": _indexwise(_compared(_equal), np.equal),
@@ -455,6 +466,7 @@ _FOLDS: dict[str, Fold] = {
     "ReduceProd": _reduce("prod"),
     "ReduceSum": _reduce("sum"),
     "Reshape": _reshape,
+    "Round": _plain(np.rint),
     "Slice": _slice,
     "Sqrt": _plain(np.sqrt),
     "Squeeze": _squeeze,
@@ -474,10 +486,13 @@ _SYMBOLIC = frozenset(_FOLDS) - {
     "Not",
     "Or",
     "Range",
+    "Round",
     "Sqrt",
     "Tile",
 }
-_WITH_ABSENT = frozenset({"ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Slice", "Squeeze"})
+_WITH_ABSENT = frozenset(
+    {"Clip", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Slice", "Squeeze"}
+)
 """Operators that are folded where an operand is left out, too."""
 _TESTS = frozenset(
     {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"}

@@ -300,3 +300,28 @@ def test_resize_to_the_nearest_of_an_old_opset(size, by, computed, make_node, rn
     constants = {"none": inputs.pop("none")}
     step = make_node("Resize", operands, mode="nearest", **attributes)
     computed(step, inputs, constants, opset=11)
+
+
+def test_paddings_that_keep_a_size_halved_are_known(check, make_node, rng):
+    """What PyTorch exports of TensorFlow's padding: max((ceil(w / 2) - 1) * 2 + 3 - w, 0)."""
+    floats = {"two": 2, "one": 1, "three": 3, "zero": 0}
+    nodes = [
+        make_node("Shape", ["x"], ["w"], start=3),
+        make_node("Cast", ["w"], ["f"], to=1),
+        make_node("Div", ["f", "two"], ["half"]),
+        make_node("Ceil", ["half"], ["out"]),
+        make_node("Sub", ["out", "one"], ["steps"]),
+        make_node("Mul", ["steps", "two"], ["last"]),
+        make_node("Add", ["last", "three"], ["end"]),
+        make_node("Sub", ["end", "f"], ["beyond"]),
+        make_node("Clip", ["beyond", "zero", ""], ["pad"]),
+        make_node("Cast", ["pad"], ["right"], to=7),
+        make_node("Concat", ["left", "right"], ["pads"], axis=0),
+        make_node("Pad", ["x", "pads"], ["p"]),
+        make_node("MaxPool", ["p"], ["y"], kernel_shape=[1, 3], strides=[1, 2]),
+    ]
+    constants = {n: np.array(v, "f4") for n, v in floats.items()}
+    constants["left"] = np.zeros(7, np.int64)
+    for width in (8, 9):
+        g = check(nodes, {"x": rng.standard_normal((1, 2, 3, width)).astype("f4")}, constants)
+        assert not g.symbols
