@@ -61,11 +61,21 @@ def _convolved(
     b: Builder, x: Tensor, w: Tensor, group: int, geometry: Window, kind: DType
 ) -> Tensor:
     zero = lit(0, x.dtype)
+    x = of_groups(b, x, w, group)
 
     def element(n: Axis, c: Index, taps: Sequence[Axis], space: Sequence[Axis]) -> Expr:
         return b.read(x, [n.index, c, *geometry.coords(space, taps)], zero)
 
     return grouped_product(b, w, group, geometry, element, x, kind)
+
+
+def of_groups(b: Builder, x: Tensor, w: Tensor, group: int) -> Tensor:
+    """`x`{n, channels, ..}; a run in which it has not the channels of all groups ends."""
+    if group == 1 or x.rank < 3 or w.rank != x.rank or x.shape[1].is_const:
+        return x
+    channels = static(w.shape[1], "the weights' channel extent") * group
+    shape = (x.shape[0], Index.of(channels), *x.shape[2:])
+    return of_shape(b, x, shape, f"is convolved in {group} groups")
 
 
 def grouped_product(
@@ -79,7 +89,7 @@ def grouped_product(
 ) -> Tensor:
     """sum{ci, taps} element(n, channel, taps, space) * w, each group of channels by itself.
 
-    `x` is the operand that the elements are of: {n, channels, ..}.
+    `x` is the operand that the elements are of: {n, channels, ..}, by `of_groups`.
     """
     if x.rank < 3 or w.rank != x.rank:
         raise OperatorError(f"the operand {x} and the weights {w} do not fit a convolution")
@@ -87,7 +97,8 @@ def grouped_product(
         return _product(b, w, geometry, element, x, kind)
     per_group = static(w.shape[1], "the weights' channel extent")
     channels = static(w.shape[0], "the number of output channels")
-    if channels % group or x.shape[1] != b.same(x.shape[1], Index.of(per_group * group)):
+    whole = Index.of(per_group * group)
+    if channels % group or (x.shape[1].is_const and x.shape[1] != whole):
         raise OperatorError(
             f"the operand {x}, the weights {w} and group={group} do not fit a convolution"
         )

@@ -325,3 +325,19 @@ def test_paddings_that_keep_a_size_halved_are_known(check, make_node, rng):
     for width in (8, 9):
         g = check(nodes, {"x": rng.standard_normal((1, 2, 3, width)).astype("f4")}, constants)
         assert not g.symbols
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_groups_of_channels_that_a_run_pads(more, tmp_path, make_node, make_model, computed, rng):
+    nodes = [make_node("Pad", ["x", "pads"], ["p"]), make_node("Conv", ["p", "w"], group=2)]
+    feed = {
+        "x": rng.standard_normal((1, 4, 5, 5)).astype("f4"),
+        "pads": i64(0, 0, 1, 0, 0, more, 0, 2),
+    }
+    constants = {"w": rng.standard_normal((6, 2, 3, 3)).astype("f4")}
+    if not more:
+        computed(nodes, feed, constants)
+        return
+    onnx.save(make_model(nodes, feed, ["y"], constants), tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=r"Conv_y: .* is convolved in 2 groups"):
+        interpret(import_model(tmp_path / "m.onnx"), feed)
