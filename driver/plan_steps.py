@@ -156,6 +156,9 @@ class PlanSteps:
                     kernel = self._halo(s, self.sizes)
                     if kernel is not None:
                         result.append(self._launch(kernel.name, (kernel,), 0))
+                case Repeat() if s.parts:
+                    result += self._reserved(s.parts)
+                    result.append(self._chain(s, symbols))
                 case Repeat():
                     result += self._repeat(s, symbols)
                 case InTurn():
@@ -225,8 +228,6 @@ class PlanSteps:
         return host.InTurn(s.trips, body, s.near_bytes)
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
-        if s.parts:
-            return [self._chain(s, symbols)]
         bounds = Index.of(s.trips).bounds(self.sizes)
         last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
         inner = {**symbols, s.dim: (0, last)}

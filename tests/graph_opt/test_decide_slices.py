@@ -355,6 +355,31 @@ def test_slices_that_a_run_makes_longer_compute_the_same(h: int, w: int, tmp_pat
     assert in_part(check(IMAGES, tmp_path, machine=machine, inputs=inputs), "p")
 
 
+@pytest.mark.parametrize("h", [0, 1, 7, 33])
+def test_slices_of_images_whose_size_the_program_computes(h: int, tmp_path: Path) -> None:
+    """What the last kernel stores has its memory before the chain begins."""
+    text = """
+    graph "two kernels over as many rows as the program tells, and one that reads other rows"
+    symbols h = 0..40, w = 1..40
+    dims c = 16, d = 16, kx = 3, ky = 3, x = w, x2 = w, y = 40, y2 = h
+    %x : f32{c,x,y} = input "x" [y, x, c]
+    %w : f32{c,d} = input "w" [c, d]
+    %n : i64{} = input "n" []
+    %size : i64{} = bind h = %n
+    %p : f32{c,x2,y2} = sum{kx,ky} %x[c, x=x2 + kx - 1, y=y2 + ky - 1 else 0.0]
+    %z : f32{d,x2,y2} = sum{c} %p[c, x2, y2] * %w[c, d]
+    %r : f32{d,x2,y2} = abs(%z[d, x2, y2=h - y2 - 1])
+    output "r" [y2, x2, d] = %r
+    """
+    rng = np.random.default_rng(0)
+    shapes = {"x": (40, 20, 16), "w": (16, 16)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    inputs["n"] = np.array(h, np.int64)
+    machine = replace(V3, l2=8 << 10)
+    plan = check(text, tmp_path, machine=machine, inputs=inputs)
+    assert in_part(plan, "p")
+
+
 def test_slices_of_images_without_pixels() -> None:
     text = IMAGES.replace("1..40", "0..40")
     plan = decide(parse(text), replace(V4, l2=8 << 10))
