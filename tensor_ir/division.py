@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from math import gcd
+from math import gcd, lcm
 
 from rutc.tensor_ir.atoms import FloorDiv, Max, Min, Mod, Var
 from rutc.tensor_ir.polynomial import (
@@ -433,15 +433,31 @@ def _size(x: Index) -> int:
     return total
 
 
-def without_quotients(x: Index) -> Index:
-    """`x` with d*(e // d) as e - e % d, whose terms may cancel others."""
-    if x.is_polynomial:
-        return x
-    total = Index((), x.const)
+def close_bounds(x: Index, ranges: Ranges) -> Range | None:
+    """Bounds of `x` over the ranges, in which quotients of the same terms are near each other.
+
+    A quotient is what is divided less the remainder, which is below the divisor:
+    8 * (2*((w + 7) // 8) - (w + 3) // 4) = 8 - 2*((w + 7) % 8) + 2*((w + 3) % 4),
+    so that the difference of quotients is 0 or 1 whatever w is.
+    """
+    found = x.bounds(ranges)
+    if found is None or len(x.terms) == 1 or x.is_polynomial:
+        return found
+    quotients: list[tuple[FloorDiv[Index], int]] = []
+    rest = Index((), x.const)
     for mono, c in x.terms:
-        match mono:
-            case (FloorDiv(num, den),) if den.is_const and c % den.const == 0:
-                total = total + (num - num % den) * (c // den.const)
-            case _:
-                total = total + Index(((mono, c),))
-    return total
+        a = mono[0]
+        if len(mono) == 1 and isinstance(a, FloorDiv) and a.den.is_const:
+            quotients.append((a, c))
+        else:
+            rest = rest + Index(((mono, c),))
+    if not quotients:
+        return found
+    scale = lcm(*(a.den.const for a, _ in quotients))
+    total = rest * scale
+    for a, c in quotients:
+        total = total + (a.num - a.num % a.den) * (c * scale // a.den.const)
+    close = total.bounds(ranges)
+    if close is None:
+        return found
+    return max(found[0], -(-close[0] // scale)), min(found[1], close[1] // scale)

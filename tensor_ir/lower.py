@@ -20,7 +20,7 @@ from math import gcd
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
-from rutc.tensor_ir.division import without_quotients
+from rutc.tensor_ir.division import close_bounds
 from rutc.tensor_ir.expr import (
     Coord,
     Expr,
@@ -376,8 +376,8 @@ def beyond(
         rest = factor * Index.of(v)
         highest = highest - rest + (last if bounds[0] >= 0 else ZERO)
         lowest = lowest - rest + (ZERO if bounds[0] >= 0 else last)
-    below = without_quotients(lowest).bounds(symbols)
-    above = without_quotients(highest - extent + 1).bounds(symbols)
+    below = close_bounds(lowest, symbols)
+    above = close_bounds(highest - extent + 1, symbols)
     if below is None or above is None:
         return None
     return max(0, -below[0]), max(0, above[1])

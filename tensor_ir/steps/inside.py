@@ -8,7 +8,7 @@ from functools import cache, reduce
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Max, Min, Range, Var, floordiv, maximum, minimum
-from rutc.tensor_ir.division import extreme_operands, without_quotients
+from rutc.tensor_ir.division import close_bounds, extreme_operands
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Branch,
@@ -239,7 +239,7 @@ def _without_fills(kernel: Kernel, body: tuple[Stmt, ...], around: Around) -> tu
 
 def _is_positive(x: Index, around: Around, ranges: Mapping[str, Range]) -> bool:
     """Whether an index is known to be 0 or more wherever all loops around it have an iteration."""
-    bounds = without_quotients(x).bounds(ranges)
+    bounds = close_bounds(x, ranges)
     if bounds is not None and bounds[0] >= 0:
         return True
     for number in reversed(range(len(around))):

@@ -122,6 +122,21 @@ def test_windows_of_many_products_read_a_halo() -> None:
     assert "fill the halo of %y" in str(plan)
 
 
+def test_windows_in_steps_over_images_of_any_size_read_a_halo() -> None:
+    """Of images made by windows in steps, whose sizes are quotients."""
+    text = """
+    graph "windows in steps"
+    symbols w = 1..2147483647
+    dims a = (w + 3) // 4, b = (w + 7) // 8, k = 3, m = 16, n = 16, t = 16
+    %x : f32{a,n} = input "x" [a, n]
+    %v : f32{k,m,n} = input "v" [k, n, m]
+    %y : f32{a,n} = tanh(%x[a, n])
+    %z : f32{b,m} = sum{k,n} %y[a=2*b+k-1, n else 0.0] * %v[k, m, n]
+    output "z" [b, m] = %z
+    """
+    assert plan_of(text).layouts["y"].halo == (("a", 1, 1),)
+
+
 def test_an_input_that_is_used_often_is_copied_to_get_a_halo() -> None:
     plan = plan_of(PRODUCTS_OF_WINDOWS)
     assert plan.layouts["x"].halo == ()

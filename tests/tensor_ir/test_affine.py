@@ -15,7 +15,7 @@ from rutc.tensor_ir.affine import (
     mod,
     product,
 )
-from rutc.tensor_ir.division import at_least
+from rutc.tensor_ir.division import at_least, close_bounds
 from rutc.tensor_ir.parse import parse_index
 from tests.examples import examples
 from tests.strategies import indices
@@ -112,6 +112,31 @@ def test_bounds_hold(a: Index, ranges: Mapping[str, Range]) -> None:
     values = everywhere(a, ranges)
     assert found[0] <= values.min()
     assert values.max() <= found[1]
+
+
+@some
+@given(indices(NAMES), indices(NAMES), st.integers(1, 9), st.integers(1, 9), ranges_of)
+def test_close_bounds_hold(a: Index, b: Index, d: int, e: int, ranges: Mapping[str, Range]) -> None:
+    x = (a // d) * 3 - (b // e) * 2 + a + b // d
+    found, plain = close_bounds(x, ranges), x.bounds(ranges)
+    assert found is not None
+    assert plain is not None
+    values = everywhere(x, ranges)
+    assert plain[0] <= found[0] <= values.min()
+    assert values.max() <= found[1] <= plain[1]
+
+
+def test_quotients_of_the_same_terms_are_near_each_other() -> None:
+    """A window of 3 in steps of 2 goes beyond an image by one, however wide the image is."""
+    w = Index.of("w")
+    ranges = {"w": (0, 1 << 31)}
+    known = {
+        2 * ((w + 7) // 8) - (w + 3) // 4: (0, 1),
+        2 * ((w + 1) // 2) - w: (0, 1),
+        (w + 3) // 4 - 2 * ((w + 7) // 8) + 5: (4, 5),
+    }
+    for x, wanted in known.items():
+        assert close_bounds(x, ranges) == wanted
 
 
 @some
