@@ -61,6 +61,9 @@ class MemoryEmitter:
             if self._is_better_whole(buffer, start, lanes):
                 whole = b.load(place, type_=vector, align=align(buffer))
                 return b.select(mask, whole, other)
+            if guard is not None and not is_vector(guard):
+                # A load of no lanes takes hundreds of cycles where there is no memory.
+                place = b.select(guard, place, self.pointer(buffer))
             return self.masked_load(buffer, place, vector, mask, other)
         stride = self._near_stride(address, lane)
         active = [True] * lanes if mask is None else constant_lanes(mask)

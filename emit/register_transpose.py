@@ -218,7 +218,7 @@ class TransposeEmitter:
             lane is not None
             and self.index.varies(address)
             and not self.memory.contiguous(address, lane)
-            and address.coefficient(lane.var) is not None
+            and address.factor(lane.var) is not None
             and not any(
                 n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
             )

@@ -152,6 +152,23 @@ def test_copies_of_symbolic_size_go_by_squares(machine: Machine, symbolic: str) 
 
 
 @on_machines
+@pytest.mark.parametrize("symbolic", ["x", "c", "xc"])
+def test_squares_of_symbolic_rows_need_no_gathers(machine: Machine, symbolic: str) -> None:
+    """Lanes lie a row apart, whose length a run tells; there are enough rows and columns."""
+    symbols = {d.upper(): (4, 12) for d in symbolic}
+    x, c = (plain(Index.of(d.upper()) * 16) if d in symbolic else 64 for d in "xc")
+    kernel = copy_kernel(x, c, DType.F32, symbols=symbols)
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    assert not uses_gathers(scheduled, machine)
+    sizes = {d.upper(): 5 for d in symbolic}
+    shape = [80 if d in symbolic else 64 for d in "cx"]
+    a = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
+    out = np.zeros(a.size, np.float32)
+    run_kernel(scheduled, machine, {"a": a.reshape(-1), "b": out}, sizes)
+    np.testing.assert_array_equal(out.reshape(2, *shape[::-1]), a.transpose(0, 2, 1))
+
+
+@on_machines
 @pytest.mark.parametrize("most", [3, 4, 7, 8, 9, 15, 16, 17])
 @pytest.mark.parametrize("other", [4, 16, 35])
 def test_symbolic_sizes_about_as_large_as_a_square(machine: Machine, most: int, other: int) -> None:
