@@ -13,7 +13,7 @@ import typer
 import rutc
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
-from rutc.report import db_commands, tune_command
+from rutc.report import db_commands, explain_command, tune_command
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
     AsJson,
@@ -57,6 +57,7 @@ app = typer.Typer(
 )
 app.add_typer(db_commands.app, name="db")
 app.command()(tune_command.tune)
+app.command()(explain_command.explain)
 
 
 def _version(asked: bool) -> None:
@@ -395,40 +396,6 @@ def inspect(
                 profile=profile,
             )
         screen.result(payload, *shown)
-
-
-@app.command()
-def explain(
-    model: Model,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, or an output's.")],
-    dim: Dims = None,
-    shape: Shapes = None,
-    value: Values = None,
-    target: Target = "native",
-    precision: Precision = "fp32",
-    exact_algorithms: Annotated[
-        bool, typer.Option("--exact-algorithms", help="Plan as compile does with this option.")
-    ] = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Show what became of a node: its kernels, layouts and schedules, and why it did not fuse."""
-    with command(as_json=as_json, debug=debug) as screen:
-        from rutc.report import display
-        from rutc.report.arguments import parse_dims, parse_shapes, parse_values
-        from rutc.report.explain import explain as explain_node
-
-        explanation = explain_node(
-            model,
-            node,
-            shapes=parse_shapes(shape),
-            dims=parse_dims(dim),
-            values=parse_values(value),
-            target=target,
-            precision=precision,
-            exact_algorithms=exact_algorithms,
-        )
-        screen.result(display.explanation_json(explanation), display.explanation_text(explanation))
 
 
 @app.command()

@@ -93,10 +93,10 @@ class Builder:
                 parts.append(PlanSteps(p, weights, number, first, on_pending=kernels.add))
             _check_alike(parts)
             self.on_routines(host.routines(chain.from_iterable(p.steps for p in parts)))
-            every = [(part, pending) for part in parts for pending in part.pending]
+            owners = [part for part in parts for _ in part.pending]
             launched = {
                 pending.id: part.launched(pending, made)
-                for (part, pending), made in zip(every, kernels.made(), strict=True)
+                for part, (pending, made) in zip(owners, kernels.made(), strict=True)
             }
         own = [[launched[pending.id] for pending in part.pending] for part in parts]
         made = [x.made for x in launched.values()]

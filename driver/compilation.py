@@ -22,7 +22,7 @@ class Compilation:
     with Compilation(machine, jobs) as kernels:
         for pending in ...:
             kernels.add(pending)    # its code is begun
-        kernels.made()              # of every kernel in the order of adding
+        kernels.made()              # of every kernel in the order of adding, with its schedule
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Compilation:
         # The largest first, so that none ends long after the others.
         self._pool.add((name, job), _statements(job))
 
-    def made(self) -> Iterator[Made]:
-        """Yields what becomes of each of the kernels, in the order in which they were added.
+    def made(self) -> Iterator[tuple[Pending, Made]]:
+        """Yields the kernels in the order in which they were added, and what becomes of each.
 
         Raises:
             Exception: see `Pool.done`.
@@ -106,16 +106,16 @@ class Compilation:
             if self.on_draft is not None and name not in shown:
                 shown.add(name)
                 self.on_draft(pending, made, draft(pending.job, self.machine))
-            yield made
+            yield pending, made
 
-    def _drafted(self) -> Iterator[Made]:
-        """Yields what is known of each of the kernels without machine code."""
+    def _drafted(self) -> Iterator[tuple[Pending, Made]]:
+        """Yields the kernels, and what is known of each without machine code."""
         drafts = {name: draft(job, self.machine) for name, job in self._jobs.items()}
         for pending, name in self._kernels:
             made = made_of(drafts[name], self.machine, code=False)
             if self.on_draft is not None:
                 self.on_draft(pending, made, drafts[name])
-            yield made
+            yield pending, made
 
     def _tell(self) -> None:
         self.on_kernel(len(self._found), len(self._jobs))

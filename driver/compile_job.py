@@ -28,7 +28,7 @@ from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import MatrixTile, NotApplicable, Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import without_fills
 from rutc.tuner import choose, factors_out, partial_sums
-from rutc.tuner.choice import Choice
+from rutc.tuner.choice import Choice, OnRecord
 from rutc.tuner.sharing import Way, stored, ways
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,6 +71,12 @@ class CompileJob:
         pairs = zip(self.kernels, self.constants, strict=True)
         choices = tuple(choose(kernel, frozenset(names), alone) for kernel, names in pairs)
         return replace(self, choices=choices if any(choices) else ())
+
+    @property
+    def records(self) -> tuple[OnRecord | None, ...]:
+        """What is on record of each schedule; empty where nothing is of any."""
+        found = tuple(None if c is None else c.record for c in self.choices)
+        return found if any(found) else ()
 
     def seen(self, machine: Machine) -> Machine:
         """The machine as the kernels see it: those of a chain are whole tasks."""

@@ -20,20 +20,17 @@ from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Draft, Made
 from rutc.driver.in_precision import rounded, rounds
 from rutc.driver.launches import Pending
-from rutc.driver.options import BF16, Options, Report
-from rutc.driver.planning import planned
+from rutc.driver.options import Options, Report
+from rutc.driver.planning import imported, machine_for, model_plan
 from rutc.driver.precision import stored_types
 from rutc.driver.reuse import Entry
 from rutc.emit.files import make_folder, write_file
 from rutc.emit.host_runtime import HostRuntime, calling_units
 from rutc.emit.library import build_library
-from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.graph_opt import DumpFolder, versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.plan import Plan
-from rutc.importer import import_model
-from rutc.importer.declared_states import with_states
 from rutc.importer.external import ModelFolder
 from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
@@ -69,9 +66,7 @@ def compile_model(
     options = options or Options()
     tell = on_progress or (lambda stage, done, total: None)
     model, output = Path(model), Path(output)
-    machine = target_named(options.target).machine
-    if options.keep_subnormals:
-        machine = machine.without_bf16()
+    machine = machine_for(options)
     check_writable(output)
     seconds: dict[str, float] = {}
     totals: dict[str, int] = {}
@@ -94,14 +89,7 @@ def compile_model(
         folder = ModelFolder(model.parent)
         with entry.hashing() if entry else nullcontext():
             with stage("import"):
-                graph = import_model(
-                    model,
-                    shapes=options.shapes,
-                    dims=options.dims,
-                    values=options.values,
-                    folder=folder,
-                )
-                graph = with_states(graph, options.states)
+                graph = imported(model, options, folder)
             if on_import is not None:
                 on_import(graph)
             with stage("calibrate") if rounds(options) else nullcontext():
@@ -118,19 +106,14 @@ def compile_model(
                     machine,
                     exact=options.exact_algorithms,
                     spread=options.spread,
-                    bf16=options.precision == BF16,
+                    bf16=options.in_bf16,
                     on_step=algorithms,
                 )
             with stage("plan"):
-                imported, graph = graph, found[-1].graph
-                plan, alternatives = planned(
-                    found, machine, options.precision, options.search_seconds
-                )
-                recorded = None
-                if records is not None and not alternatives:
-                    recorded = records.plans(imported, plan)
-                if recorded is not None:
-                    plan, algorithms = recorded
+                recorded = None if records is None else records.plans
+                chosen = model_plan(graph, found, machine, options, algorithms, recorded)
+                plan, alternatives = chosen.plan, chosen.alternatives
+                graph = found[-1].graph
                 stored = stored_types([*(a.plan for a in alternatives), plan])
                 stored = (*in_precision.four_bits, *stored)
         if options.dump is not None:
@@ -160,7 +143,8 @@ def compile_model(
                 "precision": options.precision,
                 "kernels": [asdict(f) for f in built.facts],
                 "flops": built.flops,
-                "algorithms": algorithms.facts(),
+                "algorithms": chosen.algorithms.facts(),
+                "plan": chosen.source.facts(),
                 "spread": options.spread,
             }
             if eight_bits is not None:
@@ -196,6 +180,8 @@ def compile_model(
         options.precision,
         0 if eight_bits is None else len(eight_bits.chosen),
         0 if eight_bits is None else eight_bits.sums,
+        sum(bool(f.records) for f in built.facts),
+        str(chosen.source),
     )
     if entry is not None:
         with stage("cache"):

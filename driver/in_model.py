@@ -103,13 +103,13 @@ class Planned:
         found: defaultdict[Subject, list[Pending]] = defaultdict(list)
         machine = self.seen()
         for pending in self.pending():
-            for subject in _subjects(pending.job, machine):
+            for subject in subjects_of(pending.job, machine):
                 found[subject].append(pending)
         return dict(found)
 
 
-def _subjects(job: CompileJob, machine: Machine) -> list[Subject]:
-    """The subjects of the kernels of a job."""
+def subjects_of(job: CompileJob, machine: Machine) -> list[Subject]:
+    """Returns the subjects of the kernels of a job."""
     pairs = zip(job.kernels, job.constants, strict=True)
     return [Subject(kernel, frozenset(names), job.seen(machine)) for kernel, names in pairs]
 
@@ -159,7 +159,7 @@ class ModelBench(Served):
         self._launches = planned.pending()
         self._places: defaultdict[Subject, list[int]] = defaultdict(list)
         for number, pending in enumerate(self._launches):
-            for subject in _subjects(pending.job, self._machine):
+            for subject in subjects_of(pending.job, self._machine):
                 self._places[subject].append(number)
         self._written = partial(
             written, planned.plan, planned.machine, alternatives=planned.alternatives
@@ -198,7 +198,7 @@ class ModelBench(Served):
             estimate(summarise(s.kernel, subject.machine), subject.machine).cycles
             for s in scheduled(pending.job, self._machine)
         ]
-        own = zip(_subjects(pending.job, self._machine), cycles, strict=True)
+        own = zip(subjects_of(pending.job, self._machine), cycles, strict=True)
         return sum(c for s, c in own if s == subject) / sum(cycles)
 
     # -- candidates -----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from rutc.graph_opt.plan import Near
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.canonical import Canonical
 from rutc.tensor_ir.kernel import Kernel
+from rutc.tuner.choice import OnRecord
 from rutc.tuner.sharing import Shared
 
 
@@ -43,7 +44,8 @@ class KernelFacts:
     """What the manifest says of one launch.
 
     Where its sizes depend on `symbols`, numbers are those at common sizes. `plan` numbers the
-    artifact's plans.
+    artifact's plans. `records` has what is on record of the schedules of its kernels, None for
+    default ones; it is empty where all are.
     """
 
     name: str
@@ -55,6 +57,7 @@ class KernelFacts:
     schedule: str
     symbols: tuple[str, ...] = ()
     plan: int = 0
+    records: tuple[OnRecord | None, ...] = ()
 
 
 @record

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rutc.base.record import record
-from rutc.driver.compile_job import Chooser
 from rutc.driver.options import Options
 from rutc.driver.plan_records import RecordedPlans
+from rutc.driver.planning import machine_for
 from rutc.driver.tuning_records import RecordedSchedules
-from rutc.emit.targets import target_named
 from rutc.tuner.database import Database
 
 
@@ -16,11 +15,11 @@ class Records:
     """The plans of models, and the schedules of kernels, that are faster than the usual ones."""
 
     plans: RecordedPlans
-    schedules: Chooser
+    schedules: RecordedSchedules
 
 
 def records_in(database: Database, options: Options) -> Records:
     """Returns what a database has for models that are compiled so."""
-    machine = target_named(options.target).machine
+    machine = machine_for(options)
     plans = RecordedPlans(database, machine, options)
     return Records(plans, RecordedSchedules(database, machine))

@@ -34,6 +34,8 @@ TOLERANCE = 0.1
 
 GREEDY, SEARCH = PLANS = ("greedy", "search")
 """How plans are made: by choices one after the other, or by a search from these on as well."""
+USUAL = "the usual one"
+"""What is said of a plan that is neither on record nor searched for."""
 PLAN_SECONDS = 10.0
 """How long a plan is searched for, unless that is said."""
 
@@ -126,6 +128,11 @@ class Options:
         return self.precision in EIGHT_BITS
 
     @property
+    def in_bf16(self) -> bool:
+        """Whether factors of sums may be rounded to bf16."""
+        return self.precision == BF16
+
+    @property
     def search_seconds(self) -> float | None:
         """How long a plan is searched for; None: it is not."""
         return self.plan_time if self.plan == SEARCH else None
@@ -164,6 +171,9 @@ class Report:
 
     Of the `sums` of products that can be of 8-bit integers, so many `integer_sums` are.
 
+    So many of the kernels have schedules that are on record (`recorded`); `plan_source` says where
+    the plan comes from.
+
     Where sizes are symbolic, numbers are those at common sizes, `arena_least` and `arena_most` are
     the memory at the least and the largest ones, and `arena_formula` says how much a session takes
     at any.
@@ -187,3 +197,5 @@ class Report:
     precision: str = "fp32"
     integer_sums: int = 0
     sums: int = 0
+    recorded: int = 0
+    plan_source: str = ""

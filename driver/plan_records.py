@@ -10,6 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from rutc.base.record import record
 from rutc.driver.options import Options
 from rutc.driver.tuning_records import nearest, origin_of
 from rutc.errors import InternalError
@@ -25,6 +26,7 @@ from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner import trial
+from rutc.tuner.choice import OnRecord
 from rutc.tuner.database import Database
 from rutc.tuner.trial import digest
 
@@ -106,6 +108,24 @@ def _row(
     )
 
 
+@record
+class PlanOnRecord:
+    """The plan on record that is taken for a model, and what it took; or why none is."""
+
+    assignment: Assignment | None = None
+    told: OnRecord | None = None
+    why: str = ""
+
+
+@record
+class PlanTaken:
+    """A plan on record as it is compiled, with its algorithms."""
+
+    plan: Plan
+    algorithms: Algorithms
+    told: OnRecord
+
+
 class RecordedPlans:
     """Gives graphs the fastest plans that are on record for them, on a machine like this one.
 
@@ -117,38 +137,57 @@ class RecordedPlans:
         self._database, self._machine, self._options = database, machine, options
         self._likeness = trial.like(origin_of(machine))
 
-    def __call__(self, graph: Graph, usual: Plan) -> tuple[Plan, Algorithms] | None:
-        """Returns the plan of an imported graph, and its algorithms; None for the usual one."""
+    def __call__(self, graph: Graph, usual: Plan) -> PlanTaken | str:
+        """Returns the plan of an imported graph, or why it is the usual one."""
         if usual.assignment is None:
-            return None
-        best = self.best(graph, usual.assignment)
-        if best is None:
-            return None
+            return ""
+        best = self.look_up(graph, usual.assignment)
+        if best.assignment is None or best.told is None:
+            return best.why
         algorithms = Algorithms(
-            self._machine, self._options.spread, assigned=Assigned(best.algorithms)
+            self._machine, self._options.spread, assigned=Assigned(best.assignment.algorithms)
         )
         exact = self._options.exact_algorithms
-        found = realised(graph, best, self._machine, exact=exact, on_step=algorithms)
-        return None if found is None else (found.plan, algorithms)
+        found = realised(graph, best.assignment, self._machine, exact=exact, on_step=algorithms)
+        if found is None:
+            return "the plan on record is of another version and cannot be made any more"
+        return PlanTaken(found.plan, algorithms, best.told)
 
-    def best(self, graph: Graph, usual: Assignment) -> Assignment | None:
-        """Returns the assignment that is the fastest of those known."""
+    def look_up(self, graph: Graph, usual: Assignment) -> PlanOnRecord:
+        """Returns the assignment that is the fastest of those known, or why there is none."""
         if graph.symbols:
-            return None
+            return PlanOnRecord()
         task = plan_task(graph, self._machine, self._options)
-        found: list[tuple[float, str, Assignment]] = []
-        for t in nearest(self._database.trials(task), self._likeness):
+        known = [
+            t
+            for t in nearest(self._database.trials(task), self._likeness)
+            if t.template in (PLAN, CHANGE)
+        ]
+        if not known:
+            return PlanOnRecord()
+        tried = sum(t.template == CHANGE for t in known)
+        first = known[0].origin
+        about = f"of {tried} other decisions tried on {first.cpu}, {first.date}"
+        found: list[tuple[float, str, PlanOnRecord]] = []
+        why = f"{about}, none is faster for sure"
+        for t in known:
             if t.template != PLAN or t.status != "measured":
                 continue
             try:
                 said = json.loads(t.summary)
-                if said["usual"] == digest(str(usual)) and float(said["ratio"][2]) < 1:
-                    ratio = float(said["ratio"][0])
-                    found.append((ratio, t.schedule, parse_assignment(t.schedule)))
+                ratio, low, high = map(float, said["ratio"])
+                if high >= 1:
+                    continue
+                if said["usual"] != digest(str(usual)):
+                    why = f"{about}, those that are faster took turns with another usual plan"
+                    continue
+                assignment = parse_assignment(t.schedule)
             except (LookupError, TypeError, ValueError, ParseError):
                 # Of another version, or made by others.
                 continue
-        return min(found, key=lambda x: x[:2])[2] if found else None
+            told = OnRecord(tried, ratio, low, high, t.origin.cpu, t.origin.date)
+            found.append((ratio, t.schedule, PlanOnRecord(assignment, told)))
+        return min(found, key=lambda x: x[:2])[2] if found else PlanOnRecord(why=why)
 
 
 def realised(

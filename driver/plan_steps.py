@@ -410,6 +410,7 @@ class PlanSteps:
             pending.named(made.schedule),
             read,
             self.number,
+            pending.job.records,
         )
         shared = Shared(tuple(operands), found, pending.flops)
         return Launched(made, tuple(args), tasks, read, tuple(near), facts, shared)

@@ -1,19 +1,51 @@
-"""The plans of a model's versions, for a machine and a precision."""
+"""What is planned of a model: its graph, and the plans of its versions, usual ones or others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rutc.base.record import record
 from rutc.driver.build import Alternative
+from rutc.driver.options import GREEDY, SEARCH, USUAL, Options
 from rutc.driver.plan_by_estimate import EstimateSearch
 from rutc.driver.precision import TYPES, with_narrow_weights
+from rutc.emit.targets import target_named
+from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.decide import Change
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.versions import Version
+from rutc.importer import import_model
+from rutc.importer.declared_states import with_states
+from rutc.importer.external import ModelFolder
+from rutc.tensor_ir import Graph
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
+from rutc.tuner.choice import OnRecord
+
+if TYPE_CHECKING:
+    from rutc.driver.plan_records import RecordedPlans
+
+
+def machine_for(options: Options) -> Machine:
+    """The machine that a model is compiled for."""
+    machine = target_named(options.target).machine
+    return machine.without_bf16() if options.keep_subnormals else machine
+
+
+def imported(model: Path, options: Options, folder: ModelFolder | None = None) -> Graph:
+    """The graph of a model as it is compiled, before its precision and all rewrites.
+
+    Raises:
+        UserError: the model or an option is at fault.
+    """
+    sizes, values = (options.shapes, options.dims), options.values
+    graph = import_model(model, shapes=sizes[0], dims=sizes[1], values=values, folder=folder)
+    return with_states(graph, options.states)
 
 
 def narrowed(machine: Machine, precision: str) -> Change | None:
@@ -56,3 +88,72 @@ def planned(
         for v in found
         if v.where is not None
     )
+
+
+RECORD = "record"
+"""Besides `PLANS`, how a plan is made that is on record."""
+
+
+@record
+class PlanSource:
+    """How a plan was made, and why it is not one on record or of a search, where that was asked."""
+
+    way: str
+    told: OnRecord | None = None
+    why: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.told is not None:
+            return f"on record, {self.told}"
+        text = "found by a search by estimates" if self.way == SEARCH else USUAL
+        return "; ".join([text, *self.why])
+
+    def facts(self) -> dict[str, object]:
+        """For the manifest, which is the same whatever was tried and is not taken."""
+        return {"from": self.way, "record": self.told and asdict(self.told)}
+
+
+@record
+class ModelPlan:
+    """What is compiled of a model: its plan, those that run instead, and where it comes from.
+
+    The `usual` plan is what it would be without records and searches.
+    """
+
+    plan: Plan
+    alternatives: tuple[Alternative, ...]
+    algorithms: Algorithms
+    source: PlanSource
+    usual: Plan
+
+
+def model_plan(
+    graph: Graph,
+    found: Sequence[Version],
+    machine: Machine,
+    options: Options,
+    algorithms: Algorithms,
+    recorded: RecordedPlans | None = None,
+) -> ModelPlan:
+    """The plan of an imported graph, of its versions: on record, searched for, or the usual one."""
+    usual, alternatives = planned(found, machine, options.precision)
+    why: list[str] = []
+    if recorded is not None and not alternatives:
+        taken = recorded(graph, usual)
+        if not isinstance(taken, str):
+            source = PlanSource(RECORD, taken.told)
+            return ModelPlan(taken.plan, (), taken.algorithms, source, usual)
+        why += [taken] if taken else []
+    if options.search_seconds is None:
+        source = PlanSource(GREEDY, None, tuple(why))
+        return ModelPlan(usual, alternatives, algorithms, source, usual)
+    if graph.symbols:
+        why.append("plans of symbolic sizes are not searched by estimates")
+        source = PlanSource(GREEDY, None, tuple(why))
+        return ModelPlan(usual, alternatives, algorithms, source, usual)
+    plan, alternatives = planned(found, machine, options.precision, options.search_seconds)
+    way = SEARCH
+    if plan.assignment == usual.assignment:
+        way = GREEDY
+        why.append("a search by estimates found none that is faster")
+    return ModelPlan(plan, alternatives, algorithms, PlanSource(way, None, tuple(why)), usual)

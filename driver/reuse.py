@@ -48,9 +48,12 @@ COUNTS = frozenset(
         "narrow_saved",
         "integer_sums",
         "sums",
+        "recorded",
     },
 )
-"""What an archive holds of a report, beside the arena's formula."""
+"""The numbers of a report that an archive holds."""
+OTHERS = frozenset({"arena_formula", "plan_source"})
+"""What it holds besides."""
 
 FileState = tuple[int, int, int]
 
@@ -235,14 +238,16 @@ def _state(path: Path) -> FileState:
 
 def _report(facts: object, library: Path, header: Path) -> Report | None:
     """The report of an artifact of the cache; None if that holds none."""
-    if not isinstance(facts, dict) or facts.keys() != COUNTS | {"arena_formula"}:
+    if not isinstance(facts, dict) or facts.keys() != COUNTS | OTHERS:
         return None
     counts = {name: facts[name] for name in COUNTS}
-    formula = facts["arena_formula"]
+    formula, source = facts["arena_formula"], facts["plan_source"]
     if any(type(n) is not int for n in counts.values()) or not isinstance(formula, str | None):
         return None
-    return Report(library=library, header=header, seconds={}, arena_formula=formula, **counts)
+    if not isinstance(source, str):
+        return None
+    return Report(library, header, {}, arena_formula=formula, plan_source=source, **counts)
 
 
 def _facts(report: Report) -> dict[str, object]:
-    return {name: getattr(report, name) for name in sorted({*COUNTS, "arena_formula"})}
+    return {name: getattr(report, name) for name in sorted(COUNTS | OTHERS)}

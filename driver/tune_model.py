@@ -23,7 +23,7 @@ from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject
 from rutc.driver.in_precision import rounded
 from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.launches import Pending
-from rutc.driver.options import BF16, Options
+from rutc.driver.options import Options
 from rutc.driver.plan_search import PlanProgress
 from rutc.driver.planning import planned
 from rutc.driver.tune_plan import PlanFound, tune_plan
@@ -129,7 +129,7 @@ def tune_model(
         machine,
         exact=options.exact_algorithms,
         spread=options.spread,
-        bf16=options.precision == BF16,
+        bf16=options.in_bf16,
     )
     plan, alternatives = planned(found, machine, options.precision)
     better: PlanFound | None = None

@@ -68,7 +68,7 @@ def tune_plan(
     start = realised(graph, assignment, machine, exact=exact)
     if start is None:
         return PlanFound(usual)
-    known = records.plans.best(graph, assignment)
+    known = records.plans.look_up(graph, assignment).assignment
     first = None if known is None else realised(graph, known, machine, exact=exact)
 
     def keep(c: PlanChange, ratio: Ratio | None, base: Assignment) -> None:

@@ -21,7 +21,7 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, parse_schedule, print_schedule
 from rutc.tuner import choose, trial
-from rutc.tuner.choice import Choice
+from rutc.tuner.choice import Choice, OnRecord
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate, Place, text_of
 from rutc.tuner.trial import digest
@@ -101,16 +101,28 @@ def doubted(
 class Recorded:
     """A schedule on record: its text and place, and its time by that of the default one beside it.
 
-    `default` is the digest of that one. The `ratio` is that in a model, or else the mean of near
-    and far operands; None where it is not known. What is `doubted` is not to be taken.
+    `default` is the digest of that one. The `ratios` are those of the median time and of the ends
+    of its interval, in a model, or else the means of near and far operands; None where they are not
+    known. What is `doubted` is not to be taken.
     """
 
     text: str
     place: Place | None
     default: str
-    ratio: float | None
+    ratios: tuple[float, float, float] | None
     doubted: bool
     trial: trial.Trial
+
+    @property
+    def ratio(self) -> float | None:
+        """What it takes at most, almost surely."""
+        return None if self.ratios is None else self.ratios[2]
+
+    @property
+    def cycles(self) -> float | None:
+        """Its median time, in cycles of the clock."""
+        t = self.trial
+        return t.median_ns / t.reference_ns if t.median_ns and t.reference_ns else None
 
 
 def text_on_record(t: trial.Trial) -> str:
@@ -134,16 +146,17 @@ def _recorded(text: str, states: Mapping[str, trial.Trial]) -> Recorded:
         place = Place(space, tuple(numbers))
     except (LookupError, TypeError, ValueError):
         place = None
-    logs = {state: _log_ratio(t, said[state], state) for state, t in states.items()}
-    log_ratio = logs.get("model")
+    logs = {state: _log_ratios(t, said[state], state) for state, t in states.items()}
+    found = logs.get("model")
     alone = [x for state in trial.ALONE if (x := logs.get(state)) is not None]
-    if log_ratio is None and len(alone) == len(trial.ALONE):
-        log_ratio = sum(alone) / len(alone)
+    if found is None and len(alone) == len(trial.ALONE):
+        median, low, high = (sum(each) / len(alone) for each in zip(*alone, strict=True))
+        found = median, low, high
     return Recorded(
         text,
         place,
         str(first.get("default", "")),
-        None if log_ratio is None else exp(log_ratio),
+        None if found is None else (exp(found[0]), exp(found[1]), exp(found[2])),
         any(t.error for t in states.values()),
         next(iter(states.values())),
     )
@@ -158,14 +171,19 @@ def _said(t: trial.Trial) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _log_ratio(t: trial.Trial, said: Mapping[str, Any], state: str) -> float | None:
-    """The logarithm of a trial's cycles, at most, by those of the default one beside it."""
-    if t.high_ns is None or not t.reference_ns or "beside" not in said:
+def _log_ratios(
+    t: trial.Trial, said: Mapping[str, Any], state: str
+) -> tuple[float, float, float] | None:
+    """The logarithms of a trial's cycles (median, low, high) by the default one's beside it."""
+    if t.median_ns is None or t.low_ns is None or t.high_ns is None or not t.reference_ns:
+        return None
+    if "beside" not in said:
         return None
     if said["beside"] is None:
-        return 0.0
+        return 0.0, 0.0, 0.0
     try:
-        return log(t.high_ns / t.reference_ns / float(said["beside"][state]))
+        one = t.reference_ns * float(said["beside"][state])
+        return log(t.median_ns / one), log(t.low_ns / one), log(t.high_ns / one)
     except (LookupError, TypeError, ValueError, ZeroDivisionError):
         return None
 
@@ -178,6 +196,19 @@ def nearest(trials: Iterable[trial.Trial], likeness: trial.Likeness) -> list[tri
         if distance is not None:
             near[distance].append(t)
     return near[min(near)] if near else []
+
+
+@record
+class ScheduleOnRecord:
+    """The schedule on record that is taken for a kernel, or why none is.
+
+    The cycles are those that the default schedule and this one took, where they are known.
+    """
+
+    choice: Choice | None
+    why: str
+    default_cycles: float | None = None
+    cycles: float | None = None
 
 
 class RecordedSchedules:
@@ -195,23 +226,39 @@ class RecordedSchedules:
         self, kernel: Kernel, constants: frozenset[str], machine: Machine
     ) -> Choice | None:
         """Returns the schedule; None for the default one."""
-        task = task_of(Subject(kernel, constants, machine))
-        known = recorded(nearest(self._database.trials(task), self._likeness))
-        faster = [
-            r for r in known if not r.doubted and r.ratio is not None and r.ratio <= 1 - CERTAIN
-        ]
+        return self.look_up(Subject(kernel, constants, machine)).choice
+
+    def look_up(self, subject: Subject) -> ScheduleOnRecord:
+        """Returns what is on record of a kernel."""
+        own = self._database.trials(task_of(subject))
+        known = recorded(nearest(own, self._likeness))
+        if not known:
+            return ScheduleOnRecord(None, "nothing is on record")
+        text = text_of(choose(subject.kernel, subject.machine, subject.constants))
+        usual = digest(text)
+        before = next((r.cycles for r in known if r.text == text), None)
+        others = sum(r.text != text for r in known)
+        first = known[0].trial.origin
+        tried = f"of {others} tried on {first.cpu}, {first.date}"
+        faster = [r for r in known if r.ratio is not None and r.ratio <= 1 - CERTAIN]
         if not faster:
-            return None
-        usual = digest(text_of(choose(kernel, machine, constants)))
-        own = ((r.ratio, r.text, r.trial) for r in faster if r.default == usual)
-        best = min(own, key=lambda x: x[:2], default=None)
-        if best is None:
-            return None
-        row = best[2]
-        choice = Choice(parse_schedule(row.schedule), row.packing)
+            return ScheduleOnRecord(None, f"{tried}, none is faster for sure", before)
+        faster = [r for r in faster if not r.doubted]
+        if not faster:
+            return ScheduleOnRecord(None, f"{tried}, none is faster in a model", before)
+        faster = [r for r in faster if r.default == usual]
+        if not faster:
+            why = f"{tried}, those that are faster took turns with another default schedule"
+            return ScheduleOnRecord(None, why, before)
+        best = min(faster, key=lambda r: (r.ratio, r.text))
+        row, ratios = best.trial, best.ratios
+        assert ratios is not None
+        told = OnRecord(others, *ratios, row.origin.cpu, row.origin.date)
         try:
-            scheduled(kernel, choice)
+            choice = Choice(parse_schedule(row.schedule), row.packing, told)
+            scheduled(subject.kernel, choice)
         except (NotApplicable, ValueError):
-            # Of an older version.
-            return None
-        return choice
+            why = f"{tried}, the fastest is of another version and does not apply"
+            return ScheduleOnRecord(None, why, before)
+        after = best.cycles
+        return ScheduleOnRecord(choice, "", None if after is None else after / ratios[0], after)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
-from rutc.driver.options import EIGHT_BITS
+from rutc.driver.options import EIGHT_BITS, USUAL
 
 if TYPE_CHECKING:
     from rutc.driver.options import Report
     from rutc.emit.cache import Usage
-    from rutc.report.explain import Apart, Explanation, Part
     from rutc.runtime import NodeArg, ProfileEntry
     from rutc.verify import Verification
     from rutc.verify.bench import Timing
@@ -58,17 +57,19 @@ def report_json(report: Report) -> Json:
         "narrow_saved": report.narrow_saved,
         "integer_sums": report.integer_sums,
         "sums": report.sums,
+        "recorded": report.recorded,
+        "plan_source": report.plan_source,
     }
 
 
 def report_text(report: Report) -> str:
-    """Returns what a compilation made, in two lines, or three where a precision was asked for."""
+    """Returns what a compilation made, in two lines, and what is said of its precision and plan."""
     return (
         f"{report.library}: {report.kernels} kernels, "
         f"{quantity(report.flops, 'FLOP')} per run, "
         f"{quantity(report.weight_bytes, 'B', BYTES)} of weights, "
         f"{_working_memory(report)}{for_each_thread(report.thread_bytes)}\n"
-        f"{_precision(report)}"
+        f"{_precision(report)}{_records(report)}"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
 
@@ -83,6 +84,16 @@ def _precision(report: Report) -> str:
         return f"no weights stored as {report.precision}: no kernel would be faster by it\n"
     sizes = instead(report.narrow_bytes, report.narrow_saved)
     return f"{report.narrow_values} weights stored as {report.precision}: {sizes}\n"
+
+
+def _records(report: Report) -> str:
+    """Returns a line on what was measured of a model; "" where nothing was, or is looked for."""
+    parts = []
+    if report.plan_source not in ("", USUAL):
+        parts.append(f"plan: {report.plan_source}")
+    if report.recorded:
+        parts.append(f"schedules on record: {report.recorded} of {report.kernels} kernels")
+    return "; ".join(parts) + "\n" if parts else ""
 
 
 def instead(own: int, saved: int) -> str:
@@ -312,9 +323,14 @@ def _extents(listed: object) -> str:
 
 
 def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
-    """Returns one row per kernel of a manifest, with its plan if there are several."""
+    """Returns one row per kernel of a manifest, with its plan if there are several.
+
+    Where schedules are on record, it tells how many times as fast as the default ones they are.
+    """
     several = any(_whole(kernel.get("plan")) for kernel in kernels)
-    table = Table(*["plan"] * several, "kernel", "computes", "flops", "bytes")
+    recorded = any(kernel.get("records") for kernel in kernels)
+    titles = ("kernel", "computes", "flops", "bytes", *["on record"] * recorded)
+    table = Table(*["plan"] * several, *titles)
     for kernel in kernels:
         table.add_row(
             *[str(_whole(kernel.get("plan")))] * several,
@@ -322,8 +338,16 @@ def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
             _origin(kernel),
             quantity(_whole(kernel.get("flops")), "FLOP"),
             quantity(_whole(kernel.get("bytes")), "B", BYTES),
+            *[_gains(kernel.get("records"))] * recorded,
         )
     return table
+
+
+def _gains(records: object) -> str:
+    """Returns what is on record of the schedules of a kernel, or of the parts of a chain."""
+    listed = records if isinstance(records, list) else []
+    gains = (f"x{1 / r['ratio']:.2f}" if isinstance(r, Mapping) else "" for r in listed)
+    return ", ".join(gain or "default" for gain in gains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,48 +431,3 @@ def profile_table(times: Sequence[StepTime]) -> Table:
         )
     table.add_row("total", "", f"{total:.2f}")
     return table
-
-
-def explanation_json(explanation: Explanation) -> Json:
-    """Returns what became of a node, as JSON."""
-    return asdict(explanation)
-
-
-def explanation_text(explanation: Explanation) -> str:
-    """Returns what became of a node, section by section."""
-    e = explanation
-    lines = [f"{e.operator} {e.node!r}".strip()]
-    history = ", ".join(f"{s.nodes} after {s.step!r}" for s in e.history)
-    lines.append(f"  nodes in the graph: {history}")
-    if not e.parts:
-        lines.append("  nothing is left of it: its results are constants, unused, or other values")
-    for part in e.parts:
-        lines += ["", part.text, f"  {_part_home(part)}"]
-        lines += [
-            f"  stored as {v.name} {v.layout}, {v.bytes} bytes at {v.place}" for v in part.stored
-        ]
-    if e.types:
-        lines.append("")
-        lines += [f"%{s.value} is stored as {s.type}, {instead(s.bytes, s.saved)}" for s in e.types]
-    for kernel in e.kernels:
-        loops = ", ".join(kernel.loops)
-        lines += ["", f"kernel {kernel.name}, shared loops {{{loops}}}"]
-        lines.append(f"  computes {', '.join(kernel.origin)}")
-        lines += [f"  {step}" for step in kernel.schedule] or ["  plain loops: no schedule steps"]
-    if e.apart:
-        lines += ["", "not fused:", *(f"  {_apart_text(a)}" for a in e.apart)]
-    if e.refused:
-        told = (f"  {r.rule} at %{r.value}: {r.reason}" for r in e.refused)
-        lines += ["", "would round too much:", *told]
-    return "\n".join(lines)
-
-
-def _part_home(part: Part) -> str:
-    if part.kernel is None:
-        return "done by the host program"
-    return f"in kernel {part.kernel}" + ("" if part.stored else ", never stored")
-
-
-def _apart_text(a: Apart) -> str:
-    reader = f"%{a.reader} ({', '.join(a.reader_origin)})"
-    return f"{reader} with %{a.value} ({', '.join(a.value_origin)}): {a.reason}"

@@ -1,42 +1,54 @@
-"""What became of one ONNX node: its nests, their kernels, and why they share none with neighbours.
+"""What became of a model, or of one ONNX node: nests, kernels, and why some share none.
 
-`rutc explain` shows it, with the rules that would round too much. The model is imported, rewritten
-and planned as for compiling; no code is made.
+`rutc explain` shows it, with the rules that would round too much, and with what is on record of the
+plan and of the kernels' schedules. The model is imported, rewritten and planned as for compiling
+with the same options and database; no code is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from math import exp
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from rutc.base.record import record
 from rutc.driver.build import machine_of
-from rutc.driver.compile_job import scheduled
+from rutc.driver.compile_job import scheduled, with_schedule
+from rutc.driver.estimates import estimate_plan
+from rutc.driver.in_model import Subject, subjects_of
 from rutc.driver.in_precision import rounded, rounds
-from rutc.driver.options import BF16, Options
+from rutc.driver.options import Options
 from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.planning import planned
+from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan
 from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.weights import Weights
-from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import versions
-from rutc.graph_opt.pipeline import pipeline_for
+from rutc.graph_opt.algorithms import Algorithms
+from rutc.graph_opt.pipeline import OnStep, pipeline_for
 from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
 from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import FEW_ROWS
-from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.report.arguments import check_precision
 from rutc.tensor_ir import Const, Graph, Input, Node
 from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.graph import outs, used, walk_nodes
+from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.text import node_lines
+from rutc.tuner import choose
+from rutc.tuner.choice import OnRecord
+from rutc.tuner.cost_model import CostModel
+
+if TYPE_CHECKING:
+    from rutc.driver.on_record import Records
+    from rutc.driver.tuning_records import RecordedSchedules
 
 
 @record
@@ -71,6 +83,44 @@ class Part:
 
 
 @record
+class Cycles:
+    """What a schedule takes by itself by the estimate and by the learned model, and in the model.
+
+    The latter is None where it was not measured.
+    """
+
+    estimated: float
+    learned: float
+    measured: float | None = None
+
+
+@record
+class Took:
+    """What a kernel's default schedule takes, and the one on record that is taken instead of it.
+
+    Where none is, `why` says it.
+    """
+
+    default: Cycles
+    recorded: Cycles | None = None
+    record: OnRecord | None = None
+    why: str = ""
+
+
+@record
+class PlanMade:
+    """Where the plan comes from, and estimates of a run in cycles with default schedules.
+
+    Those of the usual plan are None where it is that.
+    """
+
+    source: str
+    record: OnRecord | None
+    cycles: float
+    usual_cycles: float | None
+
+
+@record
 class Launch:
     """A kernel that holds a part of the node: what it computes together, and its schedule.
 
@@ -82,6 +132,7 @@ class Launch:
     origin: tuple[str, ...]
     loops: tuple[str, ...]
     schedule: tuple[str, ...]
+    took: Took | None = None
 
 
 @record
@@ -115,33 +166,34 @@ class Explanation:
     kernels: tuple[Launch, ...]
     apart: tuple[Apart, ...]
     refused: tuple[Refusal, ...]
-    types: tuple[StoredAs, ...] = ()
+    types: tuple[StoredAs, ...]
     """What the node's nests read and give that is stored in fewer bits than it is computed in."""
+    plan: PlanMade
 
 
-def explain(
-    model: Path,
-    node: str,
-    *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
-    values: Mapping[str, np.ndarray] | None = None,
-    target: str = "native",
-    precision: str = "fp32",
-    exact_algorithms: bool = False,
-) -> Explanation:
+@record
+class ModelExplanation:
+    """The plan of a model, and all of its kernels in their order."""
+
+    plan: PlanMade
+    kernels: tuple[Launch, ...]
+
+
+def explain(model: Path, node: str, options: Options | None = None) -> Explanation:
     """The explanation of a node, named by its name or by one of its outputs.
 
     Raises:
         UserError: The model cannot be planned, or has no such node; there is no such precision.
     """
-    check_precision(precision)
-    machine = target_named(target).machine
-    graph = import_model(model, shapes=shapes, dims=dims, values=values)
+    options = options or Options()
+    check_precision(options.precision)
+    machine = machine_for(options)
+    graph = imported(model, options)
     info = _find(ModelParts(model).nodes, graph, node)
     name = node if info is None else info.name or info.outputs[0]
     history = [Stage("import", _count(graph, name))]
-    rules = _rounding_rules(pipeline_for(machine, exact=exact_algorithms, bf16=precision == BF16))
+    exact, bf16 = options.exact_algorithms, options.in_bf16
+    rules = _rounding_rules(pipeline_for(machine, exact=exact, bf16=bf16))
     refused: dict[str, tuple[Refusal, ...]] = {}
 
     def note(step: str, after: Graph, changed: bool) -> None:
@@ -151,20 +203,85 @@ def explain(
         for rule in rules.get(step.removesuffix(FEW_ROWS), ()):
             refused[rule_name(rule)] = _refusals(rule, after, name)
 
-    options = Options(precision=precision)
+    with _records(options) as records:
+        chosen = _planned(graph, machine, options, records, note)
+        return _explanation(
+            chosen,
+            machine,
+            None if records is None else records.schedules,
+            name,
+            "" if info is None else info.op,
+            tuple(history),
+            tuple(r for found in refused.values() for r in found),
+        )
+
+
+def explain_model(model: Path, options: Options | None = None) -> ModelExplanation:
+    """The explanation of a whole model.
+
+    Raises:
+        UserError: The model cannot be planned; there is no such precision.
+    """
+    options = options or Options()
+    check_precision(options.precision)
+    machine = machine_for(options)
+    with _records(options) as records:
+        chosen = _planned(imported(model, options), machine, options, records)
+        schedules = None if records is None else records.schedules
+        kernels = launches(chosen.plan, _seen(chosen, machine), schedules=schedules, judged=True)
+        return ModelExplanation(_made(chosen, machine), tuple(kernels.values()))
+
+
+@contextmanager
+def _records(options: Options) -> Iterator[Records | None]:
+    """What is on record, if a compilation with these options looks there."""
+    if options.db is None:
+        yield None
+        return
+    from rutc.driver.on_record import records_in
+    from rutc.tuner.database import Database
+
+    with Database.open(options.db, create=False) as database:
+        yield records_in(database, options)
+
+
+def _planned(
+    graph: Graph,
+    machine: Machine,
+    options: Options,
+    records: Records | None,
+    note: OnStep = lambda step, after, changed: None,
+) -> ModelPlan:
+    """What a compilation makes of an imported graph; its steps are told."""
     if rounds(options):
         graph = rounded(graph, machine, options).graph
         note("round", graph, True)
-    found = versions(graph, machine, exact=exact_algorithms, bf16=precision == BF16, on_step=note)
-    plan, alternatives = planned(found, machine, precision)
-    return _explanation(
-        plan,
-        machine_of([*(a.plan for a in alternatives), plan], machine),
-        name,
-        "" if info is None else info.op,
-        tuple(history),
-        tuple(r for found in refused.values() for r in found),
+    algorithms = Algorithms(machine, options.spread, note)
+    exact = options.exact_algorithms
+    found = versions(
+        graph,
+        machine,
+        exact=exact,
+        spread=options.spread,
+        bf16=options.in_bf16,
+        on_step=algorithms,
     )
+    recorded = None if records is None else records.plans
+    return model_plan(graph, found, machine, options, algorithms, recorded)
+
+
+def _seen(chosen: ModelPlan, machine: Machine) -> Machine:
+    """The machine that the kernels are for."""
+    return machine_of([*(a.plan for a in chosen.alternatives), chosen.plan], machine)
+
+
+def _made(chosen: ModelPlan, machine: Machine) -> PlanMade:
+    """Where a plan comes from."""
+    seen, usual = _seen(chosen, machine), None
+    if chosen.plan is not chosen.usual:
+        usual = estimate_plan(chosen.usual, seen).cycles
+    cycles = estimate_plan(chosen.plan, seen).cycles
+    return PlanMade(str(chosen.source), chosen.source.told, cycles, usual)
 
 
 def _rounding_rules(pipeline: tuple[Pass, ...]) -> dict[str, tuple[Rule, ...]]:
@@ -216,13 +333,15 @@ def _count(graph: Graph, name: str) -> int:
 
 
 def _explanation(
-    plan: Plan,
+    chosen: ModelPlan,
     machine: Machine,
+    schedules: RecordedSchedules | None,
     name: str,
     operator: str,
     history: tuple[Stage, ...],
     refused: tuple[Refusal, ...],
 ) -> Explanation:
+    plan = chosen.plan
     nodes = _named(plan.graph, name)
     own = {v.name for n in nodes for v in outs(n)}
     home = {v.name: g for g in plan.groups() for n in g.stages for v in n.outs}
@@ -239,7 +358,7 @@ def _explanation(
         text = "\n".join(node_lines(n))
         parts.append(Part(text, None if group is None else group.name, kept))
     groups = dict.fromkeys(home[v.name].name for n in nodes for v in outs(n) if v.name in home)
-    found = launches(plan, machine, groups)
+    found = launches(plan, _seen(chosen, machine), groups, schedules=schedules, judged=True)
     kernels = tuple(found[g] for g in groups)
     origin = {v.name: n.origin for n in walk_nodes(plan.graph.nodes) for v in outs(n)}
     apart = tuple(
@@ -249,28 +368,67 @@ def _explanation(
     )
     touched = own.union(*map(used, nodes))
     types = tuple(s for s in stored_types([plan]) if s.value in touched)
-    return Explanation(name, operator, history, tuple(parts), kernels, apart, refused, types)
+    made = _made(chosen, machine)
+    return Explanation(name, operator, history, tuple(parts), kernels, apart, refused, types, made)
 
 
 def launches(
-    plan: Plan, machine: Machine, groups: Iterable[str] | None = None
+    plan: Plan,
+    machine: Machine,
+    groups: Iterable[str] | None = None,
+    *,
+    schedules: RecordedSchedules | None = None,
+    judged: bool = False,
 ) -> dict[str, Launch]:
     """How groups of a plan run, by their names: all of them, or some. As they are compiled.
 
-    `machine` is that of `rutc.driver.build.machine_of`.
+    `machine` is that of `rutc.driver.build.machine_of`; `schedules` are those on record. With
+    `judged` what they take is told.
     """
     wanted = None if groups is None else frozenset(groups)
     own = {g.name: g for g in plan.groups()}
     found: dict[str, Launch] = {}
+    known: dict[Subject, Took] = {}
     for pending in PlanSteps(plan, Weights()).pending:
         names = [k.name for k in pending.kernels]
         if not own.keys() & names or not (wanted is None or wanted & set(names)):
             continue
-        for kernel, part in zip(pending.kernels, scheduled(pending.job, machine), strict=True):
-            if kernel.name in own:
-                schedule = tuple(pending.named(str(step)) for step in part.schedule)
-                shared = own[kernel.name].shared
-                found[kernel.name] = Launch(
-                    kernel.name, pending.name, kernel.origin, shared, schedule
-                )
+        job = pending.job if schedules is None else pending.job.chosen(schedules, machine)
+        subjects = subjects_of(job, machine)
+        parts = zip(pending.kernels, scheduled(job, machine), subjects, strict=True)
+        for kernel, part, subject in parts:
+            if kernel.name not in own:
+                continue
+            if judged and subject not in known:
+                known[subject] = _took(subject, part.kernel, schedules)
+            found[kernel.name] = Launch(
+                kernel.name,
+                pending.name,
+                kernel.origin,
+                own[kernel.name].shared,
+                tuple(pending.named(str(step)) for step in part.schedule),
+                known.get(subject),
+            )
     return found
+
+
+def _took(subject: Subject, chosen: Kernel, schedules: RecordedSchedules | None) -> Took:
+    """What a kernel takes as it is `chosen`, and what it would with its default schedule."""
+    machine, model = subject.machine, CostModel(subject.machine)
+
+    def cycles(kernel: Kernel, measured: float | None) -> Cycles:
+        (judged,) = model.judge([kernel])
+        estimated = estimate(summarise(kernel, machine), machine).cycles
+        return Cycles(estimated, exp(judged.log_cycles), measured)
+
+    if schedules is None:
+        return Took(cycles(chosen, None))
+    found = schedules.look_up(subject)
+    if found.choice is None:
+        return Took(cycles(chosen, found.default_cycles), why=found.why)
+    usual = with_schedule(subject.kernel, choose(subject.kernel, machine, subject.constants))
+    return Took(
+        cycles(usual.kernel, found.default_cycles),
+        cycles(chosen, found.cycles),
+        found.choice.record,
+    )

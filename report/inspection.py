@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import RenderableType
 
+from rutc.driver.planning import PlanSource
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.contents import contents
@@ -20,6 +21,7 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import Range, common_size, common_sizes, multiple
+from rutc.tuner.choice import OnRecord
 from rutc.verify.session_values import run_values
 from rutc.verify.sizes import Sizes, planned_ranges, sizes_lines
 from rutc.verify.whole import WholeSession
@@ -88,6 +90,7 @@ def inspect_library(
         shown.append("every byte is what it was when the model was compiled")
     if where := manifest.get("alternatives"):
         shown.append(_plans(where))
+    shown += undamaged(path, lambda: _measured(manifest, kernels))
     shown += undamaged(path, lambda: _stored(manifest))
     shown += undamaged(path, lambda: _eight_bits(manifest))
     shown += undamaged(path, lambda: _algorithms(manifest))
@@ -149,6 +152,21 @@ def _states(manifest: Mapping[str, object]) -> list[RenderableType]:
         port = s["input"]
         said = f"state {port['name']} {port['shape']} = {s['output']['name']}"
         lines.append(f"{said}{grows}: {kept}{place}")
+    return lines
+
+
+def _measured(
+    manifest: Mapping[str, object], kernels: Sequence[Mapping[str, object]]
+) -> list[RenderableType]:
+    """Where the plan comes from, and how many kernels have schedules that were measured."""
+    lines: list[RenderableType] = []
+    plan = manifest.get("plan")
+    if isinstance(plan, Mapping):
+        told = plan["record"]
+        source = PlanSource(plan["from"], told and OnRecord(**told))
+        lines.append(f"plan: {source}")
+    found = sum(bool(k.get("records")) for k in kernels)
+    lines.append(f"schedules on record: {found} of {len(kernels)} kernels")
     return lines
 
 

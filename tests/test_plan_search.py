@@ -253,8 +253,8 @@ def test_compilations_take_the_plan_on_record(
     default = plain.library.read_bytes()
     with Database.open(str(db)) as database:
         put_on_record(database, graph, usual, other)
-        found = RecordedPlans(database, MACHINE, Options()).best(graph, usual.assignment)
-        assert found == other.assignment
+        found = RecordedPlans(database, MACHINE, Options()).look_up(graph, usual.assignment)
+        assert found.assignment == other.assignment
     taken = rutc.compile(model, tmp_path / "model.so", db=db).library.read_bytes()
     assert taken != default
     assert rutc.compile(model, tmp_path / "model.so", db=db).library.read_bytes() == taken

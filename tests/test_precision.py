@@ -328,7 +328,7 @@ def test_precisions_that_there_are_not_are_refused(
     assert "fp32, bf16, fp16, w8, w4, int8, auto" in done.stderr
     assert not (tmp_path / "made.so").exists()
     with pytest.raises(UserError, match="fp32, bf16, fp16, w8, w4, int8, auto"):
-        explain(model, "v0", precision="BF16")
+        explain(model, "v0", Options(precision="BF16"))
 
 
 def residual(n: Net) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import rutc
+from rutc.driver.options import Options
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.four_bits import candidates, in_blocks, in_blocks_of_four_bits
@@ -163,5 +164,5 @@ def test_other_weights_are_found_out(tmp_path: Path) -> None:
 def test_explained_nodes_read_numbers_of_4_bits(tmp_path: Path) -> None:
     model = network(tmp_path, "few", 1)
     for precision, there in (("w4", True), ("fp32", False)):
-        found = explain(model, "v0", precision=precision, target="x86-64-v3")
+        found = explain(model, "v0", Options(target="x86-64-v3", precision=precision))
         assert any(".q" in part.text for part in found.parts) is there

@@ -14,11 +14,38 @@ from rutc.tuner.access import Shape
 
 
 @record
+class OnRecord:
+    """What is on record of a schedule or a plan: its time by that of the usual one beside it.
+
+    `low` and `high` are the ends of the confidence interval of the median, `ratio`. It is the
+    fastest of those that were `tried`, on the processor `cpu`, on a day (ISO's form).
+    """
+
+    tried: int
+    ratio: float
+    low: float
+    high: float
+    cpu: str
+    date: str
+
+    def __str__(self) -> str:
+        fast, least, most = (1 / max(x, 1e-9) for x in (self.ratio, self.high, self.low))
+        return (
+            f"{fast:.2f} times as fast as the usual one ({least:.2f} to {most:.2f}), the best of "
+            f"{self.tried} tried on {self.cpu}, {self.date}"
+        )
+
+
+@record
 class Choice:
-    """A schedule, and the packing that it wants of constants: buffer -> (dim order, blocks)."""
+    """A schedule, and the packing that it wants of constants: buffer -> (dim order, blocks).
+
+    One that was measured has what is on `record` of it, which tells no choices apart.
+    """
 
     schedule: Schedule
     packing: Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]] = field(default_factory=dict)
+    record: OnRecord | None = field(default=None, compare=False, repr=False)
 
 
 def shared_out(loops: Sequence[str], count: int | None) -> list[Step]:

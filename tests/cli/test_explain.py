@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from rutc.driver.options import Options
 from rutc.emit.targets import target_named
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
@@ -116,7 +117,7 @@ def test_a_rewrite_that_would_round_too_much_is_told(rutc: Rutc, tmp_path: Path)
     assert refusal.rule == "combine_scales"
     assert re.fullmatch(r"it may cost [\d.]+ bits, more than 1", refusal.reason)
     assert refusal.reason in rutc("explain", path, "scale").stdout
-    assert explain(path, "scale", exact_algorithms=True).refused == ()
+    assert explain(path, "scale", Options(exact_algorithms=True)).refused == ()
     numbers["far"] = np.float32(0.5)
     onnx.save(build(nodes, {"w": weight(), **{n: np.array(v) for n, v in numbers.items()}}), path)
     assert explain(path, "scale").refused == ()
@@ -139,6 +140,6 @@ def test_kernels_of_slices_are_scheduled_for_one_thread(tmp_path: Path) -> None:
     machine = target_named("x86-64-v3").machine
     plan = decide(versions(import_model(path), machine)[-1].graph, machine)
     assert any(isinstance(s, Repeat) and s.parts for s in plan.steps)
-    kernels = explain(path, "scores", target="x86-64-v3").kernels
+    kernels = explain(path, "scores", Options(target="x86-64-v3")).kernels
     assert kernels
     assert not any("parallel" in step for kernel in kernels for step in kernel.schedule)

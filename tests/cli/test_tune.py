@@ -8,39 +8,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
-import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
 import rutc as package
-from rutc.driver.in_model import Planned, Subject
-from rutc.driver.planning import planned
+from rutc.driver.in_model import Subject
 from rutc.driver.tune_model import tune_model
 from rutc.driver.tuning import Limits
-from rutc.driver.tuning_records import NOT_BELIEVED, origin_of, recorded, task_of
-from rutc.emit.targets import native_target
+from rutc.driver.tuning_records import NOT_BELIEVED, recorded, task_of
 from rutc.errors import UserError
-from rutc.graph_opt import versions
-from rutc.importer import import_model
 from rutc.report.tune_command import seconds_of
 from rutc.tensor_ir.steps import print_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from rutc.tuner.database import Database
-from rutc.tuner.heuristic import spaces
-from rutc.tuner.search import text_of
-from rutc.tuner.trial import Trial, digest
-from tests.cli.conftest import Rutc, build
+from tests.cli.conftest import Rutc
+from tests.cli.records import another, put_on_record, subject_of, usual_of, wide_model
 from tests.signals import as_in_foreground
-
-MACHINE = native_target().machine
 
 
 @pytest.fixture(autouse=True)
@@ -53,68 +40,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose kernels take some microseconds."""
-    path = tmp_path_factory.mktemp("wide") / "wide.onnx"
-    rng = np.random.default_rng(0)
-    weights = {
-        "w": rng.standard_normal((8, 512)).astype(np.float32),
-        "v": rng.standard_normal((512, 256)).astype(np.float32),
-    }
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
-        helper.make_node("Tanh", ["h"], ["t"], name="curve"),
-        helper.make_node("MatMul", ["t", "v"], ["y"], name="second"),
-    ]
-    onnx.save(build(nodes, weights), path)
-    return path
-
-
-def subject_of(model: Path, node: str) -> Subject:
-    """The kernel that computes a node."""
-    plan, others = planned(versions(import_model(model), MACHINE), MACHINE)
-    launches = Planned(plan, others, MACHINE).launches()
-    return next(s for s, own in launches.items() if any(node in p.origin for p in own))
-
-
-def put_on_record(
-    path: Path, subject: Subject, ns: Sequence[tuple[Choice, float]], note: str = ""
-) -> None:
-    """Puts schedules on record, with the times that they take; the first is the default one."""
-    usual = digest(text_of(choose(subject.kernel, subject.machine, subject.constants)))
-    rows = []
-    for number, (choice, each) in enumerate(ns):
-        beside = {"near": 200.0, "far": 200.0} if number else None
-        row = Trial(
-            task_of(subject),
-            origin_of(MACHINE),
-            print_schedule(choice.schedule),
-            choice.packing,
-            "tiled",
-            median_ns=each,
-            low_ns=each,
-            high_ns=each,
-            reference_ns=0.5,
-            error=note if number else "",
-            summary=json.dumps({"place": [0], "default": usual, "beside": beside}),
-        )
-        rows += [row, replace(row, state="far")]
-    with Database.open(path) as db:
-        db.add(rows, replace=True)
-
-
-def usual_of(t: Trial) -> str:
-    return str(json.loads(t.summary)["default"])
-
-
-def another(subject: Subject) -> Choice:
-    """A schedule that is not the default one."""
-    usual = choose(subject.kernel, subject.machine, subject.constants)
-    rng = Random(0)
-    for space in spaces(subject.kernel, subject.machine, subject.constants, fixed=("parallel",)):
-        for _ in range(20):
-            drawn = space.draw(rng)
-            if drawn is not None and drawn[1] != usual:
-                return drawn[1]
-    raise AssertionError("there is no other")
+    return wide_model(tmp_path_factory.mktemp("wide") / "wide.onnx")
 
 
 def schedules(library: Path) -> set[str]:

@@ -1,0 +1,106 @@
+"""`rutc explain`: shows what a compilation with the same options and records would make."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rutc.report.console import command
+from rutc.report.flags import (
+    AsJson,
+    Calibrate,
+    CalibrateBy,
+    Debug,
+    Dims,
+    ExactAlgorithms,
+    KeepSubnormals,
+    Model,
+    PlanBy,
+    PlanTime,
+    Precision,
+    Schedules,
+    Shapes,
+    States,
+    Target,
+    Tolerance,
+    Values,
+)
+
+
+def explain(
+    model: Model,
+    node: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NODE]", help="A node's name, or an output's; default: the whole model."
+        ),
+    ] = None,
+    dim: Dims = None,
+    shape: Shapes = None,
+    value: Values = None,
+    state: States = None,
+    target: Target = "native",
+    precision: Precision = "fp32",
+    calibrate: Calibrate = None,
+    calibrate_by: CalibrateBy = None,
+    tolerance: Tolerance = None,
+    exact_algorithms: ExactAlgorithms = False,
+    plan: PlanBy = "greedy",
+    plan_time: PlanTime = None,
+    keep_subnormals: KeepSubnormals = False,
+    db: Schedules = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what becomes of a model, or of one node: plan, kernels, layouts and schedules.
+
+    It is what compile makes with the same options and database: what of it was measured, and what
+    estimates say of it. For a node also why it did not fuse.
+    """
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc.driver.options import PLAN_SECONDS, TOLERANCE, Calibration, Options, records_of
+        from rutc.report.arguments import (
+            check_plan,
+            check_precision,
+            check_tolerance,
+            parse_dims,
+            parse_shapes,
+            parse_states,
+            parse_values,
+        )
+        from rutc.report.explain import explain as explain_node
+        from rutc.report.explain import explain_model
+        from rutc.report.explanation import (
+            explanation_json,
+            explanation_text,
+            model_json,
+            model_shown,
+        )
+
+        check_precision(precision)
+        check_tolerance(tolerance, precision)
+        check_plan(plan, plan_time)
+        known, records = records_of(db)
+        options = Options(
+            target=target,
+            precision=precision,
+            calibration=Calibration.of(precision, calibrate, calibrate_by),
+            tolerance=TOLERANCE if tolerance is None else tolerance,
+            shapes=parse_shapes(shape),
+            dims=parse_dims(dim),
+            values=parse_values(value),
+            states=parse_states(state),
+            exact_algorithms=exact_algorithms,
+            plan=plan,
+            plan_time=PLAN_SECONDS if plan_time is None else plan_time,
+            keep_subnormals=keep_subnormals,
+            db=known,
+            records=records,
+        )
+        if node is None:
+            whole = explain_model(model, options)
+            screen.result(model_json(whole), *model_shown(whole))
+        else:
+            found = explain_node(model, node, options)
+            screen.result(explanation_json(found), explanation_text(found))

@@ -1,0 +1,95 @@
+"""A model, and schedules of its kernels that are put on record without measuring them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from rutc.driver.in_model import Planned, Subject
+from rutc.driver.planning import planned
+from rutc.driver.tuning_records import origin_of, task_of
+from rutc.emit.targets import native_target
+from rutc.graph_opt import versions
+from rutc.importer import import_model
+from rutc.tensor_ir.steps import print_schedule
+from rutc.tuner import choose
+from rutc.tuner.choice import Choice
+from rutc.tuner.database import Database
+from rutc.tuner.heuristic import spaces
+from rutc.tuner.search import text_of
+from rutc.tuner.trial import Trial, digest
+from tests.cli.conftest import build
+
+MACHINE = native_target().machine
+
+
+def wide_model(path: Path) -> Path:
+    """Writes a model whose kernels take some microseconds."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((8, 512)).astype(np.float32),
+        "v": rng.standard_normal((512, 256)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
+        helper.make_node("Tanh", ["h"], ["t"], name="curve"),
+        helper.make_node("MatMul", ["t", "v"], ["y"], name="second"),
+    ]
+    onnx.save(build(nodes, weights), path)
+    return path
+
+
+def subject_of(model: Path, node: str) -> Subject:
+    """The kernel that computes a node."""
+    plan, others = planned(versions(import_model(model), MACHINE), MACHINE)
+    launches = Planned(plan, others, MACHINE).launches()
+    return next(s for s, own in launches.items() if any(node in p.origin for p in own))
+
+
+def put_on_record(
+    path: Path, subject: Subject, ns: Sequence[tuple[Choice, float]], note: str = ""
+) -> None:
+    """Puts schedules on record, with the times that they take; the first is the default one."""
+    usual = digest(text_of(choose(subject.kernel, subject.machine, subject.constants)))
+    rows = []
+    for number, (choice, each) in enumerate(ns):
+        beside = {"near": 200.0, "far": 200.0} if number else None
+        row = Trial(
+            task_of(subject),
+            origin_of(MACHINE),
+            print_schedule(choice.schedule),
+            choice.packing,
+            "tiled",
+            median_ns=each,
+            low_ns=each,
+            high_ns=each,
+            reference_ns=0.5,
+            error=note if number else "",
+            summary=json.dumps({"place": [0], "default": usual, "beside": beside}),
+        )
+        rows += [row, replace(row, state="far")]
+    with Database.open(path) as db:
+        db.add(rows, replace=True)
+
+
+def usual_of(t: Trial) -> str:
+    return str(json.loads(t.summary)["default"])
+
+
+def another(subject: Subject) -> Choice:
+    """A schedule that is not the default one."""
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    rng = Random(0)
+    for space in spaces(subject.kernel, subject.machine, subject.constants, fixed=("parallel",)):
+        for _ in range(20):
+            drawn = space.draw(rng)
+            if drawn is not None and drawn[1] != usual:
+                return drawn[1]
+    raise AssertionError("there is no other")
