@@ -13,6 +13,7 @@ from __future__ import annotations
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
@@ -34,8 +35,10 @@ from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.ranges import Range, common_size, without_common
 from rutc.tuner.choice import Choice
 from rutc.verify.session_values import session_values
+from rutc.verify.sizes import narrowed
 
 ROUND = 64
 """Candidates that are tried at once, at most."""
@@ -83,11 +86,15 @@ class Usual:
 
 @record
 class Planned:
-    """A plan, those that run instead where they may, and the machine that they are for."""
+    """A plan, those that run instead where they may, and the machine that they are for.
+
+    `sizes` are what a run that is timed has instead of common ones, by the names of the inputs'.
+    """
 
     plan: Plan
     alternatives: tuple[Alternative, ...]
     machine: Machine
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def pending(self) -> list[Pending]:
         """Returns all launches, in the order in which a builder has them."""
@@ -106,6 +113,34 @@ class Planned:
             for subject in subjects_of(pending.job, machine):
                 found[subject].append(pending)
         return dict(found)
+
+    def timed(self) -> Mapping[Subject, Mapping[str, int]]:
+        """Returns the sizes of each subject's symbols in a run that is timed, by its names.
+
+        Raises:
+            UserError: there are no such sizes.
+        """
+        symbols = dict(self.plan.graph.symbols)
+        sizes = timed_sizes(symbols, self.sizes)
+        found: dict[Subject, dict[str, int]] = {}
+        for s, (p, *_) in self.launches().items():
+            # A chain counts its slices by symbols as well, which are those of no run.
+            named = {name: p.canonical.dims[name] for name, _ in s.kernel.symbols}
+            found[s] = {name: sizes[own] for name, own in named.items() if own in sizes}
+        return found
+
+
+def timed_sizes(symbols: Mapping[str, Range], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns what symbols are in a run with these sizes, or else commonly.
+
+    Raises:
+        UserError: there is no such size, or it is out of its range.
+    """
+    told = narrowed(without_common(symbols), sizes, option="--size")
+    return {
+        name: told[name][0] if told[name][0] == told[name][1] else common_size(limits)
+        for name, limits in symbols.items()
+    }
 
 
 def subjects_of(job: CompileJob, machine: Machine) -> list[Subject]:
@@ -165,7 +200,7 @@ class ModelBench(Served):
             written, planned.plan, planned.machine, alternatives=planned.alternatives
         )
         self.default = self._written(folder / "default.so")
-        super().__init__(partial(_served, self.default, planned.machine), cpu)
+        super().__init__(partial(_served, self.default, planned.machine, planned.sizes), cpu)
         self._usual: dict[Subject, Usual] = {}
         self._run_s = 0.0
         self._rounds = 0
@@ -321,11 +356,13 @@ class ModelBench(Served):
         return found
 
 
-def _served(default: Artifact, machine: Machine) -> Callable[[Artifact | None], Turns]:
+def _served(
+    default: Artifact, machine: Machine, sizes: Mapping[str, int]
+) -> Callable[[Artifact | None], Turns]:
     """What answers how long a library's launches take beside the default one's."""
     clock = Clock(machine)
     usual = Profiled(default.library)
-    given = session_values(usual.session, ())
+    given = session_values(usual.session, (), dims=sizes)
 
     def turns(artifact: Artifact | None) -> Turns:
         if artifact is None:

@@ -122,15 +122,21 @@ def run_in_turns(
 
 
 def in_turns(
-    artifacts: Sequence[Artifact], seconds: float, inputs: Mapping[str, Value] | None = None
+    artifacts: Sequence[Artifact],
+    seconds: float,
+    inputs: Mapping[str, Value] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> list[dict[str, float]]:
     """Returns the median microseconds of each artifact's functions, run in turns on one thread.
 
-    Each runs for so many seconds, about. Inputs that are not given are generated.
+    Each runs for so many seconds, about. Inputs that are not given are generated, of these sizes
+    or common ones.
     """
     with ExitStack() as stack:
         profiled = [stack.enter_context(Profiled(a.library)) for a in artifacts]
-        given = session_values(profiled[0].session, ()) if inputs is None else inputs
+        given = inputs
+        if given is None:
+            given = session_values(profiled[0].session, (), dims=sizes)
         found = run_in_turns(profiled, given, seconds)
     return [_by_function(p.names, us) for p, us in zip(profiled, found, strict=True)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -86,8 +86,11 @@ class PlanBench:
         chooser: Chooser | None,
         cpu: int | None = None,
         keep_subnormals: bool = False,
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         """Compile the plan that others are timed beside; libraries go into a folder.
+
+        Runs have these `sizes`, or common ones.
 
         Raises:
             UserError: it does not compile, or does not run.
@@ -99,7 +102,7 @@ class PlanBench:
         self._lowered = Lowered()
         self.launches = self.launches_of(found)
         self.artifact = self._written(found)
-        self._served = Served(partial(_answering, self.artifact.library), cpu)
+        self._served = Served(partial(_answering, self.artifact.library, sizes), cpu)
         runs = self._ask(self.artifact)
         own = _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0])
         self.us = {x: float(np.median(t)) for x, t in own.items()}
@@ -180,10 +183,10 @@ def _removed(artifact: Artifact) -> None:
         path.unlink(missing_ok=True)
 
 
-def _answering(library: Path) -> Callable[[Path], Runs]:
+def _answering(library: Path, sizes: Mapping[str, int] | None) -> Callable[[Path], Runs]:
     """What answers how long the steps of a library take, in turns with those of this one."""
     usual = Profiled(library)
-    given = session_values(usual.session, ())
+    given = session_values(usual.session, (), dims=sizes)
 
     def runs(other: Path) -> Runs:
         with Profiled(other) as instead:

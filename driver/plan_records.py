@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rutc.base.record import record
@@ -51,29 +52,49 @@ def plan_task(graph: Graph, machine: Machine, options: Options) -> trial.Task:
 
 
 def row_of_change(
-    task: trial.Task, origin: trial.Origin, c: PlanChange, ratio: Ratio | None, base: Assignment
+    task: trial.Task,
+    origin: trial.Origin,
+    c: PlanChange,
+    ratio: Ratio | None,
+    base: Assignment,
+    sizes: Mapping[str, int] | None = None,
 ) -> trial.Trial:
-    """Returns the row of a change that was tried of a plan; without a ratio it did not run."""
-    return _row(task, origin, f"{c}\nof {digest(str(base))}", CHANGE, ratio, base)
+    """Returns the row of a change that was tried of a plan; without a ratio it did not run.
+
+    `sizes` are those of its run, where they are symbolic.
+    """
+    return _row(task, origin, f"{c}\nof {digest(str(base))}", CHANGE, ratio, base, sizes)
 
 
 def known_changes(
-    task: trial.Task, origin: trial.Origin, base: Assignment, database: Database
+    task: trial.Task,
+    origin: trial.Origin,
+    base: Assignment,
+    database: Database,
+    sizes: Mapping[str, int] | None = None,
 ) -> frozenset[str]:
-    """Returns what was tried already of a plan on this machine."""
+    """Returns what was tried already of a plan on this machine, at these sizes."""
     like, end = trial.like(origin), f"\nof {digest(str(base))}"
     return frozenset(
         t.schedule.removesuffix(end)
         for t in database.trials(task)
-        if t.template == CHANGE and t.schedule.endswith(end) and like(t.origin) == 0
+        if t.template == CHANGE
+        and t.schedule.endswith(end)
+        and like(t.origin) == 0
+        and (t.status != "measured" or json.loads(t.summary).get("sizes", {}) == (sizes or {}))
     )
 
 
 def row_of_plan(
-    task: trial.Task, origin: trial.Origin, found: Assignment, ratio: Ratio, usual: Assignment
+    task: trial.Task,
+    origin: trial.Origin,
+    found: Assignment,
+    ratio: Ratio,
+    usual: Assignment,
+    sizes: Mapping[str, int] | None = None,
 ) -> trial.Trial:
-    """Returns the row of a plan whose run takes so much of that of the usual one."""
-    return _row(task, origin, str(found), PLAN, ratio, usual)
+    """Returns the row of a plan whose run, of these sizes, takes so much of the usual one's."""
+    return _row(task, origin, str(found), PLAN, ratio, usual, sizes)
 
 
 def _row(
@@ -83,6 +104,7 @@ def _row(
     kind: str,
     ratio: Ratio | None,
     usual: Assignment,
+    sizes: Mapping[str, int] | None,
 ) -> trial.Trial:
     if ratio is None:
         failed = "it does not run"
@@ -93,6 +115,7 @@ def _row(
         "ratio": [ratio.median, ratio.low, ratio.high],
         "us": ratio.us,
         "usual": digest(str(usual)),
+        **({"sizes": dict(sizes)} if sizes else {}),
     }
     ns = 1e3 * ratio.us
     return trial.Trial(
@@ -155,8 +178,6 @@ class RecordedPlans:
 
     def look_up(self, graph: Graph, usual: Assignment) -> PlanOnRecord:
         """Returns the assignment that is the fastest of those known, or why there is none."""
-        if graph.symbols:
-            return PlanOnRecord()
         task = plan_task(graph, self._machine, self._options)
         known = [
             t

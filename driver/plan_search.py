@@ -13,7 +13,7 @@ Before, other algorithms of sums are tried in the same way: they change the grap
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, log
@@ -76,7 +76,7 @@ class PlanProgress:
 
 
 class PlanSearch:
-    """The search for a plan of a model of fixed sizes."""
+    """The search for a plan of a model."""
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class PlanSearch:
         cpu: int | None = None,
         seed: int = 0,
         keep_subnormals: bool = False,
+        sizes: Mapping[str, int] | None = None,
         known: Callable[[Assignment], frozenset[str]] = lambda base: frozenset(),
         tried: Callable[[PlanChange, Ratio | None, Assignment], None] = lambda *told: None,
     ) -> None:
@@ -101,7 +102,8 @@ class PlanSearch:
         `change` is what assigns the types of values after other algorithms are chosen, `chooser`
         what gives kernels schedules. What is `tried` is told, with the assignment that it changes,
         and None if it did not run; what is `known` of an assignment is not tried again. The sums
-        that are `spread` keep their algorithms, and so do all where a `first` plan is given.
+        that are `spread` keep their algorithms, and so do all where a `first` plan is given. Runs
+        have these `sizes`, or common ones.
         """
         self._graph, self._machine, self._folder = graph, machine, folder
         self._exact, self._spread, self._change = exact, frozenset(spread), change
@@ -112,6 +114,7 @@ class PlanSearch:
             chooser=chooser,
             cpu=cpu,
             keep_subnormals=keep_subnormals,
+            sizes=sizes,
         )
         self._known, self._tell = known, tried
         self._rng = Random(seed)

@@ -19,25 +19,27 @@ from time import perf_counter
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.cluster import Cluster, ClusterBench
-from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject
+from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject, timed_sizes
 from rutc.driver.in_precision import rounded
 from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.options import Options
 from rutc.driver.plan_search import PlanProgress
-from rutc.driver.planning import planned
+from rutc.driver.planning import imported, machine_for, planned
 from rutc.driver.tune_plan import PlanFound, tune_plan
 from rutc.driver.tuning import Limits, Progressing, Tried, Tuning
 from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of
-from rutc.emit.targets import target_named
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.graph_opt import versions
-from rutc.importer import import_model
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.graph import bound_symbols
+from rutc.tensor_ir.ranges import Range
 from rutc.tuner.choice import Choice
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
+from rutc.verify.sizes import sizes_text
 
 PLANS = 0.5
 """The share of a search that is for plans."""
@@ -79,6 +81,10 @@ class TuningReport:
     tuned_us: float | None
     plan: PlanFound | None = None
     """What became of the plan, if it was searched."""
+    sizes: str = ""
+    """Those of the runs that were timed, where they are symbolic: `batch=1`."""
+    no_plans: str = ""
+    """Why plans were not searched though they were to be."""
 
 
 def tune_model(
@@ -93,6 +99,7 @@ def tune_model(
     given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
     plans: bool = True,
     cluster: Cluster | None = None,
+    sizes: Mapping[str, int] | None = None,
     on_plan: Callable[[PlanProgress], None] = lambda outcome: None,
     on_batch: Callable[[Progressing, Tuning], None] = lambda subject, tuning: None,
     on_progress: Progress | None = None,
@@ -101,6 +108,8 @@ def tune_model(
 
     `names` are parts of the names of kernels to search; the plan then stays as it is, as it does
     without `plans`.
+
+    Where sizes are symbolic, runs have these `sizes`, by the model's own names, or common ones.
 
     With a `cluster` its workers try schedules, and the plan stays as it is: its client has threads,
     beside which no process is copied.
@@ -112,7 +121,7 @@ def tune_model(
         UserError: the model or an option is at fault, or the machine cannot run such code.
     """
     options = options or Options()
-    machine = target_named(options.target).machine
+    machine = machine_for(options)
     missing = sorted(machine.features - host_features())
     if missing:
         raise UserError(
@@ -122,7 +131,8 @@ def tune_model(
     began = perf_counter()
     tell = on_progress or nobody
     tell("plan", 0, 1)
-    graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
+    graph = imported(model, options)
+    at = sizes_text(timed_sizes(input_symbols(graph), sizes or {}))
     graph = rounded(graph, machine, options, tell).graph
     found = versions(
         graph,
@@ -134,7 +144,7 @@ def tune_model(
     plan, alternatives = planned(found, machine, options.precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.
-    if plans and cluster is None and not alternatives and not graph.symbols and not names:
+    if plans and cluster is None and not alternatives and not names:
         most = limits.share(PLANS)
         better = tune_plan(
             graph,
@@ -146,16 +156,17 @@ def tune_model(
             most.trials,
             cpu=cpu,
             seed=seed,
+            sizes=sizes,
             on_round=on_plan,
         )
         if better.interrupted:
             spent, place = perf_counter() - began, str(database.location)
             tried = better.tried, better.failed
-            return TuningReport((), *tried, (), spent, place, True, None, None, better)
+            return TuningReport((), *tried, (), spent, place, True, None, None, better, at)
         plan = better.plan
         limits = limits.after(perf_counter() - began, better.tried)
-    own = Planned(plan, alternatives, machine)
-    launches = own.launches()
+    own = Planned(plan, alternatives, machine, sizes or {})
+    launches, timed = own.launches(), own.timed()
     named = {s: name_of(first) for s, (first, *_) in launches.items()}
     chosen = {
         s: name for s, name in named.items() if not names or any(part in name for part in names)
@@ -168,7 +179,9 @@ def tune_model(
     errors: Counter[str] = Counter()
 
     def keep(t: Tried) -> None:
-        database.add(rows_of(t, origin), replace=t.final)
+        own_sizes = timed[t.subject]
+        # Of one schedule there is one time: that of the sizes that were asked for last.
+        database.add(rows_of(t, origin, own_sizes), replace=t.final or bool(own_sizes))
         if t.final:
             return
         kept[t.outcome.status] += 1
@@ -186,10 +199,10 @@ def tune_model(
             tuning = Tuning(
                 chosen,
                 bench,
-                CostModel,
+                lambda subject: CostModel(subject.machine, timed[subject]),
                 keep,
                 seed,
-                lambda subject: known_of(subject, origin, database),
+                lambda subject: known_of(subject, origin, database, timed[subject]),
                 given,
             )
             try:
@@ -219,7 +232,15 @@ def tune_model(
         None if compared is None else compared.run_us[0],
         None if compared is None else compared.run_us[1],
         better,
+        at,
+        "by sizes, a model has several plans" if plans and alternatives else "",
     )
+
+
+def input_symbols(graph: Graph) -> dict[str, Range]:
+    """Returns the sizes that the inputs' shapes leave open."""
+    bound = bound_symbols(graph.nodes)
+    return {name: limits for name, limits in graph.symbols if name not in bound}
 
 
 def name_of(launch: Pending) -> str:
@@ -258,7 +279,7 @@ def _in_model(
         chooser=chooser,
     )
     artifacts = [default, found]
-    us = in_turns(artifacts, IN_MODEL_S)
+    us = in_turns(artifacts, IN_MODEL_S, sizes=own.sizes)
     names = {s: [p.name for p in launches[s]] for s in faster}
     before, after = (
         {s: a.us_of(names[s], each) for s in faster} for a, each in zip(artifacts, us, strict=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rutc.base.record import record
+from rutc.driver.in_model import timed_sizes
 from rutc.driver.on_record import records_in
 from rutc.driver.options import Options
 from rutc.driver.plan_bench import PlanChange, Ratio
@@ -52,11 +53,12 @@ def tune_plan(
     *,
     cpu: int | None = None,
     seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
     on_round: Callable[[PlanProgress], None] = lambda outcome: None,
 ) -> PlanFound:
-    """Search from the usual plan of an imported graph of fixed sizes on, or from that on record.
+    """Search from the usual plan of an imported graph on, or from that on record.
 
-    Kernels have the schedules that are on record.
+    Kernels have the schedules that are on record; runs have these sizes, or common ones.
 
     Raises:
         UserError: the model does not run.
@@ -71,8 +73,11 @@ def tune_plan(
     known = records.plans.look_up(graph, assignment).assignment
     first = None if known is None else realised(graph, known, machine, exact=exact)
 
+    timed = timed_sizes(dict(graph.symbols), sizes or {})
+
     def keep(c: PlanChange, ratio: Ratio | None, base: Assignment) -> None:
-        database.add([row_of_change(task, origin, c, ratio, base)])
+        rows = [row_of_change(task, origin, c, ratio, base, timed)]
+        database.add(rows, replace=bool(timed))
 
     with tempfile.TemporaryDirectory() as folder:
         search = PlanSearch(
@@ -88,7 +93,8 @@ def tune_plan(
             cpu=cpu,
             seed=seed,
             keep_subnormals=options.keep_subnormals,
-            known=lambda base: known_changes(task, origin, base, database),
+            sizes=sizes,
+            known=lambda base: known_changes(task, origin, base, database, timed),
             tried=keep,
         )
         out, interrupted = search.outcome, False
@@ -99,7 +105,8 @@ def tune_plan(
             interrupted = True
     best, run = out.best, out.run
     if run is not None and run.high < 1:
-        database.add([row_of_plan(task, origin, best.assignment, run, assignment)])
+        rows = [row_of_plan(task, origin, best.assignment, run, assignment, timed)]
+        database.add(rows, replace=bool(timed))
     elif out.steps or first is None:
         best = first or start
     return PlanFound(best.plan, out.tried, out.failed, tuple(out.steps), run, interrupted)

@@ -24,9 +24,7 @@ from rutc.driver.trials import Outcome
 from rutc.emit.interrupts import ending
 from rutc.errors import InternalError
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable
-from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.search import Candidate, Judge, Place, Search
@@ -177,7 +175,7 @@ class Tuning:
         self,
         names: Mapping[Subject, str],
         bench: Bench,
-        judge: Callable[[Machine], Judge],
+        judge: Callable[[Subject], Judge],
         keep: Callable[[Tried], None],
         seed: int = 0,
         known: Callable[[Subject], Sequence[Known]] = lambda subject: (),
@@ -185,8 +183,7 @@ class Tuning:
     ) -> None:
         """`keep` is given each trial; `known` has what was tried before, `given` what comes first.
 
-        Nothing is searched of subjects without a space, whose loops have no fixed lengths, or that
-        a run does not have.
+        Nothing is searched of subjects without a space, or that a run does not have.
 
         Raises:
             UserError: the model does not run.
@@ -199,11 +196,9 @@ class Tuning:
         for subject, name in names.items():
             if subject not in usual or usual[subject].timing.ns < FEWEST_NS:
                 continue
-            if analyse(subject.kernel, subject.constants).symbolic:
-                continue
             own = spaces(subject.kernel, subject.machine, subject.constants, fixed=(SHARED,))
             rng = Random(f"{seed} {subject.text}")
-            search = Search(subject.kernel, own, judge(subject.machine), scheduled, rng)
+            search = Search(subject.kernel, own, judge(subject), scheduled, rng)
             if search.default is None:
                 continue
             timing, calls = usual[subject].timing, usual[subject].calls

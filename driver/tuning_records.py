@@ -47,8 +47,13 @@ def task_of(subject: Subject) -> trial.Task:
     return trial.Task(str(subject.kernel), tuple(sorted(subject.constants)), subject.machine.name)
 
 
-def rows_of(tried: Tried, origin: trial.Origin) -> list[trial.Trial]:
-    """Returns the rows of a trial, one for each state that it was tried in."""
+def rows_of(
+    tried: Tried, origin: trial.Origin, sizes: Mapping[str, int] | None = None
+) -> list[trial.Trial]:
+    """Returns the rows of a trial, one for each state that it was tried in.
+
+    `sizes` are those of the kernel's symbols in the run, by its names.
+    """
     c, outcome, beside, place = tried.candidate, tried.outcome, tried.beside, tried.place
     said = {
         "place": None if place is None else [place.space, *place.numbers],
@@ -58,6 +63,7 @@ def rows_of(tried: Tried, origin: trial.Origin) -> list[trial.Trial]:
             [r.times, r.entries, dict(r.work), dict(r.functions), r.chain, r.moved, r.evicted]
             for r in c.judged.regions
         ],
+        **({"sizes": dict(sizes)} if sizes else {}),
     }
     text = json.dumps(said, separators=(",", ":"))
     times: dict[trial.State, Timing | None] = {**outcome.times} or {"model": None}
@@ -81,10 +87,19 @@ def rows_of(tried: Tried, origin: trial.Origin) -> list[trial.Trial]:
     ]
 
 
-def known_of(subject: Subject, origin: trial.Origin, database: Database) -> list[Known]:
-    """Returns what is known of a subject's schedules on this machine."""
+def known_of(
+    subject: Subject,
+    origin: trial.Origin,
+    database: Database,
+    sizes: Mapping[str, int] | None = None,
+) -> list[Known]:
+    """Returns what is known of a subject's schedules on this machine, at these sizes."""
     likeness = trial.like(origin)
-    own = [t for t in database.trials(task_of(subject)) if likeness(t.origin) == 0]
+    own = [
+        t
+        for t in database.trials(task_of(subject))
+        if likeness(t.origin) == 0 and _said(t).get("sizes", {}) == (sizes or {})
+    ]
     return [Known(r.place, r.text, r.ratio) for r in recorded(own) if r.place is not None]
 
 

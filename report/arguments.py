@@ -124,7 +124,7 @@ def check_tolerance(tolerance: float | None, precision: str) -> None:
         raise UserError(f"a tolerance of {tolerance} is none: give a number from 0 on")
 
 
-def parse_sizes(items: Sequence[str] | None) -> dict[str, int]:
+def parse_sizes(items: Sequence[str] | None, option: str = "--dim") -> dict[str, int]:
     """Returns `["batch=2", "seq=0"]` as `{"batch": 2, "seq": 0}`: the sizes of a run.
 
     Raises:
@@ -135,10 +135,10 @@ def parse_sizes(items: Sequence[str] | None) -> dict[str, int]:
         name, _, text = item.partition("=")
         if not name or not _is_size(text):
             raise UserError(
-                f"--dim {item}: a run has one size: write NAME=N with a whole number, batch=1"
+                f"{option} {item}: a run has one size: write NAME=N with a whole number, batch=1"
             )
         if name in sizes:
-            raise UserError(f"--dim {item}: {name!r} is given twice")
+            raise UserError(f"{option} {item}: {name!r} is given twice")
         sizes[name] = int(text)
     return sizes
 

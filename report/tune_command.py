@@ -91,6 +91,15 @@ def tune(
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="NAME=N",
+            help="A size that the model leaves open, in the runs that are timed; default: that "
+            "which it is planned for; repeatable.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
     cpu: Annotated[
         int | None, typer.Option(min=0, help="The CPU that kernels run on; default: any.")
@@ -107,7 +116,10 @@ def tune(
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
         sizes = dim, shape, value
-        how = {"names": kernel or (), "cpu": cpu, "seed": seed, "plans": plans}
+        from rutc.report.arguments import parse_sizes
+
+        how: dict[str, Any] = {"names": kernel or (), "cpu": cpu, "seed": seed, "plans": plans}
+        how["sizes"] = parse_sizes(size, "--size")
         what = target, precision, calibrate, calibrate_by
         found = _searched(screen, model, seconds, trials, db, what, sizes, how, cluster)
         screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
@@ -255,6 +267,8 @@ def tuning_json(found: TuningReport) -> Json:
         "seconds": round(found.seconds, 1),
         "database": found.database,
         "interrupted": found.interrupted,
+        "sizes": found.sizes,
+        "no_plans": found.no_plans,
         "default_us": found.default_us,
         "tuned_us": found.tuned_us,
         "plan": None if found.plan is None else plan_json(found.plan),
@@ -321,18 +335,23 @@ def plan_line(found: PlanFound) -> str:
     """Returns what is said of a plan."""
     if found.run is None:
         return f"{found.tried} other decisions of the plan were tried, none was faster for sure"
-    percent = 100 * (1 - found.run.median)
-    verdict = "rutc compile takes it" if found.taken else "not for sure, so it is not taken"
-    return (
-        f"a plan with {len(found.steps)} other decisions, of {found.tried} tried, takes "
-        f"{percent:.1f} % less time for a run: {verdict}"
-    )
+    what = f"a plan with {len(found.steps)} other decisions, of {found.tried} tried,"
+    run = found.run
+    if not found.taken:
+        return f"{what} is not faster for sure ({run.low:.3f} to {run.high:.3f} of the usual time)"
+    fast = f"{1 / run.median:.2f} times as fast ({1 / run.high:.2f} to {1 / run.low:.2f})"
+    return f"{what} is {fast}: rutc compile takes it"
 
 
 def tuning_lines(found: TuningReport) -> list[str]:
     """Returns what is said below the table."""
-    failed = f", {found.failed} of them failed ({found.errors[0]})" if found.failed else ""
-    lines = [] if found.plan is None else [plan_line(found.plan)]
+    failed = f", {found.failed} of them failed" if found.failed else ""
+    failed += f" ({found.errors[0]})" if found.errors else ""
+    lines = [f"timed at {found.sizes}"] if found.sizes else []
+    if found.plan is not None:
+        lines.append(plan_line(found.plan))
+    if found.no_plans:
+        lines.append(f"plans were not searched: {found.no_plans}")
     lines += [f"{found.trials} trials in {found.seconds:.0f} s{failed}; kept in {found.database}"]
     if found.default_us is not None and found.tuned_us is not None:
         used = sum(t.believed for t in found.tuned)

@@ -187,10 +187,13 @@ def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
     return [f"at {sizes_text(sizes)}"] if sizes else []
 
 
-def narrowed(symbols: Ranges, dims: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+def narrowed(
+    symbols: Ranges, dims: Mapping[str, int], option: str = "--dim"
+) -> dict[str, tuple[int, int]]:
     """Returns the ranges of symbols, those of `dims` with one size.
 
     A size that is a multiple goes by its own name: `height=112` where the symbol is `height/16`.
+    An error names the `option` that told them.
 
     Raises:
         UserError: there is no such symbol, or the size is out of its range.
@@ -207,7 +210,7 @@ def narrowed(symbols: Ranges, dims: Mapping[str, int]) -> dict[str, tuple[int, i
                 for (n, k), (a, b) in zip(told, symbols.values(), strict=True)
             )
             raise UserError(
-                f"--dim {name}={size}: the compiled model has no such size; it runs at "
+                f"{option} {name}={size}: the compiled model has no such size; it runs at "
                 + (listed or "one size only")
             )
         found[symbol] = size // step, size // step
