@@ -122,7 +122,7 @@ def short_and_long(
     return (*(v for v in loops if v not in found), short, along)
 
 
-def blocks_of_stores(kernel: Kernel, shape: Shape) -> dict[str, int]:
+def blocks_of_stores(kernel: Kernel, shape: Shape, machine: Machine) -> dict[str, int]:
     """The loops along which a store's memory has short blocks, innermost: their iterations."""
     found: dict[str, int] = {}
     for s in walk_stmts(kernel.body):
@@ -130,8 +130,10 @@ def blocks_of_stores(kernel: Kernel, shape: Shape) -> dict[str, int]:
             continue
         last = kernel.buffer(s.target.buffer).layout.axes[-1]
         size = last.extent
+        if last.whole or not isinstance(size, int) or size not in _short_sizes(machine):
+            continue
         for d, c in s.target.coords:
-            if d != last.dim or last.whole or not isinstance(c, Index) or not isinstance(size, int):
+            if d != last.dim or not isinstance(c, Index):
                 continue
             own = [x.var for x in shape.shared if c.coefficient(x.var) == 1]
             found |= {v: size for v in own if (c - Index.of(v)) % size == ZERO}
