@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from random import Random
+from types import MappingProxyType
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
@@ -105,13 +106,21 @@ def inputs_of(graph: Graph, seed: int) -> dict[str, np.ndarray]:
     return found
 
 
-def of_text(text: str, free: frozenset[str], rng: Random) -> Subject:
-    """The kernel of a graph's nests, or of its scatter, everything in the order of its axes."""
+def of_text(
+    text: str,
+    free: frozenset[str],
+    rng: Random,
+    blocks: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+) -> Subject:
+    """The kernel of a graph's nests, or of its scatter, everything in the order of its axes.
+
+    Values in `blocks` lie in such blocks of their dims.
+    """
     graph = parse(text)
     verify(graph)
     extents = {d: e.value for d, e in graph.dims}
-    layouts = {n.out.name: dense(n.axes, extents) for n in graph.inputs}
-    layouts |= {o.value: dense(o.axes, extents) for o in graph.outputs}
+    order = {n.out.name: n.axes for n in graph.inputs} | {o.value: o.axes for o in graph.outputs}
+    layouts = {v: dense(axes, extents, blocks=blocks.get(v)) for v, axes in order.items()}
     last = graph.nodes[-1]
     if isinstance(last, Scatter):
         kernel = lower_scatter(last, graph.values, layouts, extents)
@@ -228,21 +237,59 @@ output "y" [m, n] = %y
 """
 
 
+def computed_products(rng: Random) -> str:
+    """Products of two computed factors in bf16, of which one lies in blocks."""
+    b, m, n, k = (
+        rng.choice([1, 3]),
+        rng.choice([4, 8, 17]),
+        rng.choice([16, 32]),
+        2 * rng.randint(8, 16),
+    )
+    axes = rng.choice(["b, m, n", "b, n, m", "m, n, b"])
+    return f"""
+graph "computed products"
+dims b = {b}, m = {m}, n = {n}, k = {k}
+%x : bf16{{b,k,m}} = input "x" [{rng.choice(["b, m, k", "m, b, k"])}]
+%w : bf16{{b,k,n}} = input "w" [b, n, k]
+%s : f32{{b,m,n}} = sum{{k}} f32(%x[b, k, m]) * f32(%w[b, k, n])
+%r : f32{{b,m,n}} = max(%s[b, m, n], 0.0)
+output "r" [{axes}] = %r
+"""
+
+
+def in_blocks(rng: Random) -> str:
+    """A copy into blocks of pairs."""
+    b, n, k = rng.choice([1, 3]), rng.choice([16, 32, 64]), 2 * rng.randint(2, 12)
+    source = rng.sample("bnk", 3)
+    return f"""
+graph "in blocks"
+dims b = {b}, n = {n}, k = {k}
+%x : f32{{b,k,n}} = input "x" [{", ".join(source)}]
+%r : bf16{{b,k,n}} = bf16(%x[b, k, n] + 1.0)
+output "r" [b, n, k] = %r
+"""
+
+
 TEXTS: dict[str, tuple[Callable[[Random], str], Sequence[str]]] = {
     "windows": (convolution, ("w",)),
     "matrix": (products, ("w",)),
+    "computed": (computed_products, ()),
+    "blocks": (in_blocks, ()),
     "moved": (moved, ()),
     "chosen": (chosen, ()),
     "scatter": (put, ()),
 }
 """What makes kernels of a kind, and which buffers of theirs may be laid out."""
+BLOCKS = {"computed": {"w": {"n": 16, "k": 2}}, "blocks": {"r": {"n": 16, "k": 2}}}
+"""Buffers of a kind that lie in blocks."""
 
 
 def written(kind: str, rng: Random) -> Subject:
     """A random kernel of a kind."""
     make, free = TEXTS[kind]
     text = make(rng)
-    return of_text(text, frozenset(v for v in free if f"%{v} :" in text), rng)
+    own = frozenset(v for v in free if f"%{v} :" in text)
+    return of_text(text, own, rng, BLOCKS.get(kind, {}))
 
 
 def grouped(count: int, number: int) -> list[Subject]:

@@ -215,6 +215,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     own = [x.var for x in shape.shared]
     orders = permutations(own) if len(own) <= MOST_PERMUTED else [tuple(own)]
     lengths = (n for v in inners for n in _lengths(shape.extents[v], operands.bytes, machine))
+    prefetched = tuple(t.buffer for t in operands.rights if t.packed)
     return {
         "row": tuple(rows),
         "column": tuple(columns),
@@ -226,7 +227,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
         "beside": (None, *_pairs(shape, operands, own)),
         "order": tuple(orders),
         "results": (Kind.SERIAL, Kind.UNROLL, Kind.VECTOR),
-        "prefetch": ((), tuple(t.buffer for t in operands.rights if t.packed)),
+        "prefetch": tuple(dict.fromkeys([(), prefetched])),
         "parallel": shared_counts(len(own), machine),
     }
 
