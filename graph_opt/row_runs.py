@@ -19,6 +19,8 @@ from rutc.tensor_ir.products import terms_of
 
 ROWS = 16
 """Rows of a register."""
+COLUMNS = 16
+"""Sums in a row of a register."""
 
 
 @record

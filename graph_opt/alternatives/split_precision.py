@@ -30,7 +30,7 @@ from rutc.graph_opt.editor import ROOT, Editor
 from rutc.graph_opt.exprs import at_point, index_coords, point
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
-from rutc.graph_opt.row_runs import Rows, rows_in_use
+from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
 from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
 from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import (
@@ -71,8 +71,6 @@ LARGEST = 3.3e38
 SMALLEST = 2.0**-102
 """Factors that are not smaller have parts that are no subnormal numbers."""
 
-COLUMNS = 16
-"""Sums in a row of a register."""
 SHORTEST, LONGEST = 16, 32
 """Products of a row and a column that one instruction does."""
 
@@ -146,8 +144,8 @@ class MultiplyParts:
     are taken.
 
     Of fewer `parts` than three, products of the first ones are left, and results have as many bits
-    less. Constants do not grow then: all sums are taken that save `least` of their time by it,
-    whatever tells their sizes.
+    less. Constants do not grow then, and factors may both be computed: all sums are taken that save
+    `least` of their time by it, whatever tells their sizes.
     """
 
     share: float = 0.1

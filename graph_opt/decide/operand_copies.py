@@ -16,12 +16,10 @@ from rutc.graph_opt.decide.halo import masked_at_edges, needed_halo
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.nest_cost import NestCost, ReadUse
+from rutc.graph_opt.row_runs import COLUMNS
 from rutc.tensor_ir.expr import Lit, Read
 from rutc.tensor_ir.graph import Nest, Node, Scan, bodies
-from rutc.tensor_ir.machine import Machine
-
-COLUMNS, PAIR = 16, 2
-"""Sums in a row of a register for matrices, and products of bf16 that it adds at a time."""
+from rutc.tensor_ir.machine import PAIR, Machine
 
 Halo = dict[str, tuple[int, int]]
 
@@ -39,10 +37,10 @@ class OperandCopies:
     copies: list[Copy] = field(default_factory=list)
     halo: dict[str, Halo] = field(default_factory=dict)
     """Of values and copies: what lies before and after each dim,"""
-    arranged: dict[str, Arrangement] = field(default_factory=dict)
-    """How copies lie that registers for matrices take blocks of."""
     fill: dict[str, Lit] = field(default_factory=dict)
     """and what that is."""
+    arranged: dict[str, Arrangement] = field(default_factory=dict)
+    """How copies lie that registers for matrices take blocks of."""
 
     def __post_init__(self) -> None:
         self._taken = set(self.prepared.graph.values)
@@ -177,7 +175,10 @@ class OperandCopies:
 
 
 def in_columns(n: Nest, r: Read, column: str, extents: Mapping[str, int]) -> Arrangement:
-    """How registers for matrices take a factor: 16 columns of pairs of products lie together."""
+    """How registers for matrices take a factor: columns of pairs of products lie together.
+
+    The pairs are along the longest dim that is summed.
+    """
     dims = packed_dims(n, r) or ()
     bound = sorted((d for d in dims if d in n.bound), key=lambda d: extents[d])
     front = (d for d in dims if d not in bound and d != column)

@@ -257,7 +257,7 @@ def _operands(kernel: Kernel, shape: Shape, machine: Machine) -> Operands | None
         return None
     if not all(machine.has_matrices(x.dtype) for pair in terms for x in pair):
         return None
-    packed = shape.constants
+    packed = frozenset(t.buffer for t in r.reads if t.packed)
     rights = [t for t in r.reads if t.buffer in packed]
     if not packed and len(terms) == 1:
         rights = [t for x in terms[0] for t in _in_columns(kernel, x, r.reads)]
