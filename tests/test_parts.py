@@ -310,6 +310,29 @@ def test_products_of_computed_factors(
         assert_close(got, wanted, level=Level.REDUCED)
 
 
+@needs(V3)
+@pytest.mark.parametrize(("heads", "words", "packed"), [("n", 64, 2), (3, "n", 0)])
+def test_products_of_computed_factors_of_any_number(
+    tmp_path: Path, heads: int | str, words: int | str, packed: int
+) -> None:
+    """Columns lie in blocks of a known number of words; a run tells the number of heads."""
+    n = Net()
+    q, k, v = (n.input(heads, words, 32) for _ in range(3))
+    scores = n("MatMul", q, n("Transpose", k, perm=[0, 2, 1]))
+    path = n.save(tmp_path / "net.onnx", n("MatMul", n("Softmax", scores), v))
+    graph = optimize(import_model(path), pipeline=(*EXACT, FIRST))
+    plan = decide(graph, TILES_V3)
+    assert sum(v.endswith(".columns") for v in plan.layouts) == packed
+    library = build(plan, TILES_V3, tmp_path)
+    rng = np.random.default_rng(0)
+    for number in (1, 2, 7, 33):
+        shape = tuple(number if e == "n" else int(e) for e in (heads, words, 32))
+        inputs = {x: rng.standard_normal(shape).astype(np.float32) for x in (q, k, v)}
+        (wanted,) = interpret(graph, inputs).values()
+        (got,) = run(library, inputs, 2).values()
+        assert_close(got, wanted, level=Level.REDUCED)
+
+
 @pytest.mark.parametrize("odd", [np.inf, np.nan, 3.4e38, 2.0**-133, -0.0])
 def test_rounded_factors_of_any_size(tmp_path: Path, odd: float) -> None:
     """What is too large for bf16 becomes an infinity, as a cast makes it."""

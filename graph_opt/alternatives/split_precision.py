@@ -370,6 +370,10 @@ def _computed(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
             return None
         if editor.constant(r.value) is not None:
             return None
+    # Blocks are of dims of known sizes: either factor may be the one that lies in them.
+    shared = _loops(a) & _loops(b) & {*n.out.dims}
+    if editor.size({*n.dims} - shared) is None:
+        return None
     sizes = [editor.typical(editor.values[r.value].dims) for r in (a, b)]
     return (b, a, None) if sizes[0] < sizes[1] else (a, b, None)
 

@@ -125,6 +125,8 @@ class OperandCopies:
         found = [u.read for u in cost.uses if vector in u.moves]
         if len(found) != 1 or packed_dims(n, found[0]) is None:
             return None
+        if not self.prepared.varying.isdisjoint((vector, *n.bound)):
+            return None
         return found[0] if self._may_copy(found[0].value) else None
 
     def _may_copy(self, value: str) -> bool:
