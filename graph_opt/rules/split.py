@@ -240,6 +240,13 @@ def _needed_splits(at: Index, factor: int, editor: Editor) -> list[tuple[str, in
 
     None if splitting dims cannot achieve that.
     """
+    alone = at.as_var
+    if alone is not None and editor.extents[alone].is_const:
+        # A chain of elementwise nests asks this of every one: what follows tells the same.
+        length = editor.extents[alone].const
+        if length <= factor:
+            return []
+        return None if length % factor else [(alone, factor)]
     by = Index.of(factor)
     needed: dict[tuple[str, int], None] = {}
     for part in (floordiv(at, by, editor.ranges), mod(at, by, editor.ranges)):
