@@ -99,6 +99,9 @@ MULTIPLE: Final = 8.0
 IN_ORDER: Final = 2.0
 """Factor over the error of a sum in order: each order passes partial sums of its own."""
 
+CHOSEN: Final = 0.25
+"""Share of a slice's largest magnitude that noise moves where roundings choose among values."""
+
 SLICE_ULPS: Final = 16.0
 """What a result may be off in a slice, in units of u of the slice's largest magnitude, however
 exact the other runtime is: a few roundings, and functions by approximations of some ulp."""

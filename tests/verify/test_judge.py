@@ -109,6 +109,24 @@ def test_noise_explains_what_is_ill_conditioned() -> None:
     assert found.judged == "float64 by noise"
 
 
+def test_boxes_of_nearly_equal_scores_come_in_any_order() -> None:
+    truth = np.tile([100.0, 70.0, 10.0, 5.0], 16).reshape(64, 1) + np.zeros((1, 4))
+
+    def exchanged(i: int, j: int) -> Array:
+        made = truth.copy()
+        made[[i, j]] = truth[[j, i]]
+        return made.astype(np.float32)
+
+    theirs = truth.astype(np.float32)
+    seldom, often = [truth + 20] * 8, [exchanged(0, 1)] * 8
+    assert not _judge(exchanged(0, 2), theirs, truth, seldom).passed
+    assert _judge(exchanged(0, 2), theirs, truth, often).passed
+    assert not _judge(exchanged(32, 34), theirs, truth, often).passed
+    beyond = exchanged(0, 2)
+    beyond[2] = 111
+    assert not _judge(beyond, theirs, truth, often).passed
+
+
 def test_where_both_differ_from_float64_alike_the_two_are_compared() -> None:
     truth = _boxes()
     ours = (truth * 1.01).astype(np.float32)
