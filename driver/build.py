@@ -117,7 +117,6 @@ class Builder:
             weight_bytes=weights.bytes,
             features=tuple(sorted(machine.features)),
             keep_subnormals=self.keep_subnormals,
-            thread_bytes=max((m.thread_bytes for m in made), default=0),
             strings=self.plan.strings,
             kernels=tuple(chain.from_iterable(map(self._calls, own, cycles))),
         )

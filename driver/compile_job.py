@@ -124,7 +124,7 @@ class Made:
     arguments: tuple[Argument, ...]
     symbols: tuple[str, ...]
     tasks: Size
-    thread_bytes: int
+    thread_bytes: Size
     schedule: str
     ways: tuple[Way, ...]
     matrices: bool
@@ -145,7 +145,7 @@ class Made:
             "arguments": arguments,
             "symbols": self.symbols,
             "tasks": str(self.tasks),
-            "thread_bytes": self.thread_bytes,
+            "thread_bytes": str(self.thread_bytes),
             "schedule": self.schedule,
             "ways": [way.encoded() for way in self.ways],
             "matrices": self.matrices,
@@ -157,7 +157,6 @@ class Made:
         """What `encoded` gave."""
         head, _, code = data.partition(b"\n")
         facts = json.loads(head)
-        tasks: str = facts["tasks"]
         return Made(
             facts["symbol"],
             tuple(
@@ -165,8 +164,8 @@ class Made:
                 for name, packing, written in facts["arguments"]
             ),
             tuple(facts["symbols"]),
-            int(tasks) if tasks.isdecimal() else parse_index(tasks),
-            facts["thread_bytes"],
+            _size(facts["tasks"]),
+            _size(facts["thread_bytes"]),
             facts["schedule"],
             tuple(map(Way.decoded, facts["ways"])),
             facts["matrices"],
@@ -184,6 +183,11 @@ class Made:
         return made if same and is_object(made.code) else None
 
 
+def _size(text: str) -> Size:
+    """The size that is written so."""
+    return int(text) if text.isdecimal() else parse_index(text)
+
+
 def _is_typed(made: Made) -> bool:
     """Whether all fields have the types that they are declared to have."""
     packings = [a.packing for a in made.arguments if a.packing is not None]
@@ -192,7 +196,7 @@ def _is_typed(made: Made) -> bool:
         ((str,), [made.symbol, made.schedule, *made.symbols]),
         ((str,), [*(a.buffer for a in made.arguments), *(p.dim for p in pieces)]),
         ((str,), [dim for p in packings for dim in (*p.order, *p.blocks)]),
-        ((int,), [made.thread_bytes, *(n for p in packings for n in p.blocks.values())]),
+        ((int,), [n for p in packings for n in p.blocks.values()]),
         ((int,), [*(way.count for way in made.ways), *(p.run_bytes for p in pieces)]),
         ((int, float), [way.largest for way in made.ways]),
         ((bool,), [made.matrices, *(a.written for a in made.arguments)]),
@@ -211,7 +215,7 @@ class Draft:
     """Argument of the kernel -> (buffer of the job, how it is packed)."""
     text: str
     tasks: Size
-    thread_bytes: int
+    thread_bytes: Size
 
 
 def key(job: CompileJob, machine: Machine) -> str:

@@ -67,6 +67,7 @@ class Launched:
     made: Made
     args: tuple[Ref, ...]
     tasks: Size
+    thread_bytes: Size
     symbols: tuple[str, ...]
     near: tuple[kernel_call.Near, ...]
     facts: KernelFacts
@@ -82,4 +83,5 @@ class Launched:
             self.symbols,
             turns,
             self.near,
+            self.thread_bytes,
         )

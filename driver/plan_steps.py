@@ -396,7 +396,8 @@ class PlanSteps:
                 args.append(self._ref(b.name))
                 continue
             args.append(self._weight(b.name, b.layout))
-        tasks = plain(Index.of(made.tasks).subs({n: Index.of(d) for n, d in dims.items()}))
+        own = {n: Index.of(d) for n, d in dims.items()}
+        tasks, scratch = (plain(Index.of(x).subs(own)) for x in (made.tasks, made.thread_bytes))
         common = typical(tasks, self.sizes)
         found = tuple(way.named(dims) for way in made.ways)
         read = tuple(dims[n] for n in made.symbols)
@@ -413,7 +414,7 @@ class PlanSteps:
             pending.job.records,
         )
         shared = Shared(tuple(operands), found, pending.flops)
-        return Launched(made, tuple(args), tasks, read, tuple(near), facts, shared)
+        return Launched(made, tuple(args), tasks, scratch, read, tuple(near), facts, shared)
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> Ref:

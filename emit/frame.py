@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from rutc.emit import ir
-from rutc.emit.index import I64, i64
+from rutc.emit.index import I64, IndexEmitter, i64
 from rutc.emit.storage import memory_type
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import ZERO, Index, Size, plain
 from rutc.tensor_ir.kernel import Buffer, Kernel, Space
 
 MOST_STACK_BYTES = 32 << 10
 """Larger buffers on the stack lie in the scratch that the host gives each thread."""
+MOST_KNOWN_BYTES = 16 << 20
+"""Buffers that may be larger have the size that a run needs: most are far smaller than they may be.
+
+More is most cores' share of a third cache."""
 STACK_ALIGNMENT = 64
 """Where buffers in a thread's scratch begin."""
 
@@ -60,8 +66,23 @@ class Frame:
         place = b.gep(syms, [i64(len(self.kernel.symbols))], type_=I64, inbounds=True)
         base = b.inttoptr(b.load(place, type_=I64), ir.PointerType())
         names = list(self.scratch)
-        offset = sum(self.scratch[n] for n in names[: names.index(buffer.name)])
-        return b.gep(base, [i64(offset)], type_=ir.IntType(8), inbounds=True)
+        before = [self.scratch[n] for n in names[: names.index(buffer.name)]]
+        offset = self._size(sum(map(Index.of, before), ZERO))
+        return b.gep(base, [offset], type_=ir.IntType(8), inbounds=True)
+
+    def _size(self, size: Index) -> ir.Value:
+        """What a size is, of the symbols that the function is told."""
+        if size.is_const:
+            return i64(size.const)
+        b = ir.IRBuilder(self.entry)
+        index = IndexEmitter(b, hide_divisions=False)
+        with ExitStack() as stack:
+            for number, (name, bounds) in enumerate(self.kernel.symbols):
+                if name in size.names():
+                    place = b.gep(self.function.args[-3], [i64(number)], type_=I64, inbounds=True)
+                    value = b.load(place, type_=I64)
+                    stack.enter_context(index.counter(name, value, bounds))
+            return index.emit(size)
 
     def register(self, buffer: Buffer, key: tuple[object, ...], type_: ir.Type) -> ir.Value:
         """The stack slot of one register."""
@@ -71,16 +92,28 @@ class Frame:
         return self.slots[full]
 
 
-def scratch_bytes(kernel: Kernel) -> dict[str, int]:
-    """The stack buffers that are too large for a thread's stack: their bytes, in whole lines."""
+def scratch_bytes(kernel: Kernel) -> dict[str, Size]:
+    """The stack buffers that are too large for a thread's stack: their bytes, in whole lines.
+
+    Those of which a run tells the size are the last ones.
+    """
     symbols = dict(kernel.symbols)
-    sizes: dict[str, int] = {}
+    known: dict[str, Size] = {}
+    told: dict[str, Size] = {}
     for b in kernel.locals:
-        bounds = Index.of(b.layout.size).bounds(symbols)
-        if b.space is Space.STACK and bounds is not None:
-            sizes[b.name] = bounds[1] * b.dtype.bytes
-    return {
-        n: -(-s // STACK_ALIGNMENT) * STACK_ALIGNMENT
-        for n, s in sizes.items()
-        if s > MOST_STACK_BYTES
-    }
+        size = Index.of(b.layout.size) * b.dtype.bytes
+        bounds = size.bounds(symbols)
+        if b.space is not Space.STACK or bounds is None or bounds[1] <= MOST_STACK_BYTES:
+            continue
+        if bounds[1] <= MOST_KNOWN_BYTES or size.is_const:
+            known[b.name] = -(-bounds[1] // STACK_ALIGNMENT) * STACK_ALIGNMENT
+        else:
+            told[b.name] = plain(
+                (size + (STACK_ALIGNMENT - 1)) // STACK_ALIGNMENT * STACK_ALIGNMENT
+            )
+    return {**known, **told}
+
+
+def thread_bytes(kernel: Kernel) -> Size:
+    """What a kernel needs of a thread's scratch."""
+    return plain(sum(map(Index.of, scratch_bytes(kernel).values()), ZERO))

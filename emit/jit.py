@@ -56,7 +56,7 @@ class KernelCode:
         self._emitted = emit_kernel(kernel, machine)
         self._symbols = [name for name, _ in kernel.symbols]
         self._code = Code(change(self._emitted.text), ENTRY_OF_KERNELS, machine)
-        self._scratch = np.empty(self._emitted.thread_bytes + 64, np.uint8)
+        self._scratch: list[np.ndarray] = []
         words, places = (ctypes.c_int64,) * 2, (ctypes.c_void_p,) * 2
         self._call = ctypes.CFUNCTYPE(None, *places, *words)(self._code.address)
 
@@ -69,7 +69,11 @@ class KernelCode:
         """
         pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         words = [symbols[name] for name in self._symbols]
-        words.append(-(-self._scratch.ctypes.data // 64) * 64)
+        needed = int(Index.of(self._emitted.thread_bytes).evaluate(dict(symbols)))
+        # What was returned before goes on with the scratch that it has.
+        scratch = np.empty(needed + 64, np.uint8)
+        self._scratch.append(scratch)
+        words.append(-(-scratch.ctypes.data // 64) * 64)
         table = (ctypes.c_int64 * len(words))(*words)
         tasks = int(Index.of(self._emitted.tasks).evaluate(dict(symbols)))
         edges = [tasks * i // parts for i in range(parts + 1)]

@@ -21,7 +21,7 @@ from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.dot import DotLoop
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.frame import Frame, scratch_bytes
+from rutc.emit.frame import Frame, thread_bytes
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.opaque import opaque_count
@@ -61,7 +61,7 @@ class EmittedKernel:
 
     text: str
     tasks: Size
-    thread_bytes: int = 0
+    thread_bytes: Size = 0
 
 
 def parallel_loops(kernel: Kernel) -> tuple[Loop, ...]:
@@ -94,7 +94,7 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
     builder.call(work, [*pointers, syms, begin, end], tail=True)
     builder.ret_void()
     tasks = product(loop.hi - loop.lo for loop in parallel_loops(kernel))
-    return EmittedKernel(str(module), plain(tasks), sum(scratch_bytes(kernel).values()))
+    return EmittedKernel(str(module), plain(tasks), thread_bytes(kernel))
 
 
 def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:

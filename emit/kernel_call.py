@@ -3,7 +3,7 @@
 from typing import Literal, NewType
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.affine import Index, Size
 
 Space = Literal["arena", "weights", "block", "input", "output"]
 
@@ -46,7 +46,8 @@ class KernelCall:
 
     One task runs on the caller's thread. The tasks are `turns` equal runs of consecutive ones. A
     thread does the same part of every run; with 0 turns the caller's does all tasks.
-    `origin` names the ONNX nodes that the kernel computes.
+    It needs `thread_bytes` of the thread's scratch. `origin` names the ONNX nodes that the kernel
+    computes.
     """
 
     function: str
@@ -56,10 +57,12 @@ class KernelCall:
     symbols: tuple[str, ...] = ()
     turns: Size = 1
     near: tuple[Near, ...] = ()
+    thread_bytes: Size = 0
 
     def __str__(self) -> str:
         args = ", ".join(map(str, self.args))
         origin = f"  # {', '.join(self.origin)}" if self.origin else ""
         symbols = f" symbols={','.join(self.symbols)}" if self.symbols else ""
         turns = f" turns={self.turns}" if self.turns != 1 else ""
-        return f"launch {self.function}({args}) tasks={self.tasks}{turns}{symbols}{origin}"
+        scratch = f" scratch={self.thread_bytes}" if isinstance(self.thread_bytes, Index) else ""
+        return f"launch {self.function}({args}) tasks={self.tasks}{turns}{scratch}{symbols}{origin}"

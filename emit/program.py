@@ -221,7 +221,7 @@ class Program:
     that the steps compute. `features` names
     the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
     session checks them. Subnormal numbers count as zeros while the program runs unless
-    `keep_subnormals` is set. Each thread has `thread_bytes` of scratch for itself.
+    `keep_subnormals` is set.
     `strings` are those that the steps know by number, their place in it; so are `kernels`. The last
     inputs and outputs are the `states`, which the caller neither gives nor gets.
 
@@ -241,7 +241,6 @@ class Program:
     symbols: tuple[tuple[str, Range], ...] = ()
     strings: tuple[str, ...] = ()
     bound: tuple[tuple[str, Range], ...] = ()
-    thread_bytes: int = 0
     kernels: tuple[KernelCall, ...] = ()
     states: tuple[State, ...] = ()
 
@@ -267,6 +266,12 @@ class Program:
         return routines(self.steps)
 
     @cached_property
+    def thread_bytes(self) -> int:
+        """The scratch that each thread has for itself, but what a run tells the size of."""
+        sizes = (k.thread_bytes for k in self.kernels)
+        return max((n for n in sizes if isinstance(n, int)), default=0)
+
+    @cached_property
     def turn_bytes(self) -> int:
         """What each thread has besides for launches in turn: their buffers, and what is near."""
         turns = (s for s in walk(self.steps) if isinstance(s, InTurn))
@@ -275,7 +280,7 @@ class Program:
 
     @property
     def bytes_of_threads(self) -> int:
-        """All that each thread has for itself."""
+        """All that each thread has for itself, but what a run tells the size of."""
         return self.thread_bytes + self.turn_bytes
 
     @cached_property
@@ -413,6 +418,8 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
                 if not isinstance(s, Launch):
                     yield "only launches take turns"
                     continue
+                if isinstance(program.kernels[s.kernel].thread_bytes, Index):
+                    yield "the scratch of launches in turn has no known size"
                 near = program.kernels[s.kernel].near
                 if any(n.offset + n.bytes > step.near_bytes for n in near):
                     yield f"a value near lies outside of {step.near_bytes} bytes"
@@ -457,7 +464,7 @@ def _call_problems(program: Program, call: KernelCall) -> Iterator[str]:
         yield f"kernel name {call.function!r} is not a C identifier"
     if call.function.startswith("rutc_"):
         yield "kernel names must not begin with rutc_ (the host runtime's prefix)"
-    yield from _size_problems(program, (call.tasks, call.turns))
+    yield from _size_problems(program, (call.tasks, call.turns, call.thread_bytes))
     yield from _ref_problems(program, call.args)
     known = {*dict(program.symbols), *dict(program.bound), *counters(program.steps)}
     for name in call.symbols:

@@ -22,10 +22,12 @@ from rutc.emit.program import (
 )
 from rutc.emit.size_source import SizeTable
 from rutc.errors import UserError
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, Size
 
 MAX_SYMBOLS = 64
 """The most sizes that the host runtime hands to a kernel."""
+SCRATCH = -1
+"""In the place of a block's number: the scratch of threads."""
 
 
 @record
@@ -111,14 +113,17 @@ class Tables:
                     row = Row("BIND", buffer=first, target=self.bound[step.symbol], symbol=place)
                     self.rows.append(_with_names(row, step.symbol, ", ".join(step.origin)))
                 case Reserve():
-                    if isinstance(step.bytes, Index):
-                        self.sizes.reserved[step.bytes] = None
-                    count = self.sizes.code(step.bytes)
-                    self.rows.append(Row("RESERVE", count=count, target=step.block))
+                    self.add_reserve(step.block, step.bytes)
                 case Fail():
                     self.rows.append(Row("FAIL", name=step.message))
                 case _:
                     assert_never(step)
+
+    def add_reserve(self, block: int, size: Size) -> None:
+        """Adds the row that makes a block large enough, or the scratch of threads."""
+        if isinstance(size, Index):
+            self.sizes.reserved[size] = None
+        self.rows.append(Row("RESERVE", count=self.sizes.code(size), target=block))
 
     def add_call(self, call: KernelCall) -> None:
         """Adds the row of a launch.
@@ -133,6 +138,8 @@ class Tables:
                 f"{origin} needs {len(call.symbols)} symbolic sizes, and no more than "
                 f"{MAX_SYMBOLS} can be told to one kernel: fix some with --dim"
             )
+        if isinstance(call.thread_bytes, Index):
+            self.add_reserve(SCRATCH, call.thread_bytes)
         row = Row(
             "LAUNCH",
             call.function,

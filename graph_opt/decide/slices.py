@@ -210,8 +210,6 @@ class Slicer(Chains):
             return None
         if self._common(index_bytes) > self.near(w.most_ring):
             return None
-        if self.most(index_bytes) > w.near_bytes:
-            return None
         count, each = self.equal_slices(members, self.extent(last), within)
         if self._common(count) < w.fewest:
             return None

@@ -106,7 +106,7 @@ void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buff
                 .turns = turns,
                 .run = run,
                 .scratch = session->thread_scratch,
-                .scratch_bytes = session->program->thread_bytes + session->program->turn_bytes,
+                .scratch_bytes = session->scratch_bytes,
                 .keep_subnormals = session->program->keep_subnormals};
   rutc_run_on(session, count, run_parts, &job);
 }

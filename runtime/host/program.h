@@ -75,7 +75,7 @@ typedef enum rutc_op {
   RUTC_CALL,   /* calls[target] with its operands from buffers[buffer] on, then its results, in
                   `symbol` loops */
   RUTC_BIND,   /* size symbol = the i64 at buffers[buffer]; bound[target] says what it may be */
-  RUTC_RESERVE, /* blocks[target] holds count bytes or more */
+  RUTC_RESERVE, /* blocks[target] holds count bytes or more, or the scratch of each thread */
   RUTC_FAIL    /* the run ends with the error message `name` */
 } rutc_op;
 
@@ -90,6 +90,8 @@ typedef struct rutc_step {
   const char *name;
   const char *origin;
 } rutc_step;
+
+enum { RUTC_SCRATCH = -1 }; /* in the place of a block: the scratch of threads */
 
 /* A buffer of launches in turn of which a thread has one index, of `bytes` bytes, for itself. */
 typedef struct rutc_near {
@@ -166,7 +168,7 @@ typedef struct rutc_program {
   const rutc_symbol *symbols; /* the first places of the table of sizes */
   int64_t symbol_count;
   int keep_subnormals; /* 0: they count as zeros */
-  int64_t thread_bytes; /* scratch of each thread, a multiple of 64 */
+  int64_t thread_bytes; /* scratch of each thread, a multiple of 64, but what steps reserve */
   int64_t turn_bytes;   /* and of this for launches in turn: their buffers, and what is near */
   const rutc_turns *turns;
   const rutc_near *nears;

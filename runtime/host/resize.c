@@ -44,9 +44,24 @@ int rutc_learn_size(rutc_session *session, const rutc_step *step) {
   return RUTC_OK;
 }
 
+/* Gives each thread so many bytes of scratch, in which nothing is kept between launches. */
+static int reserve_scratch(rutc_session *session, int64_t bytes) {
+  int64_t each = bytes + session->program->turn_bytes, threads = session->options.threads;
+  if (each <= session->scratch_bytes) return RUTC_OK;
+  char *memory = each <= INT64_MAX / threads ? rutc_allocate(each * threads) : NULL;
+  if (memory == NULL) {
+    return rutc_fail(&session->error, RUTC_OUT_OF_MEMORY,
+                     "no memory for the scratch of %d threads: %lld bytes each", (int)threads,
+                     (long long)each);
+  }
+  free(session->thread_scratch);
+  session->thread_scratch = memory;
+  session->scratch_bytes = each;
+  return RUTC_OK;
+}
+
 int rutc_reserve(rutc_session *session, const rutc_step *step) {
   const rutc_program *program = session->program;
-  rutc_region_memory *block = &session->blocks[step->target];
   if (step->count < 0) {
     double exact = program->block_bytes(session->sizes, -1 - step->count);
     if (exact > TOO_MANY_BYTES) {
@@ -55,6 +70,8 @@ int rutc_reserve(rutc_session *session, const rutc_step *step) {
     }
   }
   int64_t bytes = rutc_size(session->sizes, step->count);
+  if (step->target == RUTC_SCRATCH) return reserve_scratch(session, bytes);
+  rutc_region_memory *block = &session->blocks[step->target];
   if (block->memory != NULL && bytes <= block->capacity) return RUTC_OK;
   /* Some more, so that a value that grows from run to run is not moved in each. */
   int64_t capacity = bytes + bytes / 4;

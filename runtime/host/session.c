@@ -57,6 +57,7 @@ static int allocate(rutc_session *session) {
     session->timings = calloc((size_t)program->step_count + 1, sizeof *session->timings);
   }
   int64_t scratch_bytes = program->thread_bytes + program->turn_bytes;
+  session->scratch_bytes = scratch_bytes;
   if (scratch_bytes > 0) {
     size_t each = (size_t)scratch_bytes, threads = (size_t)session->options.threads;
     int64_t bytes = (int64_t)(each * threads);

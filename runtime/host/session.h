@@ -59,7 +59,9 @@ struct rutc_session {
   pid_t process; /* threads do not survive fork() */
   rutc_pool *pool; /* NULL: one thread, or an external pool */
   rutc_part *parts; /* one per thread */
-  char *thread_scratch; /* program->thread_bytes + program->turn_bytes for each thread */
+  char *thread_scratch; /* `scratch_bytes` for each thread; the last program->turn_bytes of them are
+                           for launches in turn */
+  int64_t scratch_bytes;
   rutc_weights weights;
   char *arena;
   int64_t arena_capacity;
@@ -86,7 +88,7 @@ struct rutc_session {
 /* Gives the size of a step RUTC_BIND its value. */
 int rutc_learn_size(rutc_session *session, const rutc_step *step);
 
-/* Makes the block of a step RUTC_RESERVE large enough. */
+/* Makes the block of a step RUTC_RESERVE large enough, or the scratch of threads. */
 int rutc_reserve(rutc_session *session, const rutc_step *step);
 
 /* Computes all sizes from the symbols, allocates the arena and points the buffer table to it. Of the

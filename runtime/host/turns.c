@@ -27,10 +27,10 @@ typedef struct place {
 
 static place place_of(const turns *self, int64_t thread) {
   const rutc_program *program = self->session->program;
-  int64_t each = program->thread_bytes + program->turn_bytes;
+  int64_t each = self->session->scratch_bytes;
   size_t bytes = (size_t)self->shape->buffer_count * sizeof(void *);
   place own = {.scratch = self->session->thread_scratch + thread * each};
-  own.buffers = (void **)(void *)(own.scratch + program->thread_bytes);
+  own.buffers = (void **)(void *)(own.scratch + each - program->turn_bytes);
   own.near = (char *)own.buffers + (bytes + LINE - 1) / LINE * LINE;
   memcpy(own.buffers, self->session->buffers + self->buffer, bytes);
   return own;
