@@ -3,10 +3,12 @@
 What a user says holds. Of the others, a batch is 1: most runs have one picture or one text. A batch
 is what is called so, or else a size that every input which has it has as its outermost dim and
 nowhere else, as exports make it; an input of one dim alone, a text or a sound, tells nothing.
+The sides of a picture are longer than other sizes: what two free sizes beside known ones are, of an
+input of several dims, unless another input has one of them that is none.
 A size that a run computes from others, as one to which two extents must be equal, is what they
 make it.
 
-    x{n, 3, h, w}                                   n is a batch, h and w are none
+    x{n, 3, h, w}                                   n is a batch, h and w are sides of a picture
     ids{n, seq}, mask{n, seq}, state{2, n, 128}     none by its place; `batch` in the place of n is
 """
 
@@ -21,6 +23,8 @@ from rutc.tensor_ir.ranges import Range, with_common
 
 BATCH = 1
 """Examples that a run commonly has."""
+SIDE = 320
+"""Pixels of a side of a picture: detectors take 320 to 640, classifiers 224 or so."""
 
 
 def with_common_sizes(
@@ -37,7 +41,8 @@ def with_common_sizes(
         params: The names that the model has for symbols.
         computed: What symbols are that a run computes from others.
     """
-    common = {**dict.fromkeys(_batches(g, params), BATCH), **told}
+    batches = _batches(g, params)
+    common = {**_sides(g, frozenset(batches)), **dict.fromkeys(batches, BATCH), **told}
     symbols: dict[str, Range] = {}
     for s, limits in g.symbols:
         size = computed.get(s)
@@ -59,3 +64,26 @@ def _batches(g: Graph, params: Mapping[str, str]) -> list[str]:
                     matrices.add(s)
     called = [s for s in outermost if "batch" in params.get(s, s).lower()]
     return called or [s for s, always in outermost.items() if always and s in matrices]
+
+
+def _sides(g: Graph, batches: frozenset[str]) -> dict[str, int]:
+    """What the sizes are that tell how long the sides of pictures are."""
+    pictures: list[list[Index]] = []
+    others: set[str] = set()
+    for port in g.inputs:
+        extents = [Index.of(g.extents[axis]) for axis in port.axes]
+        free = [x for x in extents if not x.names() <= batches]
+        if len(free) == 2 and any(x.is_const for x in extents):
+            pictures.append(free)
+        else:
+            others.update(*(x.names() for x in free))
+    found: dict[str, int] = {}
+    for sides in pictures:
+        if not all(others.isdisjoint(x.names()) for x in sides):
+            continue
+        for x in sides:
+            name, *more = x.ordered_names()
+            times = x.coefficient(name)
+            if not more and times:
+                found[name] = max((SIDE - x.const) // times, 1)
+    return found
