@@ -28,7 +28,7 @@ from rutc.driver.plan_search import PlanProgress
 from rutc.driver.planning import imported, machine_for, planned
 from rutc.driver.tune_plan import PlanFound, tune_plan
 from rutc.driver.tuning import Limits, Progressing, Tried, Tuning
-from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of
+from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of, seeds_in
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.graph_opt import versions
@@ -204,6 +204,7 @@ def tune_model(
                 seed,
                 lambda subject: known_of(subject, origin, database, timed[subject]),
                 given,
+                seeds_in(database, machine),
             )
             try:
                 for subject in tuning.run(limits):

@@ -28,6 +28,7 @@ from rutc.tensor_ir.steps import NotApplicable
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.search import Candidate, Judge, Place, Search
+from rutc.tuner.seeds import Seed, first_proposals
 from rutc.tuner.trial import State
 
 BATCH = 8
@@ -180,8 +181,11 @@ class Tuning:
         seed: int = 0,
         known: Callable[[Subject], Sequence[Known]] = lambda subject: (),
         given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
+        seeds: Sequence[Seed] = (),
     ) -> None:
         """`keep` is given each trial; `known` has what was tried before, `given` what comes first.
+
+        After that comes what was the fastest of other kernels, `seeds`.
 
         Nothing is searched of subjects without a space, or that a run does not have.
 
@@ -207,7 +211,7 @@ class Tuning:
             for k in known(subject):
                 search.recall(k.place, k.text, None if k.ratio is None else k.ratio * timing.cycles)
             first = (search.given(choice) for choice in given(subject))
-            t.queue = [c for c in first if c is not None]
+            t.queue = [c for c in first if c is not None] + first_proposals(search, seeds)
             t.before = t.best_cycles
             self.subjects.append(t)
         self.subjects.sort(key=lambda t: -t.runs * t.default_cycles)

@@ -17,13 +17,16 @@ from rutc.driver.in_model import Subject
 from rutc.driver.trials import Timing
 from rutc.driver.tuning import CERTAIN, Known, Tried, scheduled
 from rutc.emit.targets.select import host_processor
+from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, parse_schedule, print_schedule
 from rutc.tuner import choose, trial
 from rutc.tuner.choice import Choice, OnRecord
 from rutc.tuner.database import Database
+from rutc.tuner.nest_features import features
 from rutc.tuner.search import Candidate, Place, text_of
+from rutc.tuner.seeds import Seed, point_on_record
 from rutc.tuner.trial import digest
 
 NOT_BELIEVED = "not faster in a model"
@@ -55,8 +58,9 @@ def rows_of(
     `sizes` are those of the kernel's symbols in the run, by its names.
     """
     c, outcome, beside, place = tried.candidate, tried.outcome, tried.beside, tried.place
-    said = {
+    said: dict[str, object] = {
         "place": None if place is None else [place.space, *place.numbers],
+        "point": point_on_record(c),
         "default": digest(text_of(tried.default.choice)),
         "beside": None if beside is None else dict(beside),
         "regions": [
@@ -101,6 +105,40 @@ def known_of(
         if likeness(t.origin) == 0 and _said(t).get("sizes", {}) == (sizes or {})
     ]
     return [Known(r.place, r.text, r.ratio) for r in recorded(own) if r.place is not None]
+
+
+def seeds_in(database: Database, machine: Machine) -> list[Seed]:
+    """Returns the fastest schedules of all kernels on machines like this one.
+
+    Of those that are faster than default ones for sure; what was recorded without its point, or
+    made by hand, is none.
+    """
+    likeness = trial.like(origin_of(machine))
+    of_task: defaultdict[trial.Task, list[trial.Trial]] = defaultdict(list)
+    for t in database.trials(status="measured"):
+        of_task[t.task].append(t)
+    found: list[Seed] = []
+    for task, trials in of_task.items():
+        own = nearest(trials, likeness)
+        usual = next((said for t in own if (said := _said(t)).get("beside", 0) is None), {})
+        known = [r for r in recorded(own) if not r.doubted]
+        faster = [r for r in known if r.ratio is not None and r.ratio <= 1 - CERTAIN]
+        best = min(faster, key=lambda r: (r.ratio, r.text), default=None)
+        if best is None:
+            continue
+        try:
+            point = _said(best.trial)["point"]
+            regions = [
+                Region("", times, entries, work, functions, chain, 0, moved, evicted)
+                for times, entries, work, functions, chain, moved, evicted in usual["regions"]
+            ]
+            row = features(regions, machine)
+        except (LookupError, TypeError, ValueError):
+            # Of an older version, or made by others.
+            continue
+        if isinstance(point, dict) and point:
+            found.append(Seed(task.key, best.trial.template, point, tuple(map(float, row))))
+    return found
 
 
 def doubted(

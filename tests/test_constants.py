@@ -92,6 +92,7 @@ SEARCHES: dict[str, tuple[str, ...]] = {
         "LIKED_SPREAD",
         "MOST_KNOWN",
     ),
+    "tuner/seeds.py": ("SEEDS",),
 }
 """File -> how a search goes about it: it changes which schedules are tried, not what one does."""
 

@@ -197,6 +197,15 @@ class Search:
         return min(self.measured, key=lambda x: x[1], default=None)
 
     @property
+    def spaces(self) -> Sequence[Space[Any]]:
+        """Those that have points."""
+        return self._spaces
+
+    def seen(self, candidate: Candidate) -> bool:
+        """Whether it was tried."""
+        return candidate.text in self._seen
+
+    @property
     def size(self) -> float:
         """Points of all spaces, of which not all fit."""
         return float(sum(len(s) for s in self._spaces))

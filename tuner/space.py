@@ -95,7 +95,7 @@ class Space(Generic[P]):
 
     def __iter__(self) -> Iterator[P]:
         for values in product(*self.axes.values()):
-            yield self._point(dict(zip(self.axes, values, strict=True)))
+            yield self.of_values(dict(zip(self.axes, values, strict=True)))
 
     def preferred(self) -> Choice | None:
         """The default's schedule; None where the model of the machine prefers other templates."""
@@ -126,7 +126,7 @@ class Space(Generic[P]):
         `make` raises NotApplicable for one that does not.
         """
         for _ in range(MOST_TRIED if len(self) else 0):
-            point = self._point({name: rng.choice(axis) for name, axis in self.axes.items()})
+            point = self.of_values({name: rng.choice(axis) for name, axis in self.axes.items()})
             with suppress(NotApplicable):
                 return point, make(point)
         return None
@@ -136,8 +136,8 @@ class Space(Generic[P]):
         names = [name for name, axis in self.axes.items() if len(axis) > 1]
         for _ in range(MOST_TRIED if names else 0):
             name = rng.choice(names)
-            values = {**self._values(point, self.axes), name: rng.choice(self.axes[name])}
-            other = self._point(values)
+            values = {**self.values(point), name: rng.choice(self.axes[name])}
+            other = self.of_values(values)
             if other == point:
                 continue
             with suppress(NotApplicable):
@@ -146,7 +146,7 @@ class Space(Generic[P]):
 
     def numbers(self, point: P) -> tuple[int, ...]:
         """Where the values stand among those of every parameter; 0 for one without a meaning."""
-        mine = self._values(point, self.axes)
+        mine = self.values(point)
         pairs = ((axis, mine[name]) for name, axis in self.axes.items())
         return tuple(axis.index(value) if value in axis else 0 for axis, value in pairs)
 
@@ -157,7 +157,11 @@ class Space(Generic[P]):
         pairs = list(zip(self.axes.items(), numbers, strict=True))
         if not all(0 <= n < len(axis) for (_, axis), n in pairs):
             return None
-        return self._point({name: axis[n] for (name, axis), n in pairs})
+        return self.of_values({name: axis[n] for (name, axis), n in pairs})
+
+    def values(self, point: P) -> dict[str, object]:
+        """The values of a point by the names of parameters."""
+        return self._values(point, self.axes)
 
     def unchecked(self, point: P) -> Choice:
         """The schedule of a point, which may not apply.
@@ -168,7 +172,8 @@ class Space(Generic[P]):
         found = self.template.schedule(self.kernel, self.shape, point, self.machine)
         return replace(found, schedule=(*self.before, *found.schedule))
 
-    def _point(self, values: Mapping[str, object]) -> P:
+    def of_values(self, values: Mapping[str, object]) -> P:
+        """The point that has values by the names of parameters."""
         fields: dict[str, object] = {}
         places: dict[str, list[object]] = {}
         for name, value in values.items():
