@@ -117,7 +117,7 @@ def compile_command(
 
         if tune is not None:
             what = target, precision, calibrate, calibrate_by
-            tune_command.search_before(screen, model, tune, db, what, dim, shape, value)
+            tune_command.search_before(screen, model, tune, db, what, dim, shape, value, state)
         try:
             with screen.progress() as on_progress:
                 compiled = compile(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rutc.base.progress import Progress
 from rutc.errors import UserError
 from rutc.report.console import INTERRUPTED, Json, Screen, command
 from rutc.report.flags import (
@@ -26,6 +27,7 @@ from rutc.report.flags import (
     Precision,
     Quiet,
     Shapes,
+    States,
     Target,
     Values,
 )
@@ -91,6 +93,7 @@ def tune(
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
+    state: States = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,14 +118,15 @@ def tune(
     """
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
-        sizes = dim, shape, value
+        sizes = dim, shape, value, state
         from rutc.report.arguments import parse_sizes
 
         how: dict[str, Any] = {"names": kernel or (), "cpu": cpu, "seed": seed, "plans": plans}
         how["sizes"] = parse_sizes(size, "--size")
         what = target, precision, calibrate, calibrate_by
         found = _searched(screen, model, seconds, trials, db, what, sizes, how, cluster)
-        screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
+        tables = [tuning_table(found)] if found.tuned else []
+        screen.result(tuning_json(found), *tables, *tuning_lines(found))
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
 
@@ -138,8 +142,8 @@ def search_before(
 ) -> None:
     """Searches before a compilation: for so long (`60s`), or with so many trials (`500`).
 
-    `what` are the target, the precision and its calibration, `sizes` what --dim, --shape and
-    --value say.
+    `what` are the target, the precision and its calibration, `sizes` what --dim, --shape, --value
+    and --state say.
 
     Raises:
         UserError: an option or the model is at fault.
@@ -176,12 +180,18 @@ def _searched(
     from rutc.driver.options import Calibration, Options
     from rutc.driver.tune_model import tune_model
     from rutc.driver.tuning import Limits
-    from rutc.report.arguments import check_precision, parse_dims, parse_shapes, parse_values
+    from rutc.report.arguments import (
+        check_precision,
+        parse_dims,
+        parse_shapes,
+        parse_states,
+        parse_values,
+    )
     from rutc.tuner.database import Database
 
     target, precision, calibrate, calibrate_by = what
     check_precision(precision)
-    dim, shape, value = sizes
+    dim, shape, value, state = sizes
     options = Options(
         target=target,
         precision=precision,
@@ -189,41 +199,53 @@ def _searched(
         shapes=parse_shapes(shape),
         dims=parse_dims(dim),
         values=parse_values(value),
+        states=parse_states(state),
     )
     with (
         Database.open(db) as database,
         nullcontext() if cluster is None else Cluster(cluster) as workers,
         screen.progress() as on_progress,
     ):
+        line = _Line(on_progress, seconds, trials)
         return tune_model(
             model,
             database,
             Limits(seconds, trials or inf),
             options=options,
-            on_batch=_shown(screen, on_progress, seconds, trials),
-            on_plan=_shown_plan(screen, on_progress, seconds, trials),
+            on_batch=_shown(screen, line),
+            on_plan=_shown_plan(screen, line),
             on_progress=on_progress,
             cluster=workers,
             **how,
         )
 
 
-def _shown(
-    screen: Screen,
-    on_progress: Callable[[str, int, int], None],
-    seconds: float,
-    trials: int | None,
-) -> Callable[[Progressing, Tuning], None]:
-    """What is called after each batch: it moves the bar, and tells what a batch has brought."""
+class _Line:
+    """The line of progress: the time that is spent, or the trials where only these are limited."""
+
+    def __init__(self, tell: Progress, seconds: float, trials: int | None) -> None:
+        self._tell, self._seconds, self._trials = tell, seconds, trials
+        self._began = monotonic()
+        self.before = 0
+        """Trials of what came before."""
+
+    def move(self, stage: str, trials: int) -> None:
+        """Show a stage, in which so many trials were made."""
+        if isfinite(self._seconds):
+            total = int(self._seconds)
+            self._tell(stage, min(int(monotonic() - self._began), total), total)
+        else:
+            done = self.before + trials
+            total = self._trials or done
+            self._tell(stage, min(done, total), total)
+
+
+def _shown(screen: Screen, line: _Line) -> Callable[[Progressing, Tuning], None]:
+    """What is called after each batch: it moves the line, and tells what a batch has brought."""
     best: dict[int, float] = {}
 
     def shown(t: Progressing, tuning: Tuning) -> None:
-        done = sum(s.trials for s in tuning.subjects)
-        if isfinite(seconds):
-            spent = int(tuning.seconds)
-            on_progress(f"trials {done}", min(spent, int(seconds)), int(seconds))
-        else:
-            on_progress("trials", min(done, trials or done), trials or done)
+        line.move("schedules", tuning.trials)
         before = best.get(id(t), t.default_cycles)
         if not screen.quiet and not screen.as_json and t.best_cycles < 0.98 * before:
             gain = 100 * (t.default_cycles / t.best_cycles - 1)
@@ -233,22 +255,15 @@ def _shown(
     return shown
 
 
-def _shown_plan(
-    screen: Screen,
-    on_progress: Callable[[str, int, int], None],
-    seconds: float,
-    trials: int | None,
-) -> Callable[[PlanProgress], None]:
-    """What is called after each round for plans: it moves the bar, and tells what stays."""
-    told, began = 0, monotonic()
+def _shown_plan(screen: Screen, line: _Line) -> Callable[[PlanProgress], None]:
+    """What is called after each round for plans: it moves the line, and tells what stays."""
+    told = 0
 
     def shown(found: PlanProgress) -> None:
         nonlocal told
-        if isfinite(seconds):
-            spent = min(int(monotonic() - began), int(seconds))
-            on_progress(f"plans {found.tried}", spent, int(seconds))
-        else:
-            on_progress("plans", min(found.tried, trials or found.tried), trials or found.tried)
+        line.before = 0
+        line.move("plans", found.tried)
+        line.before = found.tried
         for step in found.steps[told:]:
             if not screen.quiet and not screen.as_json:
                 gain = 100 * (1 / step.ratio.median - 1)
@@ -352,13 +367,15 @@ def tuning_lines(found: TuningReport) -> list[str]:
         lines.append(plan_line(found.plan))
     if found.no_plans:
         lines.append(f"plans were not searched: {found.no_plans}")
-    lines += [f"{found.trials} trials in {found.seconds:.0f} s{failed}; kept in {found.database}"]
+    trials = "1 trial" if found.trials == 1 else f"{found.trials} trials"
+    lines.append(f"{trials} in {found.seconds:.0f} s{failed}; kept in {found.database}")
     if found.default_us is not None and found.tuned_us is not None:
         used = sum(t.believed for t in found.tuned)
+        told = f"{used} of these are faster in the model, too: rutc compile takes them"
         lines.append(
             f"kernels of a run take {found.default_us:.0f} us with default schedules, "
-            f"{found.tuned_us:.0f} us with those found; {used} are faster in the model, too: "
-            "rutc compile takes them"
+            f"{found.tuned_us:.0f} us with those found; "
+            + (told if used else "none of these is faster in the model, so none is taken")
         )
     if found.interrupted:
         lines.append("interrupted: go on with the same command")

@@ -127,7 +127,8 @@ def put_plan(database: Path, model: Path, high: float) -> None:
             [
                 row_of_change(task, origin, change, took, usual.assignment),
                 row_of_plan(task, origin, found.assignment, took, usual.assignment),
-            ]
+            ],
+            replace=True,
         )
 
 
@@ -160,3 +161,23 @@ def test_why_the_usual_plan_stays_is_said(
     assert why in rutc("explain", wide).stdout
     plain = rutc("explain", wide, "--db", "none").stdout
     assert plain.startswith("plan: the usual one\n")
+
+
+def test_a_plan_on_record_comes_before_a_search_by_estimates(
+    rutc: Rutc, wide: Path, tmp_path: Path, database: Path
+) -> None:
+    put_plan(database, wide, 0.81)
+    how = ("--plan", "search", "--plan-time", "0")
+    output = ("-o", tmp_path / "net.so", "--no-verify")
+    assert "plan: on record, 1.25" in rutc("compile", wide, *output, *how).stdout
+    recorded = manifest_of(tmp_path / "net.so")["plan"]
+    assert isinstance(recorded, dict)
+    assert recorded["from"] == RECORD
+    # What is not taken is told, and what was searched for instead.
+    put_plan(database, wide, 1.01)
+    shown = rutc("explain", wide, *how).stdout
+    compiled = rutc("compile", wide, *output, *how).stdout
+    for text in (shown, compiled):
+        assert "of 1 other decisions tried on" in text
+        assert "none is faster for sure" in text
+        assert "search by estimates" in text
