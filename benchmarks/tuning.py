@@ -92,18 +92,14 @@ SEEDED_CASES = (
     "product 384x768x768",
     "product 16x3072x768",
     "conv 3x3/2 28x28 256->256",
-    "conv 3x3 14x14 256->256, direct",
-    "conv 1x1 56x56 64->256",
+    "conv 7x7/2 224x224 3->64",
     "conv 1x1 14x14 384->96",
-    "conv 1x1 7x7 960->160",
-    "depthwise 3x3 112x112 32->32",
     "depthwise 3x3/2 56x56 144->144",
     "depthwise 3x3 14x14 384->384",
-    "conv 7x7/2 224x224 3->64",
 )
 """Kernels of few kinds and of several sizes each."""
-SEEDED_TRIALS = 32
-SEEDED_MARKS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+SEEDED_TRIALS = 12
+SEEDED_MARKS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 
 
 METHODS: dict[str, Callable[[Machine], Judge] | None] = {

@@ -110,8 +110,8 @@ def known_of(
 def seeds_in(database: Database, machine: Machine) -> list[Seed]:
     """Returns the fastest schedules of all kernels on machines like this one.
 
-    Of those that are faster than default ones for sure; what was recorded without its point, or
-    made by hand, is none.
+    Of those that seem faster than default ones: they are proposals, to be measured. What was
+    recorded without its point, or made by hand, is none.
     """
     likeness = trial.like(origin_of(machine))
     of_task: defaultdict[trial.Task, list[trial.Trial]] = defaultdict(list)
@@ -121,10 +121,9 @@ def seeds_in(database: Database, machine: Machine) -> list[Seed]:
     for task, trials in of_task.items():
         own = nearest(trials, likeness)
         usual = next((said for t in own if (said := _said(t)).get("beside", 0) is None), {})
-        known = [r for r in recorded(own) if not r.doubted]
-        faster = [r for r in known if r.ratio is not None and r.ratio <= 1 - CERTAIN]
-        best = min(faster, key=lambda r: (r.ratio, r.text), default=None)
-        if best is None:
+        known = [r for r in recorded(own) if not r.doubted and r.ratios is not None]
+        best = min(known, key=lambda r: (r.ratios, r.text), default=None)
+        if best is None or best.ratios is None or best.ratios[0] > 1 - CERTAIN:
             continue
         try:
             point = _said(best.trial)["point"]
