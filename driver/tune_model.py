@@ -100,6 +100,7 @@ def tune_model(
     plans: bool = True,
     cluster: Cluster | None = None,
     sizes: Mapping[str, int] | None = None,
+    seeds: bool = False,
     on_plan: Callable[[PlanProgress], None] = lambda outcome: None,
     on_batch: Callable[[Progressing, Tuning], None] = lambda subject, tuning: None,
     on_progress: Progress | None = None,
@@ -110,6 +111,8 @@ def tune_model(
     without `plans`.
 
     Where sizes are symbolic, runs have these `sizes`, by the model's own names, or common ones.
+
+    With `seeds` the fastest schedules on record of similar kernels are tried first.
 
     With a `cluster` its workers try schedules, and the plan stays as it is: its client has threads,
     beside which no process is copied.
@@ -204,7 +207,7 @@ def tune_model(
                 seed,
                 lambda subject: known_of(subject, origin, database, timed[subject]),
                 given,
-                seeds_in(database, machine),
+                seeds_in(database, machine) if seeds else (),
             )
             try:
                 for subject in tuning.run(limits):

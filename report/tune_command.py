@@ -77,6 +77,10 @@ def tune(
             help="Whether to search for a better plan first, for half the time.",
         ),
     ] = True,
+    seeds: Annotated[
+        bool,
+        typer.Option("--seeds", help="Try what is the fastest on record of similar kernels first."),
+    ] = False,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -121,7 +125,13 @@ def tune(
         sizes = dim, shape, value, state
         from rutc.report.arguments import parse_sizes
 
-        how: dict[str, Any] = {"names": kernel or (), "cpu": cpu, "seed": seed, "plans": plans}
+        how: dict[str, Any] = {
+            "names": kernel or (),
+            "cpu": cpu,
+            "seed": seed,
+            "plans": plans,
+            "seeds": seeds,
+        }
         how["sizes"] = parse_sizes(size, "--size")
         what = target, precision, calibrate, calibrate_by
         found = _searched(screen, model, seconds, trials, db, what, sizes, how, cluster)

@@ -54,7 +54,7 @@ def test_states_are_what_they_are_told_in_every_run(
     db = tmp_path / "records.sqlite"
     # Two runs in a row have no room for what both append.
     sizes = ("--size", "past=60", "--size", "new=4")
-    found = rutc("tune", cache, *HOW, *sizes, "--trials", 12, "--db", db, "--json")
+    found = rutc("tune", cache, *HOW, *sizes, "--seeds", "--trials", 12, "--db", db, "--json")
     assert found.status == 0, found.stderr
     kernels = found.json["kernels"]
     assert isinstance(kernels, list)
