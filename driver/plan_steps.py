@@ -207,8 +207,10 @@ class PlanSteps:
                 *(k for k in halos if k is not None),
                 *(self._kernel(g, inner) for g in groups),
             )
-            # The number of slices may depend on sizes that no kernel reads.
+            # The number of slices may depend on sizes that no kernel reads, nor the slices' own.
             counted = {n for _, trips in counters for n in Index.of(trips).names()}
+            read = {n for k in kernels for n, _ in k.symbols}
+            counted |= {n for n, _ in counters if n not in read}
             needed = counted | dict(kernels[0].symbols).keys()
             seen = tuple((n, r) for n, r in inner.items() if n in needed)
             return (replace(kernels[0], symbols=seen), *kernels[1:])

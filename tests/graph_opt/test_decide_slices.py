@@ -491,3 +491,15 @@ def test_reading_much_again_does_not_pay() -> None:
     text = text.replace('"r" [h, t, k]', '"r" [t, k]').replace('"v" [h, t, n]', '"v" [t, n]')
     assert repeats(decide(parse(text), SMALL))
     assert not repeats(decide(parse(text.replace("n = 16", "n = 160")), SMALL))
+
+
+@pytest.mark.parametrize("h", [1, 3, 8])
+def test_a_single_slice_of_symbolic_size(h: int, tmp_path: Path) -> None:
+    """No kernel asks which of the slices it is: there is one."""
+    text = IMAGES.replace("1..40", "1..8")
+    rng = np.random.default_rng(0)
+    shapes = {"x": (h, 5, 16), "w": (16, 16)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    plan = check(text, tmp_path, "slices {y2} by 8: %p, %z", inputs=inputs, machine=V3)
+    (repeat,) = repeats(plan)
+    assert Index.of(repeat.trips).bounds({"h": (1, 8), "w": (1, 8)}) == (1, 1)
