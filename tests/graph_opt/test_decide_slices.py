@@ -439,9 +439,9 @@ def test_chains_of_dims_of_any_size_pay_at_common_sizes() -> None:
 
 def test_a_chain_that_begins_later_goes_first_where_it_is_cut_into_blocks_or_saves_more() -> None:
     first, second, third = (Member(n, Group(f"g{n}", (), (), ()), ("h",), (1,)) for n in range(3))
-    crowded = Chain((first, second, third), 1, 10.0, False, True)
+    crowded = Chain((first, second, third), 1, None, 10.0, False, True)
     roomy = replace(crowded, crowded=False)
-    later = Chain((second, third), 16, 5.0, True, False)
+    later = Chain((second, third), 16, None, 5.0, True, False)
     assert crowded.gives_way_to(later)
     assert not roomy.gives_way_to(later)
     assert not crowded.gives_way_to(replace(later, blocks=False))
