@@ -21,14 +21,14 @@ from rutc.driver.compile_job import Draft, Made
 from rutc.driver.in_precision import rounded, rounds
 from rutc.driver.launches import Pending
 from rutc.driver.options import Options, Report
-from rutc.driver.planning import imported, machine_for, model_plan
+from rutc.driver.planning import imported, machine_for, model_plan, versions_for
 from rutc.driver.precision import stored_types
 from rutc.driver.reuse import Entry
 from rutc.emit.files import make_folder, write_file
 from rutc.emit.host_runtime import HostRuntime, calling_units
 from rutc.emit.library import build_library
 from rutc.emit.toolchain import find_toolchain
-from rutc.graph_opt import DumpFolder, versions
+from rutc.graph_opt import DumpFolder
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.plan import Plan
 from rutc.importer.external import ModelFolder
@@ -101,14 +101,7 @@ def compile_model(
                 dump = DumpFolder(options.dump, write_file)
             algorithms = Algorithms(machine, options.spread, dump)
             with stage("optimize"):
-                found = versions(
-                    graph,
-                    machine,
-                    exact=options.exact_algorithms,
-                    spread=options.spread,
-                    bf16=options.in_bf16,
-                    on_step=algorithms,
-                )
+                found = versions_for(graph, machine, options, algorithms)
             with stage("plan"):
                 recorded = None if records is None else records.plans
                 chosen = model_plan(graph, found, machine, options, algorithms, recorded)

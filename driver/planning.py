@@ -17,8 +17,9 @@ from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.decide import Change
 from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.pipeline import OnStep
 from rutc.graph_opt.plan import Plan
-from rutc.graph_opt.versions import Version
+from rutc.graph_opt.versions import Version, versions
 from rutc.importer import import_model
 from rutc.importer.declared_states import with_states
 from rutc.importer.external import ModelFolder
@@ -43,9 +44,28 @@ def imported(model: Path, options: Options, folder: ModelFolder | None = None) -
     Raises:
         UserError: the model or an option is at fault.
     """
-    sizes, values = (options.shapes, options.dims), options.values
-    graph = import_model(model, shapes=sizes[0], dims=sizes[1], values=values, folder=folder)
+    graph = import_model(
+        model,
+        shapes=options.shapes,
+        dims=options.dims,
+        values=options.values,
+        folder=folder,
+    )
     return with_states(graph, options.states)
+
+
+def versions_for(
+    graph: Graph, machine: Machine, options: Options, on_step: OnStep | None = None
+) -> tuple[Version, ...]:
+    """The versions of an imported graph, in its precision, as they are compiled."""
+    return versions(
+        graph,
+        machine,
+        exact=options.exact_algorithms,
+        spread=options.spread,
+        bf16=options.in_bf16,
+        on_step=on_step,
+    )
 
 
 def narrowed(machine: Machine, precision: str) -> Change | None:

@@ -139,16 +139,13 @@ def stored_types(plans: Sequence[Plan]) -> tuple[StoredAs, ...]:
     found: dict[tuple[str, str], StoredAs] = {}
     for plan in plans:
         types = plan.assignment.types if plan.assignment is not None else ()
-        for s in types:
-            own = [s.value, s.value + STEPS] if s.dtype is DType.I8 else [s.value]
+        narrow = [(s.value, s.dtype) for s in types]
+        narrow += [(v, plan.values[v].dtype) for v in _rounded_constants(plan)]
+        for value, dtype in narrow:
+            own = [value, value + STEPS] if dtype is DType.I8 else [value]
             taken = sum(_bytes(plan, v) for v in own)
-            whole = _elements(plan, s.value) * DType.F32.bytes
-            found[s.value, str(s.dtype)] = StoredAs(s.value, str(s.dtype), taken, whole - taken)
-        for value in _rounded_constants(plan):
-            taken = _bytes(plan, value)
             whole = _elements(plan, value) * DType.F32.bytes
-            dtype = str(plan.values[value].dtype)
-            found[value, dtype] = StoredAs(value, dtype, taken, whole - taken)
+            found[value, str(dtype)] = StoredAs(value, str(dtype), taken, whole - taken)
     return tuple(found.values())
 
 

@@ -25,13 +25,12 @@ from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.options import Options
 from rutc.driver.plan_search import PlanProgress
-from rutc.driver.planning import imported, machine_for, planned
+from rutc.driver.planning import imported, machine_for, planned, versions_for
 from rutc.driver.tune_plan import PlanFound, tune_plan
 from rutc.driver.tuning import Limits, Progressing, Tried, Tuning
 from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of, seeds_in
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
-from rutc.graph_opt import versions
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.ranges import Range
@@ -137,13 +136,7 @@ def tune_model(
     graph = imported(model, options)
     at = sizes_text(timed_sizes(input_symbols(graph), sizes or {}))
     graph = rounded(graph, machine, options, tell).graph
-    found = versions(
-        graph,
-        machine,
-        exact=options.exact_algorithms,
-        spread=options.spread,
-        bf16=options.in_bf16,
-    )
+    found = versions_for(graph, machine, options)
     plan, alternatives = planned(found, machine, options.precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.

@@ -22,11 +22,10 @@ from rutc.driver.in_model import Subject, subjects_of
 from rutc.driver.in_precision import rounded, rounds
 from rutc.driver.options import Options
 from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan
+from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
 from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.weights import Weights
 from rutc.errors import UserError
-from rutc.graph_opt import versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.pipeline import OnStep, pipeline_for
 from rutc.graph_opt.plan import Plan
@@ -257,15 +256,7 @@ def _planned(
         graph = rounded(graph, machine, options).graph
         note("round", graph, True)
     algorithms = Algorithms(machine, options.spread, note)
-    exact = options.exact_algorithms
-    found = versions(
-        graph,
-        machine,
-        exact=exact,
-        spread=options.spread,
-        bf16=options.in_bf16,
-        on_step=algorithms,
-    )
+    found = versions_for(graph, machine, options, algorithms)
     recorded = None if records is None else records.plans
     return model_plan(graph, found, machine, options, algorithms, recorded)
 

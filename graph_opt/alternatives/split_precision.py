@@ -363,12 +363,11 @@ def _computed(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
     if {n.out.dtype, a.dtype, b.dtype} != {DType.F32}:
         return None
     for r in (a, b):
-        loops = [c.as_var for _, c in index_coords(r) if not c.is_const]
-        if r.fill is not None or None in loops or len(set(loops)) != len(loops):
+        coords = index_coords(r)
+        loops = [c.as_var for _, c in coords if not c.is_const]
+        if r.fill is not None or len(coords) != len(r.coords):
             return None
-        if len(index_coords(r)) != len(r.coords):
-            return None
-        if editor.constant(r.value) is not None:
+        if None in loops or len(set(loops)) != len(loops) or editor.constant(r.value) is not None:
             return None
     # Blocks are of dims of known sizes: either factor may be the one that lies in them.
     shared = _loops(a) & _loops(b) & {*n.out.dims}
