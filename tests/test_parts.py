@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import inf
 from pathlib import Path
 
 import ml_dtypes
@@ -25,7 +25,7 @@ from rutc.graph_opt.alternatives.split_precision import (
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import load
-from rutc.tensor_ir import Const, DType, Graph, Index, Nest
+from rutc.tensor_ir import Const, DType, Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
@@ -35,14 +35,12 @@ from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.close import assert_close
 from tests.compiled import build, run
-from tests.graph_opt.networks import Net
 from tests.machines import NATIVE, TILES, TILES_V3, V3, V4, needs
 
 pytestmark = pytest.mark.sampled(16)
 
 MATRICES = frozenset({"amx-tile", "amx-bf16"})
 ALWAYS = MultiplyParts(free=1 << 40, least=-inf, saving=-inf)
-FIRST = replace(ALWAYS, parts=ROUNDED)
 MACHINES = [
     pytest.param(V3, id="x86-64-v3"),
     pytest.param(TILES_V3, id="tiles beside x86-64-v3", marks=needs(V3)),
@@ -201,152 +199,6 @@ def test_products_of_any_number_of_rows_agree(
     assert any(v.endswith(".mid") for v in graph.values)
     for rows in (1, 2, 15, 16, 17, 31, 33, 100):
         agrees(path, graph, machine, (*[3] * (len(dims) - 1), rows, depth), depth)
-
-
-def rounds_factors(path: Path, machine: Machine, shape: tuple[int, ...]) -> None:
-    """Sums of products of what factors are rounded to, and of nothing else."""
-    graph = parted(path, FIRST)
-    assert any(v.endswith(".hi") for v in graph.values)
-    assert not any(v.endswith(".mid") for v in graph.values)
-    library = build(decide(graph, machine), machine, path.parent)
-    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    rounded = onnx.load(path)
-    for constant in rounded.graph.initializer:
-        w = numpy_helper.to_array(constant)
-        if w.ndim > 1:
-            exact = w.astype(ml_dtypes.bfloat16).astype(np.float32)
-            constant.CopyFrom(numpy_helper.from_array(exact, constant.name))
-    other = path.parent / "rounded.onnx"
-    onnx.save(rounded, other)
-    given = x.astype(ml_dtypes.bfloat16).astype(np.float32)
-    wanted = interpret(import_model(other), {"x": given})["y"]
-    for threads in (1, 2):
-        got = run(library, {"x": x}, threads)["y"]
-        assert_close(got, wanted, level=Level.KERNEL, reduction=graph_terms(graph))
-
-
-def graph_terms(graph: Graph) -> int:
-    """The products of the longest sum."""
-    sizes = dict(graph.dims)
-    sums = (n for n in graph.nodes if isinstance(n, Nest) and n.bound)
-    return max(prod(Index.of(sizes[d]).bounds({})[1] for d in n.bound) for n in sums)
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(
-    ("rows", "depth", "columns"),
-    [((16,), 32, 16), ((17,), 48, 33), ((131,), 44, 61), ((26, 3, 27), 176, 86)],
-)
-def test_products_of_rounded_factors(
-    tmp_path: Path, rows: tuple[int, ...], depth: int, columns: int, machine: Machine
-) -> None:
-    path = tmp_path / "model.onnx"
-    product(path, rows, depth, columns)
-    rounds_factors(path, machine, (*rows, depth))
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(
-    ("shape", "outputs", "window", "stride"),
-    [
-        ((1, 32, 12, 9), 16, 1, 1),
-        ((2, 16, 13, 11), 40, 3, 1),
-        ((1, 64, 17, 23), 32, 3, 2),
-        ((1, 64, 7, 7), 48, 3, 1),
-        ((1, 32, 5, 4), 64, 1, 1),
-    ],
-)
-def test_convolutions_of_rounded_factors(
-    tmp_path: Path,
-    shape: tuple[int, ...],
-    outputs: int,
-    window: int,
-    stride: int,
-    machine: Machine,
-) -> None:
-    path = tmp_path / "model.onnx"
-    convolution(path, shape, outputs, window, stride)
-    rounds_factors(path, machine, shape)
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(
-    ("heads", "rows", "words", "depth", "width"),
-    [(2, 32, 32, 32, 16), (3, 17, 48, 32, 40), (1, 197, 197, 64, 64), (12, 96, 128, 64, 32)],
-)
-def test_products_of_computed_factors(
-    tmp_path: Path, heads: int, rows: int, words: int, depth: int, width: int, machine: Machine
-) -> None:
-    """Attention: what one product gives is a factor of the next."""
-    n = Net()
-    q, k, v = (n.input(heads, *s) for s in ((rows, depth), (words, depth), (words, width)))
-    scores = n("MatMul", q, n("Transpose", k, perm=[0, 2, 1]))
-    graph = import_model(
-        n.save(tmp_path / "net.onnx", n("MatMul", n("Softmax", n("Relu", scores)), v))
-    )
-    graph = optimize(graph, pipeline=(*EXACT, FIRST))
-    # Pairs of an odd number of words are none that registers take.
-    assert sum(v.endswith(".hi") for v in graph.values) == (2 if words % 2 else 4)
-    plan = decide(graph, TILES_V3)
-    packed = [v for v in plan.layouts if v.endswith(".columns")]
-    assert len(packed) == (1 if words % 2 else 2)
-    for name in packed:
-        assert [a.extent for a in plan.layouts[name].axes[-2:]] == [16, 2]
-    texts: list[str] = []
-    builder = Builder(plan, TILES_V3, "model", 1, keep_subnormals=False, code=False)
-    builder.on_draft = lambda pending, made, draft: texts.append(draft.text)
-    builder.build()
-    assert sum(text.count("call void @llvm.x86.tdpbf16ps(") > 0 for text in texts) == len(packed)
-    rng = np.random.default_rng(0)
-    inputs = {
-        name: rng.standard_normal((heads, *s)).astype(np.float32)
-        for name, s in ((q, (rows, depth)), (k, (words, depth)), (v, (words, width)))
-    }
-    (wanted,) = interpret(graph, inputs).values()
-    library = build(plan if machine is TILES_V3 else decide(graph, machine), machine, tmp_path)
-    for threads in (1, 2):
-        (got,) = run(library, inputs, threads).values()
-        # An exponential that lies between two numbers of bf16 may become either.
-        assert_close(got, wanted, level=Level.REDUCED)
-
-
-@needs(V3)
-@pytest.mark.parametrize(("heads", "words", "packed"), [("n", 64, 2), (3, "n", 0)])
-def test_products_of_computed_factors_of_any_number(
-    tmp_path: Path, heads: int | str, words: int | str, packed: int
-) -> None:
-    """Columns lie in blocks of a known number of words; a run tells the number of heads."""
-    n = Net()
-    q, k, v = (n.input(heads, words, 32) for _ in range(3))
-    scores = n("MatMul", q, n("Transpose", k, perm=[0, 2, 1]))
-    path = n.save(tmp_path / "net.onnx", n("MatMul", n("Softmax", scores), v))
-    graph = optimize(import_model(path), pipeline=(*EXACT, FIRST))
-    plan = decide(graph, TILES_V3)
-    assert sum(v.endswith(".columns") for v in plan.layouts) == packed
-    library = build(plan, TILES_V3, tmp_path)
-    rng = np.random.default_rng(0)
-    for number in (1, 2, 7, 33):
-        shape = tuple(number if e == "n" else int(e) for e in (heads, words, 32))
-        inputs = {x: rng.standard_normal(shape).astype(np.float32) for x in (q, k, v)}
-        (wanted,) = interpret(graph, inputs).values()
-        (got,) = run(library, inputs, 2).values()
-        assert_close(got, wanted, level=Level.REDUCED)
-
-
-@pytest.mark.parametrize("odd", [np.inf, np.nan, 3.4e38, 2.0**-133, -0.0])
-def test_rounded_factors_of_any_size(tmp_path: Path, odd: float) -> None:
-    """What is too large for bf16 becomes an infinity, as a cast makes it."""
-    path = tmp_path / "model.onnx"
-    w = np.eye(64, dtype=np.float32)
-    save(path, (16, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=w)
-    x = np.ones((16, 64), np.float32)
-    x[3] = odd
-    graph = parted(path, FIRST)
-    with np.errstate(all="ignore"):
-        wanted = x.astype(ml_dtypes.bfloat16).astype(np.float32) @ w
-    np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], wanted)
-    got = run(build(decide(graph, V3), V3, tmp_path), {"x": x}, 1)["y"]
-    np.testing.assert_array_equal(got, wanted)
 
 
 def test_an_artifact_multiplies_parts_where_there_are_many_rows(tmp_path: Path) -> None:
