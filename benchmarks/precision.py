@@ -1,8 +1,9 @@
 """`python -m benchmarks.precision`: models in float32, in 16-bit weights and in 8 bits, in turns.
 
 Every model is compiled in each precision, for one input in 8 bits calibrated on 8 others, and takes
-turns with ONNX Runtime in float32 and with what its own `quantize_static` makes of the model, of
-the same inputs. How far results are off is told beside ONNX Runtime's in float32, on 4 more inputs.
+turns with ONNX Runtime in float32, with OpenVINO in the precision that it chooses by itself, and
+with both on what ONNX Runtime's `quantize_static` makes of the model, of the same inputs. How far
+results are off is told beside ONNX Runtime's in float32, on 4 more inputs.
 Results go to benchmarks/results/precision.json and docs/precision.md.
 """
 
@@ -17,7 +18,7 @@ import numpy as np
 import onnx
 
 from benchmarks import layout
-from benchmarks.peers import Inputs
+from benchmarks.peers import Inputs, installed_peers, prepare_openvino
 from benchmarks.protocol import Page, case_of, medians, timed, told, write
 from benchmarks.store import Entry
 from benchmarks.zoo import case_name, write_static
@@ -47,8 +48,17 @@ CASES = {case_name(model, n): (model, n) for model in MODELS for n in THREADS}
 CALIBRATED, CHECKED = 8, 4
 """Inputs that ranges are found on, and others that errors are found on."""
 PRECISIONS = ("fp32", "bf16", "fp16", INT8)
-QUANTISED = "onnxruntime int8"
-COLUMNS = (*PRECISIONS, "onnxruntime", QUANTISED)
+ONNXRUNTIME, OPENVINO = "onnxruntime", "openvino"
+QUANTISED, OPENVINO_QUANTISED = f"{ONNXRUNTIME} int8", f"{OPENVINO} int8"
+COLUMNS = (*PRECISIONS, ONNXRUNTIME, QUANTISED, OPENVINO, OPENVINO_QUANTISED)
+COMPARED = (
+    (INT8, "fp32", "rutc's own float32"),
+    (INT8, QUANTISED, "ONNX Runtime's int8"),
+    (INT8, OPENVINO_QUANTISED, "OpenVINO on the same quantised model"),
+    ("bf16", OPENVINO, "OpenVINO in its own precision"),
+    ("bf16", ONNXRUNTIME, "ONNX Runtime in float32"),
+)
+"""What is compared by a geometric mean: a precision, a column, and what the page calls that."""
 
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
@@ -69,11 +79,14 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
         room = room_for(libraries["fp32"], inputs)
         jobs = {p: rutc_job(library, threads, inputs, room) for p, library in libraries.items()}
         jobs["rutc"] = jobs.pop("fp32")
-        jobs["onnxruntime"] = Job(run_onnxruntime, (path, threads, inputs, room))
         quantised = folder / "quantised.onnx"
         failed = _quantised(path, quantised, model)
-        if not failed:
-            jobs[QUANTISED] = Job(run_onnxruntime, (quantised, threads, inputs, room))
+        files = {"": path} if failed else {"": path, " int8": quantised}
+        for kind, file in files.items():
+            given = file, threads, inputs, room
+            jobs[ONNXRUNTIME + kind] = Job(run_onnxruntime, given)
+            if OPENVINO in peers and OPENVINO in installed_peers():
+                jobs[OPENVINO + kind] = Job(prepare_openvino, (*given, ""), OPENVINO)
         turns = timed(jobs, seconds)
         errors = _errors(libraries, path, None if failed else quantised, model)
     us = medians(turns)
@@ -162,7 +175,8 @@ def page(entries: Sequence[Entry]) -> str:
         "and `fp16` weights are stored in 16 bits where that is estimated to be faster, with",
         f"`int8` products are summed in 8 bits where it is; ranges are of {CALIBRATED} inputs.",
         "*ORT int8* is what `quantize_static` of ONNX Runtime makes of the model (per channel, 7",
-        "bits where the processor adds up pairs in 16), from the same inputs. *Error* is that of",
+        "bits where the processor adds up pairs in 16), from the same inputs. *OV* is OpenVINO in",
+        "the precision that it chooses by itself, *OV int8* on that same file. *Error* is that of",
         "outputs beside ONNX Runtime's in float32, relative to their norm, the median of",
         f"{CHECKED} other inputs; weights of exported models are random, so that their errors are",
         "larger than those of trained ones.",
@@ -172,28 +186,25 @@ def page(entries: Sequence[Entry]) -> str:
 
 def _table(entries: Sequence[Entry]) -> list[str]:
     lines = [
-        "| model | fp32 | bf16 | fp16 | int8 | ORT fp32 | ORT int8 | int8: error | ORT int8 |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | fp32 | bf16 | fp16 | int8 | ORT fp32 | ORT int8 | OV | OV int8 "
+        "| int8: error | ORT int8 |",
+        "|---" * (len(COLUMNS) + 3) + "|",
     ]
-    gains: dict[str, list[float]] = {"fp32": [], QUANTISED: []}
+    told_times = []
     for entry in entries:
         us, errors = entry.get("us"), entry.get("errors")
         if not isinstance(us, dict) or not isinstance(errors, dict):
-            lines.append(f"| {case_of(entry)} | {entry.get('error', '')} | | | | | | | |")
+            lines.append(f"| {case_of(entry)} | {entry.get('error', '')} |" + " |" * 9)
             continue
         cells = [f"{us[c] / 1e3:.2f}" if c in us else "-" for c in COLUMNS]
         cells += [f"{errors[c]:.3f}" if c in errors else "-" for c in (INT8, QUANTISED)]
         lines.append(f"| {case_of(entry)} | {' | '.join(cells)} |")
-        for other, own in gains.items():
-            if other in us and INT8 in us:
-                own.append(us[other] / us[INT8])
-    for other, own in gains.items():
-        if own:
-            name = "rutc's own float32" if other == "fp32" else "ONNX Runtime's int8"
-            lines += [
-                "",
-                f"int8 is {geometric_mean(own):.2f} times as fast as {name} (n={len(own)}).",
-            ]
+        told_times.append(us)
+    for own, other, name in COMPARED:
+        gains = [us[other] / us[own] for us in told_times if other in us and own in us]
+        if gains:
+            mean = geometric_mean(gains)
+            lines += ["", f"{own} is {mean:.2f} times as fast as {name} (n={len(gains)})."]
     return lines
 
 
