@@ -17,6 +17,7 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Index, Nest
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
@@ -174,3 +175,57 @@ def test_rounded_factors_of_any_size(tmp_path: Path, odd: float) -> None:
     np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], wanted)
     got = run(build(decide(graph, V3), V3, tmp_path), {"x": x}, 1)["y"]
     np.testing.assert_array_equal(got, wanted)
+
+
+@needs(V3)
+@pytest.mark.parametrize(
+    ("rows", "columns", "loops"),
+    [
+        # Panels of columns pass over as many steps of rows as the second cache holds.
+        (512, 4096, ["d0.o.o.o", "d1.o.o", "d0.o.o.i"]),
+        # It holds all rows.
+        (64, 4096, ["d1.o.o", "d0.o.o"]),
+        # It holds all columns, and results are many: whole rows of them are stored.
+        (512, 64, ["d3.o.o.1", "d4.o.o.1"]),
+    ],
+)
+def test_what_the_second_cache_holds_is_passed_over(
+    tmp_path: Path, rows: int, columns: int, loops: list[str]
+) -> None:
+    path = tmp_path / "model.onnx"
+    product(path, (rows,), 64, columns)
+    machine = replace(TILES_V3, l2=48 << 10)
+    (kernel,) = matrix_kernels(path, machine)
+    assert [s.var for s in loops_of(kernel) if ".o.o" in s.var] == loops
+    rounds_factors(path, machine, (rows, 64))
+
+
+@needs(V3)
+@pytest.mark.parametrize(
+    ("rows", "columns", "directly"), [(64, 32, True), (33, 48, True), (64, 40, False)]
+)
+def test_whole_blocks_of_sums_are_stored_directly(
+    tmp_path: Path, rows: int, columns: int, directly: bool
+) -> None:
+    path = tmp_path / "model.onnx"
+    w = np.random.default_rng(0).standard_normal((64, columns)).astype(np.float32)
+    save(path, (rows, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=w)
+    (kernel,) = matrix_kernels(path, TILES_V3)
+    assert all(b.space is Space.REGISTER for b in kernel.locals) == directly
+    rounds_factors(path, TILES_V3, (rows, 64))
+
+
+def matrix_kernels(path: Path, machine: Machine) -> list[Kernel]:
+    """The kernels that multiply in matrix registers."""
+    builder = Builder(
+        decide(parted(path, FIRST), machine), machine, "model", 1, keep_subnormals=False, code=False
+    )
+    found: list[Kernel] = []
+    builder.on_draft = lambda pending, made, draft: found.append(draft.kernel)
+    builder.build()
+    return [k for k in found if Kind.MATRIX in {s.kind for s in loops_of(k)}]
+
+
+def loops_of(kernel: Kernel) -> list[Loop]:
+    """All loops of a kernel, the outermost first."""
+    return [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]

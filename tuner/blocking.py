@@ -109,12 +109,17 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     piece = w.few_lines * machine.line_bytes
     if any(not t.unit(tile.vector) or width * t.bytes > piece for t in stores):
         return False
+    return stored_bytes(kernel, shape) > machine.l2 // 2
+
+
+def stored_bytes(kernel: Kernel, shape: Shape) -> float:
+    """The bytes that a kernel stores, at most; infinite where no bound is known."""
     symbols = dict(kernel.symbols)
     stored = 0.0
-    for t in stores:
+    for t in (t for t in shape.touches if t.is_store):
         most = (Index.of(shape.sizes[x.var]).bounds(symbols) for x in shape.shared)
         stored += t.bytes * prod(inf if m is None else m[1] for m in most)
-    return stored > machine.l2 // 2
+    return stored
 
 
 def batch_loops(shape: Shape, tile: RegisterTile) -> list[str]:

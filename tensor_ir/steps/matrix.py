@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rutc.base.record import record
@@ -35,6 +36,8 @@ from rutc.tensor_ir.steps.step import (
 @record
 class MatrixTile(Step):
     """Sum products in matrix registers; the sums then go to the stack, and on from there.
+
+    Sums that are stored as they are, each row of a block in one piece, go there directly.
 
     for t { for u { for i { for j { acc.init; for k { for l { acc.update } }; S(acc) } } } }
       ->  for t, u unroll { for i, j matrix { acc[t,u,i,j].init } }
@@ -82,7 +85,10 @@ class MatrixTile(Step):
             """Registers hold whole blocks, also where a loop around cuts what follows short."""
             return x.hi if x.hi.names() <= symbols else Index.of(sizes[x.var])
 
+        staged = False
+
         def tile(loop: Loop) -> tuple[Stmt, ...]:
+            nonlocal staged
             chain, init, reduction, after = self._parts(loop)
 
             def around(body: Stmt, *inner: Loop) -> Stmt:
@@ -104,6 +110,15 @@ class MatrixTile(Step):
                 )
                 return tuple(around(u, replace(x, kind=Kind.MATRIX)) for u in updates)
 
+            start, products = (
+                around(replace(init, states=(state,))),
+                replace_loop((reduction,), self.var, product),
+            )
+            sums = Read(acc, coords, buffer.dtype)
+            place = self._whole_place(kernel, chain, after, sizes)
+            if place is not None:
+                return start, *products, around(Assign(place, sums))
+            staged = True
             results = rewrite(
                 after, expr=lambda e: transform(e, lambda x: _read_from(x, acc, stage, coords))
             )
@@ -120,20 +135,38 @@ class MatrixTile(Step):
             for v in reversed(last):
                 kind = kinds.get(v, Kind.SERIAL)
                 rest = (replace(by_name[v], kind=kind, body=rest),)
-            return (
-                around(replace(init, states=(state,))),
-                *replace_loop((reduction,), self.var, product),
-                around(Assign(Access(stage, coords), Read(acc, coords, buffer.dtype))),
-                *rest,
-            )
+            return start, *products, around(Assign(Access(stage, coords), sums)), *rest
 
         layout = dense(order, sizes)
         locals_ = tuple(
             replace(b, layout=dense(loops, sizes)) if b.name == acc else b for b in kernel.locals
         )
-        sums = Buffer(stage, buffer.dtype, layout, Space.STACK)
         body = replace_loop(kernel.body, loops[0], tile)
-        return replace(kernel, body=body, locals=(*locals_, sums))
+        if staged:
+            locals_ = (*locals_, Buffer(stage, buffer.dtype, layout, Space.STACK))
+        return replace(kernel, body=body, locals=locals_)
+
+    def _whole_place(
+        self, kernel: Kernel, chain: list[Loop], after: tuple[Stmt, ...], sizes: Mapping[str, int]
+    ) -> Access | None:
+        """Where whole blocks of sums are stored as they are, each row in one piece; or None."""
+        match after:
+            case (Assign(target=target, value=Read() as value),):
+                pass
+            case _:
+                return None
+        inside = [b.name for b in kernel.locals]
+        if value.value not in inside or target.buffer in inside:
+            return None
+        stored = kernel.buffer(target.buffer)
+        coords = {d: c for d, c in target.coords if isinstance(c, Index)}
+        whole = all(x.hi == Index.of(sizes[x.var]) for x in chain)
+        if stored.dtype is not value.dtype or not whole or len(coords) < len(target.coords):
+            return None
+        address = stored.layout.address(coords, outer_ranges(kernel))
+        row = address.coefficient(self.rows)
+        near = address.coefficient(self.columns) == 1 and row is not None and row > 0
+        return target if near else None
 
     def _state(self, kernel: Kernel) -> str:
         _, init, _, _ = self._parts(find_loops(kernel, self.tiles[0])[0])

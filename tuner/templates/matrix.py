@@ -22,7 +22,7 @@ from rutc.tensor_ir.steps import (
     Step,
 )
 from rutc.tuner.access import Shape, Touch, dim_of_loop
-from rutc.tuner.blocking import comes_from_afar
+from rutc.tuner.blocking import comes_from_afar, stored_bytes
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.dot import dot_packing
 from rutc.tuner.space import Axis, Default, Template
@@ -35,6 +35,8 @@ ROW_BYTES = 64
 MOST_BLOCKS = 6
 """Registers for sums, of eight: both operands need one."""
 MOST_PERMUTED = 4
+HELD = (2, 4, 8, 16, 32)
+"""Steps of rows at a time that are tried."""
 
 
 @record
@@ -44,9 +46,10 @@ class Blocks:
     Registers hold `height` sums at most along the loop `row`, and some along `column`, of `length`
     products along `inner` at a time. There are `tall` blocks of rows by `wide` of columns, or by
     the blocks of two iterations of the loop `beside`. The loops around are taken in this `order`,
-    the outermost first; threads share the first `parallel` ones, or all. `results` is the kind of
-    the loop over rows in what follows the sums. The next panels of the constants `prefetch` are
-    asked for.
+    the outermost first; threads share the first `parallel` ones, or all. With `held`, all is done
+    for so many steps of the loop over rows before the next ones: the second cache holds theirs.
+    `results` is the kind of the loop over rows in what follows the sums. The next panels of the
+    constants `prefetch` are asked for.
     """
 
     row: str
@@ -61,12 +64,14 @@ class Blocks:
     results: Kind
     prefetch: tuple[str, ...] = ()
     parallel: int | None = 0
+    held: int = 0
 
     def __str__(self) -> str:
         """What it has: `m x 16 x 2, n x 16 x 2, k x 64; in n m, results serial`."""
         said = [
             f"beside {self.beside}" if self.beside else "",
             f"in {' '.join(self.order)}",
+            f"{self.held} steps of rows at a time" if self.held else "",
             f"results {self.results.value}",
             f"asks for {' '.join(self.prefetch)}" if self.prefetch else "",
             shared_text(self.parallel),
@@ -120,11 +125,19 @@ def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Cho
     outer = {row: f"{row}.o.o", column: f"{column}.o.o"}
     outer |= {} if beside is None else {beside: f"{beside}.o"}
     order = [outer.get(v, v) for v in point.order]
+    holding: list[Step] = []
+    if point.held:
+        steps_of_rows = -(-extents[row] // (point.height * point.tall))
+        if row in shape.symbolic or steps_of_rows % point.held:
+            raise NotApplicable(f"{row} is no whole number of {point.held} steps")
+        holding = [Split(outer[row], point.held)]
+        order = [f"{outer[row]}.o", *(f"{v}.i" if v == outer[row] else v for v in order)]
     single = [] if beside is None else [f"{row}.o.i"]
     tiles = (f"{row}.o.i" if beside is None else f"{beside}.i", f"{column}.o.i")
     steps: list[Step] = [
         Balance(row, point.height, point.tall),
         Split(f"{row}.o", point.tall),
+        *holding,
         *([Split(beside, 2)] if beside is not None else []),
         Split(column, COLUMNS),
         Split(f"{column}.o", point.wide),
@@ -182,7 +195,9 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     pairs = _pairs(shape, operands, others)
     beside = pairs[0] if pairs and tall == 1 else None
     wide = 2 if tall == 2 or beside is not None else 4
-    order = (*(v for v in others if v not in passing), column, *passing, row)
+    whole = _whole_rows(kernel, shape, operands, machine)
+    turns = (*passing, row, column) if whole else (column, *passing, row)
+    order = (*(v for v in others if v not in passing), *turns)
     stores = [t for t in shape.touches if t.is_store]
     results = _kind_of_rows(stores, row, column)
     if results is Kind.UNROLL and row in shape.symbolic and extents[column] % COLUMNS:
@@ -199,10 +214,41 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
             beside,
             order,
             results,
-            tuple(t.buffer for t in operands.rights if _waits(t, shape, machine)),
+            tuple(t.buffer for t in operands.rights if not whole and _waits(t, shape, machine)),
             None if worth_sharing(shape, machine) else 0,
+            _held(shape, operands, row, column, order, tall, machine),
         )
     )
+
+
+def _whole_rows(kernel: Kernel, shape: Shape, operands: Operands, machine: Machine) -> bool:
+    """Whether blocks of columns come before the next rows: few constants, and many results.
+
+    Otherwise each panel of constants goes over all rows, and results are touched in small pieces.
+    """
+    panels = sum(t.buffer_bytes for t in operands.rights)
+    return panels <= machine.l2 // 4 and stored_bytes(kernel, shape) > machine.l2 // 2
+
+
+def _held(
+    shape: Shape,
+    operands: Operands,
+    row: str,
+    column: str,
+    order: tuple[str, ...],
+    tall: int,
+    machine: Machine,
+) -> int:
+    """How many steps of rows the second cache holds beside panels, where it cannot hold all."""
+    passes = order.index(column) < order.index(row)
+    if row in shape.symbolic or not passes or order[0] != column:
+        return 0
+    extent = shape.extents[row]
+    steps = -(-extent // (ROWS * tall))
+    each = sum(t.buffer_bytes for t in operands.lefts) / steps
+    if each * steps <= machine.l2 // 2:
+        return 0
+    return next((n for n in reversed(HELD) if steps % n == 0 and n * each <= machine.l2 // 3), 0)
 
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
@@ -229,6 +275,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
         "results": (Kind.SERIAL, Kind.UNROLL, Kind.VECTOR),
         "prefetch": tuple(dict.fromkeys([(), prefetched])),
         "parallel": shared_counts(len(own), machine),
+        "held": (0, *HELD),
     }
 
 
