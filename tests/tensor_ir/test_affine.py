@@ -246,7 +246,7 @@ min(b, 63)                                  -> b
 max(b, 0)                                   -> b
 a + max(b - a, 7)                           -> max(a + 7, b)
 a + max(8 - a, 0) - max(8, a) + 16          -> 16
-2*a + 2*min(3 - a, b) + c                   -> 2*min(3, a + b) + c
+2*a + 2*min(3 - a, b) + c                   -> c + 2*min(3, a + b)
 min(b + 64, a)                              -> a
 i - 64*(i // 64)                            -> i % 64
 i - i % 64                                  -> 64*(i // 64)
