@@ -16,6 +16,7 @@ from rutc.graph_opt.alternatives.split_precision import ROUNDED
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Index, Nest
+from rutc.tensor_ir.graph import used
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, walk_stmts
 from rutc.tensor_ir.machine import Machine
@@ -229,3 +230,29 @@ def matrix_kernels(path: Path, machine: Machine) -> list[Kernel]:
 def loops_of(kernel: Kernel) -> list[Loop]:
     """All loops of a kernel, the outermost first."""
     return [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_else_reads_a_rounded_factor_reads_it_rounded(
+    tmp_path: Path, machine: Machine
+) -> None:
+    rng = np.random.default_rng(0)
+    first, second = (rng.standard_normal((64, 64)).astype(np.float32) / 8 for _ in range(2))
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["p"]),
+        helper.make_node("Relu", ["p"], ["r"]),
+        helper.make_node("MatMul", ["r", "second"], ["q"]),
+        helper.make_node("Add", ["q", "r"], ["y"]),
+    ]
+    path = tmp_path / "model.onnx"
+    save(path, (33, 64), nodes, first=first, second=second)
+    graph = parted(path, FIRST)
+    readers = [n.out.name for n in graph.nodes if isinstance(n, Nest) and "r" in used(n)]
+    assert readers == ["r.hi"]
+    plan = decide(graph, machine)
+    stored = {v for group in plan.groups() for v in group.stored}
+    assert {"r", "r.hi"} & stored == {"r.hi"}
+    x = rng.standard_normal((33, 64)).astype(np.float32)
+    wanted = interpret(graph, {"x": x})["y"]
+    got = run(build(plan, machine, tmp_path), {"x": x}, 2)["y"]
+    assert_close(got, wanted, level=Level.REDUCED)

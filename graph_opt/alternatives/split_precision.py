@@ -14,7 +14,7 @@ Where a precision asks for it, the first part stands for the number: one product
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, reduce
 from math import ceil, inf
@@ -51,7 +51,8 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.coefficients import Coefficients
-from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.expr import reads, transform
+from rutc.tensor_ir.graph import used
 from rutc.tensor_ir.machine import COMMON
 from rutc.tensor_ir.windows import partners
 
@@ -145,7 +146,8 @@ class MultiplyParts:
 
     Of fewer `parts` than three, products of the first ones are left, and results have as many bits
     less. Constants do not grow then, and factors may both be computed: all sums are taken that save
-    `least` of their time by it, whatever tells their sizes.
+    `least` of their time by it, whatever tells their sizes. What else reads a factor that is
+    rounded reads that, too: one of the two needs no memory.
     """
 
     share: float = 0.1
@@ -176,6 +178,8 @@ class MultiplyParts:
         """Takes the products apart that pay most."""
         for c in self.chosen(editor):
             editor.replace(c.nest, tuple(_in_parts(c, editor)))
+        if self.parts == ROUNDED:
+            _read_rounded(editor)
 
     def chosen(self, editor: Editor) -> list[Candidate]:
         """The sums to take apart, those that gain most for each byte first."""
@@ -413,6 +417,44 @@ def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
     rights = [Cast(Read(part, coords, DType.BF16), DType.F32) for part in names]
     terms = [apply("mul", lefts[i], rights[j]) for i, j in _terms(c.parts)]
     yield replace(c.nest, body=(reduce(lambda a, b: apply("add", a, b), terms),))
+
+
+def _read_rounded(editor: Editor) -> None:
+    """Makes nests read the numbers in bf16 that values were rounded to before, in their place."""
+    rounded: dict[str, str] = {}
+    for key in tuple(editor.names()):
+        n = editor.nodes.get(key)
+        if not isinstance(n, Nest):
+            continue
+        source = _rounds_whole(n, editor)
+        if source is not None:
+            if isinstance(editor.producer(source), Nest) and not editor.is_output(source):
+                rounded.setdefault(source, n.out.name)
+            continue
+        if rounded.keys().isdisjoint(used(n)):
+            continue
+        body = tuple(transform(e, lambda x: _widened(x, rounded)) for e in n.body)
+        if body != n.body:
+            editor.replace(n, (replace(n, body=body),))
+
+
+def _rounds_whole(n: Nest, editor: Editor) -> str | None:
+    """The value in f32 all of which a nest stores in bf16, and nothing else; or None."""
+    match n.body:
+        case (Cast(arg=Read() as r),) if n.out.dtype is DType.BF16 and r.dtype is DType.F32:
+            return r.value if r == at_point(editor.values[r.value]) else None
+        case _:
+            return None
+
+
+def _widened(e: Expr, rounded: Mapping[str, str]) -> Expr:
+    """What is read of a rounded value, where bf16 has what is read outside of it."""
+    if not isinstance(e, Read) or e.value not in rounded:
+        return e
+    fill = None if e.fill is None else replace(e.fill, dtype=DType.BF16)
+    if fill is not None and Lit(fill.value, DType.F32) != e.fill:
+        return e
+    return Cast(replace(e, value=rounded[e.value], dtype=DType.BF16, fill=fill), DType.F32)
 
 
 def parts_of(array: np.ndarray, parts: int = WHOLE) -> tuple[np.ndarray, ...]:
