@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from math import ceil, log2, prod
+from math import ceil, inf, log2, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
@@ -131,6 +131,19 @@ class NestCost:
         able = self.machine.has_matrices(DType.BF16)
         return len(terms) > 1 or (able and any(a.dtype is DType.BF16 for a, _ in terms))
 
+    @cached_property
+    def _columns(self) -> tuple[str, ...]:
+        """The loops that registers for matrices have along a row: those of the constant, if any."""
+        consts = [u for u in self.uses if u.is_const]
+        others = [u for u in self.uses if consts and not u.is_const]
+        return tuple(
+            v
+            for v in self.loops
+            if v not in self.nest.bound
+            and all(v in u.moves for u in consts)
+            and all(v not in u.moves for u in others)
+        )
+
     def neighbours(self, u: ReadUse) -> str | None:
         """The dim along which the longest bound loop moves a read by one."""
         bound = [d for d in self.nest.bound if u.moves.get(d) is not None]
@@ -162,6 +175,8 @@ class NestCost:
         along, w = inner.get(u.read.value), self.coefficients
         if self.neighbours(u) == along:
             return 0.0
+        if self.in_matrices:
+            return inf
         if self.grouped:
             return w.apart - w.broadcast
         others = (d for d in self.nest.bound if d in u.moves and u.moves[d] != along)
@@ -176,7 +191,7 @@ class NestCost:
         if known is not None:
             return known
         best: tuple[float, str | None] = (float("inf"), None)
-        for v in self.loops:
+        for v in self.loops if not self.in_matrices else self._columns:
             cost = self._cost(v, inner)
             if cost < best[0]:
                 best = (cost, v)
@@ -217,7 +232,8 @@ class NestCost:
                 near = not self.grouped or inner.get(u.read.value) == self.neighbours(u)
                 shared = vectors * w.broadcast
                 if not near and not u.is_const:
-                    shared = min(vectors * w.apart, shared + u.touched * w.copy)
+                    apart = inf if self.in_matrices else vectors * w.apart
+                    shared = min(apart, shared + u.touched * w.copy)
                 total += shared
             elif u.is_const:
                 total += vectors * w.packed

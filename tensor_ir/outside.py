@@ -30,25 +30,8 @@ def adds_nothing(
     return found is not None and found == reducer.identity[0].value
 
 
-def _known(e: Expr, read: Read, finite: Callable[[str], bool]) -> Number | None:
-    """The value of an expression where `read` gives its fill; None where it depends on more."""
-    if e == read:
-        return None if read.fill is None else read.fill.value
-    match e:
-        case Lit():
-            return e.value
-        case Cast():
-            inner = _known(e.arg, read, finite)
-            return inner if inner == 0 or (e.dtype.is_float and e.arg.dtype.is_float) else None
-        case Apply("mul", (a, b)):
-            for one, other in ((a, b), (b, a)):
-                if _known(one, read, finite) == 0 and _is_finite(other, read, finite):
-                    return 0
-    return None
-
-
-def _is_finite(e: Expr, read: Read, finite: Callable[[str], bool]) -> bool:
-    """Whether an expression is known to be a finite number where `read` gives its fill."""
+def is_finite(e: Expr, finite: Callable[[str], bool], read: Read | None = None) -> bool:
+    """Whether an expression is known to be a finite number, where `read` gives its fill, if any."""
     if not e.dtype.is_float:
         return e.dtype.is_int
     known = _known(e, read, finite)
@@ -60,9 +43,26 @@ def _is_finite(e: Expr, read: Read, finite: Callable[[str], bool]) -> bool:
         case Cast():
             # Narrower types may not hold the number.
             wide = not e.arg.dtype.is_float or e.dtype.bits >= e.arg.dtype.bits
-            return wide and e.dtype.bits >= 32 and _is_finite(e.arg, read, finite)
+            return wide and e.dtype.bits >= 32 and is_finite(e.arg, finite, read)
         case _:
             return False
+
+
+def _known(e: Expr, read: Read | None, finite: Callable[[str], bool]) -> Number | None:
+    """The value of an expression where `read` gives its fill; None where it depends on more."""
+    if read is not None and e == read:
+        return None if read.fill is None else read.fill.value
+    match e:
+        case Lit():
+            return e.value
+        case Cast():
+            inner = _known(e.arg, read, finite)
+            return inner if inner == 0 or (e.dtype.is_float and e.arg.dtype.is_float) else None
+        case Apply("mul", (a, b)):
+            for one, other in ((a, b), (b, a)):
+                if _known(one, read, finite) == 0 and is_finite(other, finite, read):
+                    return 0
+    return None
 
 
 def finite_operands(reads: Iterable[Read], constants: Mapping[str, Const]) -> frozenset[str]:

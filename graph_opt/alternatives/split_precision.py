@@ -17,13 +17,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, reduce
-from math import ceil, inf
+from math import ceil, inf, prod
 
 import ml_dtypes
 import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.decide.halo import growth, reach, shares_inside
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
@@ -49,7 +50,7 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
-from rutc.tensor_ir.affine import product
+from rutc.tensor_ir.affine import plain, product
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import reads, transform
 from rutc.tensor_ir.graph import used
@@ -250,39 +251,73 @@ class MultiplyParts:
         choices = row_choices(n, read, _loops(weights), editor, orders)
         columns, inner = _sides(n, source, weights, editor)
         w = self.coefficients.split_precision
-        fewest = w.fewest_rows if whole else self.coefficients.matrices.fewest_rows
-        high = [rows for rows in choices if editor.typical(rows.loops) >= fewest]
+        # Registers have rows along one loop, as others may not become one with it.
+        least = self.coefficients.matrices.fewest_rows
+        fewest = w.fewest_rows if whole else least
+        high = [
+            rows
+            for rows in choices
+            if editor.typical(rows.loops) >= fewest
+            and any(editor.size((v,)) is None or editor.typical((v,)) >= least for v in rows.loops)
+        ]
         if columns < COLUMNS or not high or not _length(inner):
             return Reason("it is no product of large matrices")
-        direct = self._direct(n, const, editor)
+        window = self._window(n, source, editor)
+        if window is None:
+            return Reason(f"how far it reads outside of %{source.value} is not constant")
+        inside, grown = window
+        direct = self._direct(n, const, inside, editor)
         idle = max(w.busy_products / _length(inner), 1.0)
-        costs = [self._cycles(n, source, const, rows, idle, editor) for rows in high]
+        costs = [self._cycles(n, source, const, rows, idle, grown, editor) for rows in high]
         if const is None:
             brought = w.split * editor.typical(editor.values[weights.value].dims)
             costs = [c + brought for c in costs]
         cycles, rows = min(zip(costs, high, strict=True), key=lambda choice: choice[0])
         saved = direct - cycles
-        least = self.least * direct
-        if whole:
-            # More constants have to be worth it.
-            least = max(least, self.saving)
-        if not every and saved < least:
+        # More constants have to be worth it.
+        worth = max(self.least * direct, self.saving if whole else -inf)
+        if not every and saved < worth:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
         weighed = _loops(weights)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
         saved = max(saved, 1.0)
         return Candidate(n, source, weights, const, rows, number, saved, direct, self.parts)
 
-    def _direct(self, n: Nest, const: Const | None, editor: Editor) -> float:
-        """Cycles of one core for the sum in f32."""
+    def _window(self, n: Nest, source: Read, editor: Editor) -> tuple[float, float] | None:
+        """(the share of its products that the sum in f32 does, how much a halo makes of parts).
+
+        Registers take whole windows, which a sum in f32 need not; None where parts have no halo.
+        """
+        if source.fill is None:
+            return 1.0, 1.0
+        sizes = {d: plain(e) for d, e in editor.extents.items()}
+        symbols = dict(editor.graph.symbols)
+        halo = reach(n, source, sizes, symbols)
+        if halo is None:
+            return None
+        shares = shares_inside(n, source, halo, sizes, editor.values, symbols, self.coefficients)
+        return prod(shares.values()), growth(editor.values[source.value], halo, sizes, symbols)
+
+    def _direct(self, n: Nest, const: Const | None, inside: float, editor: Editor) -> float:
+        """Cycles of one core for the sum in f32, which does the products `inside` of its value."""
         per_cycle = self.coefficients.filtering.reached * COMMON.fma_per_cycle * COMMON.width
         streamed = _bytes(const) / self.coefficients.split_precision.streamed
-        return max(editor.typical(n.dims) / per_cycle, streamed)
+        return max(editor.typical(n.dims) * inside / per_cycle, streamed)
 
     def _cycles(
-        self, n: Nest, source: Read, const: Const | None, rows: Rows, idle: float, editor: Editor
+        self,
+        n: Nest,
+        source: Read,
+        const: Const | None,
+        rows: Rows,
+        idle: float,
+        grown: float,
+        editor: Editor,
     ) -> float:
-        """Cycles of one core for products of parts, where instructions take `idle` times."""
+        """Cycles of one core for products of parts, where instructions take `idle` times.
+
+        Parts take `grown` times as much with their halo.
+        """
         w = self.coefficients.split_precision
         whole, _ = _taken(source, editor)
         taken = editor.typical(_loops(whole))
@@ -292,7 +327,7 @@ class MultiplyParts:
         cycles = products / w.products * max(w.busy_rows / high, idle)
         cycles = max(cycles, constant / w.streamed)
         cycles += w.split * taken * self.parts / WHOLE + w.store * editor.typical(n.out.dims)
-        bytes_ = taken * self.parts * DType.BF16.bytes
+        bytes_ = taken * grown * self.parts * DType.BF16.bytes
         beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
         slices = (editor.typical((v,)) for v in beside)
         if source.fill is None and any(

@@ -63,6 +63,10 @@ def _is_same(d: str, c: Index, sizes: Mapping[str, Size]) -> bool:
     return c.as_var is not None and sizes.get(c.as_var) == sizes.get(d)
 
 
+Halo = dict[str, tuple[int, int]]
+"""Indices before and after each dim."""
+
+
 def needed_halo(
     nest: Nest,
     r: Read,
@@ -72,17 +76,45 @@ def needed_halo(
     inner: str | None,
     finite: Callable[[str], bool],
     coefficients: Coefficients,
-) -> dict[str, tuple[int, int]] | None:
+    *,
+    whole: bool = False,
+) -> Halo | None:
     """How far the read goes outside of its value, per dim; None where that is not constant.
 
-    It is none either where the halo would take far more than the value does. A reduction that
-    gains nothing outside of a value leaves out what lies there (the step `inside`), where that is
-    much and larger than the value; then memory's `inner` dim alone has a halo, for tiles of rows
-    along it.
+    It is none either where the halo would take far more than the value does, unless windows are
+    taken `whole` whatever it takes. A reduction that gains nothing outside of a value leaves out
+    what lies there (the step `inside`), where that is much and larger than the value; then memory's
+    `inner` dim alone has a halo, for tiles of rows along it.
     """
+    halo = reach(nest, r, sizes, symbols)
+    if halo is None or whole:
+        return halo
+    most = coefficients.fusion.halo + coefficients.fusion.halo_elements / _elements(
+        values[r.value], {}, sizes, symbols
+    )
+
+    def fits(found: Halo) -> bool:
+        return growth(values[r.value], found, sizes, symbols) <= most
+
+    shares = shares_inside(nest, r, halo, sizes, values, symbols, coefficients)
+    rest = {d: n for d, n in halo.items() if d == inner or d not in shares}
+    if (
+        len(rest) < len(halo)
+        and fits(rest)
+        and nest.reducer is not None
+        and adds_nothing(nest.reducer, nest.body, r, finite)
+    ):
+        return rest
+    return halo if fits(halo) else None
+
+
+def reach(
+    nest: Nest, r: Read, sizes: Mapping[str, Size], symbols: Mapping[str, Range]
+) -> Halo | None:
+    """How far the read goes outside of its value, per dim; None where that is not constant."""
     extents = {d: typical(sizes[d], symbols) for d in {*nest.dims, *dict(r.coords)}}
     ranges = {d: (0, extents[d] - 1) for d in nest.dims if extents[d] > 0}
-    halo: dict[str, tuple[int, int]] = {}
+    halo: Halo = {}
     for d, c in r.coords:
         if not isinstance(c, Index):
             return None
@@ -92,47 +124,64 @@ def needed_halo(
                 return None
             lo, hi = max(0, -bounds[0]), max(0, bounds[1] - (extents[d] - 1))
         else:
-            reach = beyond(c, sizes[d], sizes, symbols)
-            if reach is None:
+            found = beyond(c, sizes[d], sizes, symbols)
+            if found is None:
                 return None
-            lo, hi = reach
+            lo, hi = found
         if lo or hi:
             halo[d] = (lo, hi)
+    return halo
+
+
+def growth(
+    value: Value, halo: Halo, sizes: Mapping[str, Size], symbols: Mapping[str, Range]
+) -> float:
+    """How many times its own memory a value takes with a halo, at common sizes."""
+    return _elements(value, halo, sizes, symbols) / _elements(value, {}, sizes, symbols)
+
+
+def shares_inside(
+    nest: Nest,
+    r: Read,
+    halo: Halo,
+    sizes: Mapping[str, Size],
+    values: Mapping[str, Value],
+    symbols: Mapping[str, Range],
+    coefficients: Coefficients,
+) -> dict[str, float]:
+    """The dims along which a loop over windows leaves out what lies outside, and what is left.
+
+    There are none unless the halo would be larger than the value.
+    """
+    if nest.reducer is None or growth(values[r.value], halo, sizes, symbols) <= 2:
+        return {}
+    extents = {d: typical(sizes[d], symbols) for d in {*nest.dims, *dict(r.coords)}}
+    shares = {d: _share_inside(nest, r, d, extents, coefficients.windows) for d in halo}
+    least = coefficients.windows.least_gain
+    return {d: share for d, share in shares.items() if share < least}
+
+
+def _elements(
+    value: Value, halo: Halo, sizes: Mapping[str, Size], symbols: Mapping[str, Range]
+) -> int:
     # What has no element at common sizes may have some at others.
-    own = {d: max(extents[d], 1) for d in values[r.value].dims}
-    size = prod(own.values())
-
-    def total(found: Mapping[str, tuple[int, int]]) -> int:
-        return prod(e + sum(found.get(d, (0, 0))) for d, e in own.items())
-
-    def fits(found: Mapping[str, tuple[int, int]]) -> bool:
-        return total(found) <= coefficients.fusion.halo * size + coefficients.fusion.halo_elements
-
-    if total(halo) > 2 * size and nest.reducer is not None:
-        left_out = {
-            d
-            for d in halo
-            if d != inner and _is_left_out(nest, r, d, extents, coefficients.windows)
-        }
-        rest = {d: n for d, n in halo.items() if d not in left_out}
-        if left_out and fits(rest) and adds_nothing(nest.reducer, nest.body, r, finite):
-            return rest
-    return halo if fits(halo) else None
+    own = {d: max(typical(sizes[d], symbols), 1) for d in value.dims}
+    return prod(e + sum(halo.get(d, (0, 0))) for d, e in own.items())
 
 
-def _is_left_out(
+def _share_inside(
     nest: Nest, r: Read, d: str, extents: Mapping[str, int], coefficients: Windows
-) -> bool:
-    """Whether a loop over windows along a dim gains if it goes over what is inside of the value.
+) -> float:
+    """What a loop over windows along a dim does if it goes over what is inside of the value.
 
     Registers for matrices, which multiply narrower numbers, take whole windows.
     """
     c = r.coord(d)
     if not isinstance(c, Index) or r.dtype.bits < 32:
-        return False
+        return 1.0
     w = window(c, nest.bound, nest.out.dims, extents[d])
     if w is None:
-        return False
+        return 1.0
     if max((extents[b] for b in nest.bound if b != w.bound), default=0) < coefficients.few_steps:
-        return False
-    return share_inside(w, extents[w.bound], extents[w.free]) < coefficients.least_gain
+        return 1.0
+    return share_inside(w, extents[w.bound], extents[w.free])

@@ -12,7 +12,7 @@ from math import prod
 
 from rutc.graph_opt.assignment import Arrangement, Copy
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
-from rutc.graph_opt.decide.halo import masked_at_edges, needed_halo
+from rutc.graph_opt.decide.halo import Halo, masked_at_edges, needed_halo
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.nest_cost import NestCost, ReadUse
@@ -20,8 +20,6 @@ from rutc.graph_opt.row_runs import COLUMNS
 from rutc.tensor_ir.expr import Lit, Read
 from rutc.tensor_ir.graph import Nest, Node, Scan, bodies
 from rutc.tensor_ir.machine import PAIR, Machine
-
-Halo = dict[str, tuple[int, int]]
 
 
 @dataclass
@@ -110,7 +108,7 @@ class OperandCopies:
                     copy(r, name)
                     self.inner[name] = d
         for r in own:
-            copied = self._with_halo(n, r, lanes.get(r.value)) if r.fill is not None else None
+            copied = self._with_halo(cost, r, lanes.get(r.value)) if r.fill is not None else None
             if copied is not None:
                 copy(r, copied)
         # All of a window is read from one place, what lies inside of the value, too.
@@ -132,18 +130,29 @@ class OperandCopies:
     def _may_copy(self, value: str) -> bool:
         return set(self._counters).isdisjoint(self.prepared.graph.values[value].dims)
 
-    def _with_halo(self, n: Nest, r: Read, lanes: str | None) -> str | None:
+    def _with_halo(self, cost: NestCost, r: Read, lanes: str | None) -> str | None:
         """The copy with a halo that a read is from; None if it is from the value itself.
 
-        Either has a halo then, unless masks are better. `lanes` is the dim to be innermost in the
-        copy, if that matters.
+        Either has a halo then, unless masks are better. Registers for matrices take whole windows:
+        on vectors, products of what they multiply would take far longer than any halo. `lanes` is
+        the dim to be innermost in the copy, if that matters.
         """
         assert r.fill is not None
-        known = self.prepared
+        known, n = self.prepared, cost.nest
         inner = self.inner.get(r.value)
         values, sizes = known.graph.values, known.sizes
         coefficients = self.machine.coefficients
-        halo = needed_halo(n, r, sizes, values, known.symbols, inner, known.is_finite, coefficients)
+        halo = needed_halo(
+            n,
+            r,
+            sizes,
+            values,
+            known.symbols,
+            inner,
+            known.is_finite,
+            coefficients,
+            whole=cost.in_matrices,
+        )
         if not halo or r.value in known.constants:
             return None
         if masked_at_edges(n, r, sizes, self.inner, coefficients):

@@ -22,6 +22,7 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.outside import is_finite
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
@@ -91,7 +92,10 @@ class Prepare(Step):
             return (*first, *rewrite((loop,), expr=local))
 
         body = replace_loop(kernel.body, self.outside, visit)
-        prepared = Buffer(name, taken.dtype, dense(self.loops, extents), Space.STACK)
+        # What lies outside of a window is left out only where the other factor is finite.
+        finite = is_finite(taken, lambda value: kernel.buffer(value).finite)
+        layout = dense(self.loops, extents)
+        prepared = Buffer(name, taken.dtype, layout, Space.STACK, finite=finite)
         return replace(kernel, body=body, locals=(*kernel.locals, prepared))
 
     def _taken(self, around: Loop, others: set[str]) -> Expr:

@@ -128,6 +128,25 @@ def test_what_is_no_schedule(text: str, reason: str) -> None:
         parse_schedule(text)
 
 
+def test_what_is_prepared_of_finite_numbers_is_finite() -> None:
+    """Windows leave out what lies outside where it meets such numbers, however these are stored."""
+    kernel = kernel_of("""
+graph "windows"
+dims a = 5, k = 3, n = 4, y = 5
+%x : f32{a} = input "x" [a]
+%w : bf16{k,n} = input "w" [k, n]
+%y : f32{n,y} = sum{k} %x[a=y + 4*k - 4 else 0.0] * f32(%w[k, n])
+output "y" [y, n] = %y
+""")
+    schedule = parse_schedule("reorder([y, n]); prepare(w, y, [k, n]); inside([k])")
+    with pytest.raises(NotApplicable, match="no iteration of k is known to be outside"):
+        apply_schedule(kernel, schedule)
+    finite = tuple(replace(b, finite=b.name == "w") for b in kernel.args)
+    after = str(apply_schedule(replace(kernel, args=finite), schedule))
+    assert "%w.prepared: f32 [k, n] stack finite" in after
+    assert "else 0.0" not in after
+
+
 # -- meaning ------------------------------------------------------------------------------------
 def check(case: Case, kernel: Kernel) -> None:
     """Run the kernel and compare what it stores with the graph's interpretation."""
