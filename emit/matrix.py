@@ -1,9 +1,10 @@
 """Matrix registers (AMX): loops of kind `matrix`, of which one instruction does a whole block.
 
-There are eight registers of up to 16 rows of 64 bytes. A sum has one for itself as long as it
-lasts; the others hold blocks of operands, the one that was used longest ago making room. Registers
-are configured for the shapes of their blocks: when the kernel begins, or where there are several
-shapes, before the sums of each. A number of rows that is known in the run chooses among tables.
+There are eight registers of up to 16 rows of 64 bytes: sums of 32 bits in up to 16 columns. A sum
+has one for itself as long as it lasts; the others hold blocks of operands, the one that was used
+longest ago making room. Registers are configured for the shapes of their blocks: when the kernel
+begins, or where there are several shapes, before the sums of each. A number of rows that is known
+in the run chooses among tables.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from rutc.tensor_ir.products import terms_of
 
 REGISTERS = 8
 COLUMNS = 16
-"""Sums of 32 bits in a row of a register."""
-ROW_BYTES = 64
+"""Sums of 32 bits in a row of a register, at most."""
 MOST_ROWS = 16
 """Rows of a register."""
 GROUP_BYTES = 4
@@ -39,9 +39,10 @@ I8 = ir.IntType(8)
 
 @record
 class Shape:
-    """Rows of a block of sums, the bytes of a row of factors, and how many blocks there are."""
+    """Rows and columns of a block of sums, the bytes of a row of factors, and how many blocks."""
 
     rows: Index
+    columns: int
     bytes: int
     sums: int
 
@@ -65,13 +66,13 @@ def matrix_shapes(kernel: Kernel) -> dict[str, Shape]:
         if not isinstance(inner, Update) or len(loops) != 3:
             continue
         columns, products = (x.hi.value for x in loops[1:])
-        if columns != COLUMNS:
+        if columns > COLUMNS:
             raise InternalError(f"a matrix block of {columns} columns")
         name = inner.states[0].buffer
         axes = kernel.buffer(name).layout.axes
         ((left, _),) = _factors(inner)
         sums = prod(Index.of(a.extent).value for a in axes[:-2])
-        shape = Shape(loops[0].hi, products * left.dtype.bytes, sums)
+        shape = Shape(loops[0].hi, columns, products * left.dtype.bytes, sums)
         if found.setdefault(name, shape) != shape:
             raise InternalError(f"the matrix blocks of %{name} have several shapes")
     return found
@@ -82,7 +83,7 @@ def _configuration(shape: Shape, rows: int) -> bytes:
     data = bytearray(TABLE_BYTES)
     data[0] = 1
     for register in range(REGISTERS):
-        data[16 + 2 * register] = ROW_BYTES
+        data[16 + 2 * register] = shape.columns * GROUP_BYTES
         data[48 + register] = rows
     for register in shape.registers["left"]:
         data[16 + 2 * register] = shape.bytes

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.driver.build import Builder
 from rutc.graph_opt import PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.filter_whole import FilterWhole
@@ -18,7 +19,7 @@ from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.products import small_factors
 from tests.compiled import build, run
-from tests.machines import NATIVE, V3, V4, lacking
+from tests.machines import NATIVE, TILES, TILES_V3, V3, V4, lacking
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -26,6 +27,7 @@ MACHINES = {
     "v3": V3,
     "v4": V4,
     "vnni": replace(V4, features=V4.features | {"avx512vnni"}),
+    "tiles": TILES_V3,
     "native": NATIVE,
 }
 
@@ -106,6 +108,25 @@ def test_products(
         zero, other = ((0, 0), (3, 0), (0, -7), (-128, 127))[number % 4]
         text = PRODUCT.format(m=m, n=n, k=k, a=a, b=b, zero=zero, other=other)
         check(parse(text), machine, tmp_path, constants)
+
+
+@pytest.mark.parametrize("columns", [2, 7, 10, 12, 26])
+@pytest.mark.parametrize(("rows", "depth"), [(33, 64), (100, 96)])
+def test_blocks_of_few_columns(rows: int, depth: int, columns: int, tmp_path: Path) -> None:
+    """Registers for matrices have as many columns as there are."""
+    graph = parse(PRODUCT.format(m=rows, n=columns, k=depth, a="u8", b="i8", zero=5, other=0))
+    w = Data(extreme((depth, columns), np.dtype(np.int8), 1))
+    nodes = tuple(
+        Const(n.out, n.axes, w) if getattr(n, "name", None) == "w" else n for n in graph.nodes
+    )
+    plan = decide(optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(TILES)), TILES)
+    builder = Builder(plan, TILES, "model", 1, keep_subnormals=False, code=False)
+    kernels: list[str] = []
+    builder.on_draft = lambda pending, made, draft: kernels.append(str(draft.kernel))
+    builder.build()
+    assert any(f" in [0, {min(columns, 16)}) matrix {{" in kernel for kernel in kernels)
+    if not lacking(TILES_V3):
+        check(graph, TILES_V3, tmp_path, ("w",))
 
 
 @pytest.mark.parametrize(
