@@ -15,7 +15,9 @@ from rutc.emit.cast import llvm_type
 from rutc.emit.codegen import optimise, start, target_machine
 from rutc.emit.kernel import ENTRY as ENTRY_OF_KERNELS
 from rutc.emit.kernel import emit_kernel
+from rutc.emit.matrix import uses_registers
 from rutc.emit.storage import from_memory, memory_type, to_memory
+from rutc.emit.tile_permission import ask_for_tiles
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel
@@ -33,7 +35,13 @@ class Code:
     """
 
     def __init__(self, text: str, entry: str, machine: Machine) -> None:
-        """Compile the module and look up the function `entry`."""
+        """Compile the module and look up the function `entry`.
+
+        Raises:
+            UserError: it uses registers for matrices, which this process may not.
+        """
+        if uses_registers(text):
+            ask_for_tiles()
         start()
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()

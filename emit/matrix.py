@@ -34,6 +34,9 @@ GROUP_BYTES = 4
 TABLE_BYTES = 64
 """Of the shapes of all registers."""
 MOST_TRIED = 1 << 14
+FIRST = "ldtilecfg"
+"""The instruction that all code begins with that uses registers."""
+INTRINSICS = "llvm.x86."
 I8 = ir.IntType(8)
 
 
@@ -76,6 +79,11 @@ def matrix_shapes(kernel: Kernel) -> dict[str, Shape]:
         if found.setdefault(name, shape) != shape:
             raise InternalError(f"the matrix blocks of %{name} have several shapes")
     return found
+
+
+def uses_registers(text: str) -> bool:
+    """Whether a module of LLVM's code uses matrix registers."""
+    return f"{INTRINSICS}{FIRST}" in text
 
 
 def _configuration(shape: Shape, rows: int) -> bytes:
@@ -141,7 +149,7 @@ class MatrixEmitter:
             rows = maximum(shape.rows, ONE, self.index.ranges)
             place = self.index.emit((rows - 1) * TABLE_BYTES)
             table = self.builder.gep(table, [place], type_=I8)
-        self._call("ldtilecfg", [table])
+        self._call(FIRST, [table])
 
     def _table(self, shape: Shape) -> ir.GlobalVariable:
         """What gives all registers the shape of their blocks, for each number of rows."""
@@ -263,7 +271,7 @@ class MatrixEmitter:
 
     def _call(self, name: str, args: list[ir.Value]) -> None:
         types = [a.type for a in args]
-        function = self.expressions.memory.intrinsic(f"llvm.x86.{name}", ir.VoidType(), types)
+        function = self.expressions.memory.intrinsic(f"{INTRINSICS}{name}", ir.VoidType(), types)
         self.builder.call(function, args)
 
 

@@ -13,8 +13,10 @@ from rutc.driver import served
 from rutc.driver.trials import Bench, Outcome, Reference, Timer
 from rutc.driver.tuning import scheduled
 from rutc.emit.targets import native_target
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
+from tests.tiles import FEATURES
 from tests.tuner.subjects import of_text
 
 TEXT = """
@@ -51,6 +53,27 @@ def test_times_are_of_near_and_far_operands(bench: Bench) -> None:
         # 64 x 64 x 64 multiply-adds, 32 in a cycle at most.
         assert 64**3 / 64 < t.cycles < 64**3 * 20
         assert 0.1 < t.cycle_ns < 5
+
+
+def test_processes_ask_for_registers_for_matrices() -> None:
+    """Linux ends a process that uses them unasked."""
+    machine = replace(MACHINE, features=MACHINE.features | FEATURES)
+    text = (
+        TEXT.replace("%b : f32", "%b : i8")
+        .replace("%a : f32", "%a : u8")
+        .replace("%c : f32", "%c : i32")
+        .replace("%a[i, k] * %b[k, j]", "i32(%a[i, k]) * i32(%b[k, j])")
+    )
+    subject = of_text(text, frozenset({"b"}), Random(0))
+    kernel = scheduled(subject.kernel, choose(subject.kernel, machine, subject.free))
+    assert " matrix {" in str(kernel)
+    with Bench(machine) as bench:
+        outcome = bench.time(kernel)
+    if native_target().machine.has_matrices(DType.I8):
+        assert outcome.status == "measured", outcome.error
+    else:
+        assert outcome.status == "failed"
+        assert "code for registers for matrices (AMX) cannot run in this process" in outcome.error
 
 
 def test_a_reference_tells_the_clock(bench: Bench) -> None:
