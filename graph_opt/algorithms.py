@@ -36,7 +36,8 @@ class Algorithm:
     is no finite number spoils `reach` neighbours along each dim. Where inputs are of one magnitude,
     errors are `typical` times those of a direct sum, about. Parts err as a direct sum does;
     factors in bf16 are each off by 2^-8 of themselves, at most.
-    Sums of inputs up to `largest` do not overflow; inputs below `smallest` have fewer bits.
+    Sums of inputs up to `largest` do not overflow, nor do those of products of two inputs;
+    inputs below `smallest` have fewer bits.
     """
 
     name: str

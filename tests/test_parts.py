@@ -16,12 +16,16 @@ from rutc.driver.build import Builder
 from rutc.driver.compile_job import Draft
 from rutc.driver.compiler import Options, compile_model
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
+from rutc.graph_opt.alternatives import Assigned
+from rutc.graph_opt.alternatives.choices import offers, with_algorithms
 from rutc.graph_opt.alternatives.split_precision import (
     HIGHEST,
     ROUNDED,
+    SAID,
+    WHOLE,
     MultiplyParts,
-    parts_of,
 )
+from rutc.graph_opt.bf16_parts import parts_of
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import load
@@ -293,7 +297,7 @@ def test_parts_are_rounded_rests(shape: tuple[int, ...]) -> None:
     x = np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-25, 38, shape), np.float32)
     x.reshape(-1)[:4] = [0.0, -0.0, 1 + 2.0**-8, 3.3e38][: x.size]
     rest = x
-    for part in parts_of(x):
+    for part in parts_of(x, WHOLE):
         wanted = rest.astype(ml_dtypes.bfloat16)
         assert part.dtype == wanted.dtype
         np.testing.assert_array_equal(part.view(np.uint16), wanted.view(np.uint16))
@@ -308,6 +312,10 @@ def test_weights_whose_parts_are_not_finite_stay_whole(tmp_path: Path, odd: floa
     w[3, 5] = odd
     save(path, (512, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=w)
     assert not any(v.endswith(".mid") for v in parted(path).values)
+    assigned = Assigned((("y", SAID),))
+    graph = import_model(path)
+    assert graph.values.keys() == with_algorithms(graph, able(), assigned).values.keys()
+    assert not offers(graph, able(), assigned)
 
 
 def test_small_products_stay_whole(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Products of factors that are rounded to bf16 in the place of products in f32."""
 
+import json
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from rutc.driver.build import Builder
-from rutc.graph_opt import EXACT, optimize
+from rutc.graph_opt import EXACT, optimize, versions
+from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives.split_precision import ROUNDED
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
@@ -24,7 +26,7 @@ from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
-from tests.machines import TILES_V3, V3, needs
+from tests.machines import TILES, TILES_V3, V3, needs
 from tests.test_parts import ALWAYS, MACHINES, convolution, parted, product, save
 
 pytestmark = pytest.mark.sampled(16)
@@ -160,6 +162,26 @@ def test_products_of_computed_factors_of_any_number(
         (wanted,) = interpret(graph, inputs).values()
         (got,) = run(library, inputs, 2).values()
         assert_close(got, wanted, level=Level.REDUCED)
+
+
+def test_manifests_tell_up_to_which_size_products_of_computed_factors_are_finite(
+    tmp_path: Path,
+) -> None:
+    n = Net()
+    q, k = n.input(12, 256, 64), n.input(12, 256, 64)
+    mask = np.triu(np.full((256, 256), -np.inf, np.float32), 1)
+    scores = n("Add", n("MatMul", q, n("Transpose", k, perm=[0, 2, 1])), n.const(mask))
+    path = n.save(tmp_path / "net.onnx", n("MatMul", n("Softmax", scores), k))
+    told = Algorithms(TILES)
+    versions(import_model(path), TILES, bf16=True, on_step=told)
+    assert len(told.found) == 2
+    for fact, products in zip(
+        json.loads(json.dumps(told.facts(), allow_nan=False)), (64, 256), strict=True
+    ):
+        most = np.float32(fact["largest"])
+        assert np.isfinite(products * most * most)
+        with np.errstate(over="ignore"):
+            assert np.isinf(products * (most * most * np.float32(1.02)))
 
 
 @pytest.mark.parametrize("odd", [np.inf, np.nan, 3.4e38, 2.0**-133, -0.0])

@@ -14,16 +14,17 @@ Where a precision asks for it, the first part stands for the number: one product
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache, reduce
-from math import ceil, inf, prod
+from math import ceil, inf, prod, sqrt
 
-import ml_dtypes
 import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives.rounded_reads import read_rounded
+from rutc.graph_opt.bf16_parts import are_finite, parts_of
 from rutc.graph_opt.decide.halo import growth, reach, shares_inside
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
@@ -52,8 +53,7 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.affine import plain, product
 from rutc.tensor_ir.coefficients import Coefficients
-from rutc.tensor_ir.expr import reads, transform
-from rutc.tensor_ir.graph import used
+from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.machine import COMMON
 from rutc.tensor_ir.windows import partners
 
@@ -68,16 +68,12 @@ HIGHEST = (2 - 2.0**-7) * 2.0**127
 SAID = "split into bf16"
 SAID_ROUNDED = "rounded to bf16"
 """The names of the algorithms: of all parts, and of the first alone."""
-LARGEST = 3.3e38
-"""Constants that are not larger have parts that are finite."""
 SMALLEST = 2.0**-102
 """Factors that are not smaller have parts that are no subnormal numbers."""
 
 SHORTEST, LONGEST = 16, 32
 """Products of a row and a column that one instruction does."""
 
-BLOCK = 1 << 14
-"""Elements of a constant that are taken apart at a time."""
 GROWTH = DType.BF16.bytes / DType.F32.bytes
 """The size of a part in sizes of an f32."""
 
@@ -97,19 +93,26 @@ class Candidate:
     saved: float
     direct: float
     """The cycles of the sum as it is."""
+    products: int
+    """Of a sum."""
     parts: int = WHOLE
 
     @property
+    def is_finite(self) -> bool:
+        """Whether all parts of the constant are; what is computed is taken to be."""
+        return self.const is None or are_finite(self.const.data.array)
+
+    @property
     def largest(self) -> float:
-        """No sum overflows where no element of the value is larger."""
+        """No sum overflows where no element of the value, or of both values, is larger."""
+        # Parts are rounded up by 2^-8 at most, both of a product.
+        highest = float(np.finfo(np.float32).max) / (1 + 2.0**-8) ** 2
         if self.const is None:
-            return inf
+            return sqrt(highest / max(self.products, 1))
         axes = {d for d, c in index_coords(self.weights) if c.as_var in self.nest.bound}
         summed = tuple(i for i, d in enumerate(self.const.axes) if d in axes)
         sizes = np.abs(self.const.data.array).sum(axis=summed, dtype=np.float64)
-        # Parts are rounded up by 2^-8 at most, both of a product.
-        most = float(sizes.max(initial=0.0)) * (1 + 2.0**-8) ** 2
-        return float(np.finfo(np.float32).max) / max(most, 1.0)
+        return highest / max(float(sizes.max(initial=0.0)), 1.0)
 
     @property
     def growth(self) -> float:
@@ -180,16 +183,17 @@ class MultiplyParts:
         for c in self.chosen(editor):
             editor.replace(c.nest, tuple(_in_parts(c, editor)))
         if self.parts == ROUNDED:
-            _read_rounded(editor)
+            read_rounded(editor)
 
     def chosen(self, editor: Editor) -> list[Candidate]:
         """The sums to take apart, those that gain most for each byte first."""
         if self.assigned is not None:
             found = self._found(editor, every=True)
-            return [c for c in found if self.assigned.has(c.nest.out.name, self.said)]
+            own = (c for c in found if self.assigned.has(c.nest.out.name, self.said))
+            return [c for c in own if c.is_finite]
         found = self._found(editor)
         if self.parts < WHOLE:
-            return [c for c in found if c.const is None or _are_finite(c.const.data.array)]
+            return [c for c in found if c.is_finite]
         number = _most_saving(found)
         symbols = frozenset() if number is None else number.names()
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
@@ -198,7 +202,7 @@ class MultiplyParts:
         for c in sorted(found, key=lambda c: c.growth / c.saved):
             if not c.number.is_const and (not self.symbolic or c.number.names() != symbols):
                 continue
-            if c.growth <= left and (c.const is None or _are_finite(c.const.data.array)):
+            if c.growth <= left and c.is_finite:
                 left -= c.growth
                 taken.append(c)
         return taken
@@ -208,6 +212,7 @@ class MultiplyParts:
         return tuple(
             Offer(c.nest.out.name, self.said, c.direct - c.saved, c.direct)
             for c in self._found(editor, every=True)
+            if c.is_finite
         )
 
     def many_rows(self, graph: Graph) -> Index | None:
@@ -242,7 +247,8 @@ class MultiplyParts:
         if isinstance(operands, Reason):
             return operands
         source, weights, const = operands
-        if editor.size(n.bound) is None:
+        products = editor.size(n.bound)
+        if products is None:
             return Reason("the number of its products is known at run time only")
         most_taps = self.coefficients.windows.most_taps
         if whole and _comes_from_windows(source.value, editor, most_taps):
@@ -281,7 +287,9 @@ class MultiplyParts:
         weighed = _loops(weights)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
         saved = max(saved, 1.0)
-        return Candidate(n, source, weights, const, rows, number, saved, direct, self.parts)
+        return Candidate(
+            n, source, weights, const, rows, number, saved, direct, products, self.parts
+        )
 
     def _window(self, n: Nest, source: Read, editor: Editor) -> tuple[float, float] | None:
         """(the share of its products that the sum in f32 does, how much a halo makes of parts).
@@ -452,67 +460,6 @@ def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
     rights = [Cast(Read(part, coords, DType.BF16), DType.F32) for part in names]
     terms = [apply("mul", lefts[i], rights[j]) for i, j in _terms(c.parts)]
     yield replace(c.nest, body=(reduce(lambda a, b: apply("add", a, b), terms),))
-
-
-def _read_rounded(editor: Editor) -> None:
-    """Makes nests read the numbers in bf16 that values were rounded to before, in their place."""
-    rounded: dict[str, str] = {}
-    for key in tuple(editor.names()):
-        n = editor.nodes.get(key)
-        if not isinstance(n, Nest):
-            continue
-        source = _rounds_whole(n, editor)
-        if source is not None:
-            if isinstance(editor.producer(source), Nest) and not editor.is_output(source):
-                rounded.setdefault(source, n.out.name)
-            continue
-        if rounded.keys().isdisjoint(used(n)):
-            continue
-        body = tuple(transform(e, lambda x: _widened(x, rounded)) for e in n.body)
-        if body != n.body:
-            editor.replace(n, (replace(n, body=body),))
-
-
-def _rounds_whole(n: Nest, editor: Editor) -> str | None:
-    """The value in f32 all of which a nest stores in bf16, and nothing else; or None."""
-    match n.body:
-        case (Cast(arg=Read() as r),) if n.out.dtype is DType.BF16 and r.dtype is DType.F32:
-            return r.value if r == at_point(editor.values[r.value]) else None
-        case _:
-            return None
-
-
-def _widened(e: Expr, rounded: Mapping[str, str]) -> Expr:
-    """What is read of a rounded value, where bf16 has what is read outside of it."""
-    if not isinstance(e, Read) or e.value not in rounded:
-        return e
-    fill = None if e.fill is None else replace(e.fill, dtype=DType.BF16)
-    if fill is not None and Lit(fill.value, DType.F32) != e.fill:
-        return e
-    return Cast(replace(e, value=rounded[e.value], dtype=DType.BF16, fill=fill), DType.F32)
-
-
-def parts_of(array: np.ndarray, parts: int = WHOLE) -> tuple[np.ndarray, ...]:
-    """The first parts, in bf16, of numbers in f32 that are not larger than `LARGEST`.
-
-    Blocks stay in a cache: to make arrays in between takes ten times as long.
-    """
-    flat = np.ascontiguousarray(array).reshape(-1)
-    found = [np.empty(flat.shape, np.uint16) for _ in range(parts)]
-    for start in range(0, flat.size, BLOCK):
-        rest = flat[start : start + BLOCK]
-        for part in found:
-            bits = rest.view(np.uint32)
-            # To the nearest, ties to even.
-            rounded = ((bits >> 16) & 1) + bits + 0x7FFF & 0xFFFF0000
-            part[start : start + BLOCK] = rounded >> 16
-            rest = rest - rounded.view(np.float32)
-    return tuple(part.view(ml_dtypes.bfloat16).reshape(array.shape) for part in found)
-
-
-def _are_finite(array: np.ndarray) -> bool:
-    """Whether all parts are."""
-    return array.size == 0 or bool(array.max() <= LARGEST and array.min() >= -LARGEST)
 
 
 def _taken(source: Read, editor: Editor) -> tuple[Read, Read]:
