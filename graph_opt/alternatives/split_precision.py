@@ -24,6 +24,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned, Offer
 from rutc.graph_opt.alternatives.rounded_reads import read_rounded
+from rutc.graph_opt.alternatives.window_rows import Taps, in_rows, side_by_side
 from rutc.graph_opt.bf16_parts import are_finite, parts_of
 from rutc.graph_opt.decide.halo import growth, reach, shares_inside
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
@@ -96,6 +97,8 @@ class Candidate:
     products: int
     """Of a sum."""
     parts: int = WHOLE
+    taps: Taps | None = None
+    """What is laid side by side first, where there are too few neighbours to multiply."""
 
     @property
     def is_finite(self) -> bool:
@@ -256,6 +259,11 @@ class MultiplyParts:
         _, read = _taken(source, editor)
         choices = row_choices(n, read, _loops(weights), editor, orders)
         columns, inner = _sides(n, source, weights, editor)
+        taps = None
+        if not whole and const is not None and not _length(inner):
+            taps = side_by_side(n, source, weights, _length, editor)
+        if taps is not None:
+            choices, inner = (Rows((taps.along,)),), taps.products
         w = self.coefficients.split_precision
         # Registers have rows along one loop, as others may not become one with it.
         least = self.coefficients.matrices.fewest_rows
@@ -274,9 +282,15 @@ class MultiplyParts:
         inside, grown = window
         direct = self._direct(n, const, inside, editor)
         idle = max(w.busy_products / _length(inner), 1.0)
+        if taps is not None:
+            idle *= taps.each / taps.channels
         costs = [self._cycles(n, source, const, rows, idle, grown, editor) for rows in high]
         if const is None:
             brought = w.split * editor.typical(editor.values[weights.value].dims)
+            costs = [c + brought for c in costs]
+        if taps is not None:
+            # Each element comes from another row of memory than its neighbours.
+            brought = self.coefficients.layouts.copy * taps.copied(source, editor)
             costs = [c + brought for c in costs]
         cycles, rows = min(zip(costs, high, strict=True), key=lambda choice: choice[0])
         saved = direct - cycles
@@ -288,7 +302,7 @@ class MultiplyParts:
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
         saved = max(saved, 1.0)
         return Candidate(
-            n, source, weights, const, rows, number, saved, direct, products, self.parts
+            n, source, weights, const, rows, number, saved, direct, products, self.parts, taps
         )
 
     def _window(self, n: Nest, source: Read, editor: Editor) -> tuple[float, float] | None:
@@ -431,6 +445,9 @@ def _terms(parts: int) -> tuple[tuple[int, int], ...]:
 
 def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
     """The parts of both factors, and the sum of their products."""
+    if c.taps is not None and c.const is not None:
+        yield from in_rows(c.nest, c.source, c.weights, c.const, c.taps, editor)
+        return
     lefts: list[Expr] = []
     rest, read = _taken(c.source, editor)
     if c.rows.step > 1:
