@@ -23,6 +23,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/alternatives/filtering.py": ("MOST_GROWTH", "MOST_FILTERED"),
     "graph_opt/algorithms.py": ("TINY", "ROUNDING"),
     "graph_opt/alternatives/split_precision.py": ("HIGHEST", "SMALLEST"),
+    "graph_opt/alternatives/window_rows.py": ("MOST_CHANNELS",),
     "graph_opt/bf16_parts.py": ("LARGEST", "BLOCK"),
     "graph_opt/decide/chains.py": ("MOST_MEMBERS",),
     "graph_opt/decide/fusion.py": ("MOST_OPERATIONS",),
