@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from importlib.metadata import version
+from importlib import import_module
 from math import exp, log
 from typing import Any
 
@@ -40,9 +40,15 @@ def origin_of(machine: Machine) -> trial.Origin:
         host_processor(),
         tuple(sorted(machine.features)),
         trial.facts(machine),
-        version("rutc"),
+        _version(),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
+
+
+def _version() -> str:
+    """The version of this package, which is on a path of modules and may have no metadata."""
+    # The package's own module imports this one, if only by name.
+    return str(import_module("rutc").__version__)
 
 
 def task_of(subject: Subject) -> trial.Task:

@@ -100,7 +100,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.
     ]
     graph = helper.make_graph(nodes, "rows", infos, outputs, weights)
     path = tmp_path_factory.mktemp("numerics") / "rows.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path
+    )
     return path, inputs
 
 
@@ -132,7 +134,9 @@ def test_long_rows_far_from_zero_are_normalised(tmp_path: Path, *, exact: bool) 
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
     graph = helper.make_graph([node], "norm", infos[:1], infos[1:], one)
     path, library = tmp_path / "norm.onnx", tmp_path / "norm.so"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path
+    )
     rutc.compile(path, library, verify=False, exact_algorithms=exact)
     session = rutc.load(library, threads=1)
 
@@ -175,7 +179,9 @@ def test_batch_normalisation_goes_into_ordinary_weights(
     )
     path = tmp_path / "conv.onnx"
     graph = helper.make_graph(nodes, "conv", [x], [y], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path
+    )
     assert (".scaled" in str(optimize(import_model(path)))) == folds
     assert ".scaled" not in str(optimize(import_model(path), pipeline=EXACT))
 

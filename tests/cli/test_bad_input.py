@@ -411,7 +411,7 @@ def test_an_artifact_of_another_model_is_told(rutc: Rutc, tmp_path: Path, artifa
         [helper.make_node("Relu", ["pixels"], ["y"])], "g", ports[:1], ports[1:]
     )
     onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]),
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10),
         tmp_path / "other.onnx",
     )
     result = rutc("verify", tmp_path / "other.onnx", artifact)

@@ -260,7 +260,9 @@ def test_inspect_tells_what_a_model_holds(rutc: Rutc, tmp_path: Path) -> None:
         [weight, packed],
     )
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
+    )
     found = rutc("inspect", path, "--dim", "n=1..9", "--json").json
     assert found["opsets"] == {"ai.onnx": 21}
     assert found["weights"] == 4

@@ -88,7 +88,9 @@ def test_the_memory_at_the_least_and_the_largest_sizes_is_what_a_session_takes(
     nodes.append(make_node("MatMul", ["s", "w"], ["y"]))
     weights = numpy_helper.from_array(np.eye(100, dtype=np.float32), "w")
     graph = make_graph(nodes, "g", values[:1], values[1:], [weights])
-    onnx.save(make_model(graph, opset_imports=[make_opsetid("", 17)]), tmp_path / "m.onnx")
+    onnx.save(
+        make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=10), tmp_path / "m.onnx"
+    )
     options = Options(dims={"n": (3, 500, 1, 50)})
     report = compile_model(tmp_path / "m.onnx", tmp_path / "m.so", options)
     assert report.arena_formula is not None

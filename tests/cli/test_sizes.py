@@ -19,7 +19,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = helper.make_graph(
         [helper.make_node("Mul", ["x", "x"], ["y"])], "g", ports[:1], ports[1:]
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     onnx.save(model, folder / "m.onnx")
     compile_model(folder / "m.onnx", folder / "m.so", Options(dims={"n": (0, 64)}))
     return folder / "m.so"

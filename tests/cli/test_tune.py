@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ import rutc as package
 from rutc.driver.in_model import Subject
 from rutc.driver.tune_model import tune_model
 from rutc.driver.tuning import Limits
-from rutc.driver.tuning_records import NOT_BELIEVED, recorded, task_of
+from rutc.driver.tuning_records import NOT_BELIEVED, origin_of, recorded, task_of
+from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.report.tune_command import seconds_of
 from rutc.tensor_ir.steps import print_schedule
@@ -48,6 +50,18 @@ def schedules(library: Path) -> set[str]:
         kernels = session.manifest["kernels"]
     assert isinstance(kernels, list)
     return {k["schedule"] for k in kernels}
+
+
+def test_records_know_the_version_of_a_package_that_nobody_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Folders on the path of modules have no metadata."""
+
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata.Distribution, "from_name", missing)
+    assert origin_of(native_target().machine).version == package.__version__
 
 
 def test_a_search_keeps_what_it_measures(rutc: Rutc, wide: Path, database: Path) -> None:

@@ -57,7 +57,7 @@ class Net:
         """The file of a model with these outputs."""
         outputs = [onnx.ValueInfoProto(name=r) for r in results]
         graph = helper.make_graph(self.nodes, "net", self.inputs, outputs, self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
         model = onnx.shape_inference.infer_shapes(model)
         known = {v.name: v for v in model.graph.value_info}
         for o in model.graph.output:

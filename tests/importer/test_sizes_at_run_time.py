@@ -323,7 +323,8 @@ def test_paddings_that_keep_a_size_halved_are_known(check, make_node, rng):
     constants = {n: np.array(v, "f4") for n, v in floats.items()}
     constants["left"] = np.zeros(7, np.int64)
     for width in (8, 9):
-        g = check(nodes, {"x": rng.standard_normal((1, 2, 3, width)).astype("f4")}, constants)
+        # ONNX Runtime 1.30 takes the zeros around into the pool, where they are no elements.
+        g = check(nodes, {"x": rng.random((1, 2, 3, width)).astype("f4")}, constants)
         assert not g.symbols
 
 

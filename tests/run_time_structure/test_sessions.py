@@ -233,7 +233,9 @@ def test_strings_of_one_run_are_inputs_of_the_next(tmp_path):
 def printed(folder, inner, source):
     """The lines that a C program prints which uses a library; freed memory is overwritten."""
     path = folder / "m.onnx"
-    onnx.save(helper.make_model(inner, opset_imports=[helper.make_opsetid("", 20)]), path)
+    onnx.save(
+        helper.make_model(inner, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
+    )
     rutc.compile(path, path.with_suffix(".so"), verify=False)
     (folder / "program.c").write_text(source)
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
@@ -263,7 +265,9 @@ def test_memory_of_boxes_is_used_again(tmp_path):
     ]
     inner = graph(outer, {"m": ints(), "x": floats("k")}, {"queue": state})
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(inner, opset_imports=[helper.make_opsetid("", 20)]), path)
+    onnx.save(
+        helper.make_model(inner, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
+    )
     rutc.compile(path, path.with_suffix(".so"), verify=False)
     with rutc.load(path.with_suffix(".so"), threads=1) as session:
         x = rows(1 << 18)

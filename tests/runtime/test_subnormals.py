@@ -34,7 +34,9 @@ def halving(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = helper.make_graph(
         [helper.make_node("Mul", ["x", "half"], ["y"])], "g", [x], [y], [half]
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
+    )
     return path
 
 
@@ -107,7 +109,9 @@ def test_what_flushing_changes(tmp_path: Path, *, keep: bool) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64])
     graph = helper.make_graph(nodes, "g", [x], outputs, constants)
     path, library = tmp_path / "tiny.onnx", tmp_path / "tiny.so"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path
+    )
     rutc.compile(path, library, keep_subnormals=keep, verify=False)
     found = rutc.load(library, threads=1).run(None, {"x": np.full(64, TINY)})
     for (name, expected), got in zip(CHANGES.items(), found, strict=True):

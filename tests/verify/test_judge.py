@@ -357,9 +357,11 @@ def test_a_finite_number_is_judged_where_the_other_runtime_overflows() -> None:
 
 def test_steps_that_noise_took_elsewhere_explain_the_other_runtime() -> None:
     """Each run moves other elements by a step: ONNX Runtime's are not those of the runs made."""
-    truth = RANDOM.standard_normal((4, 64))
-    noise = [truth + 1e-2 * (RANDOM.random(truth.shape) < 0.05) for _ in range(4)]
-    theirs = (truth + 4e-2 * (RANDOM.random(truth.shape) < 0.05)).astype(np.float32)
+    # A few runs do not show all that noise may do: one in 25 such numbers is explained too little.
+    random = np.random.default_rng(0)
+    truth = random.standard_normal((4, 64))
+    noise = [truth + 1e-2 * (random.random(truth.shape) < 0.05) for _ in range(4)]
+    theirs = (truth + 4e-2 * (random.random(truth.shape) < 0.05)).astype(np.float32)
     ours = truth.astype(np.float32)
     assert _judge(ours, theirs, truth, noise).contradicted
     assert _judge(ours, theirs, truth, noise, steps=True).passed
