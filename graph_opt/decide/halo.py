@@ -89,12 +89,11 @@ def needed_halo(
     halo = reach(nest, r, sizes, symbols)
     if halo is None or whole:
         return halo
-    most = coefficients.fusion.halo + coefficients.fusion.halo_elements / _elements(
-        values[r.value], {}, sizes, symbols
-    )
+    w, value = coefficients.fusion, values[r.value]
+    most = w.halo * _elements(value, {}, sizes, symbols) + w.halo_elements
 
     def fits(found: Halo) -> bool:
-        return growth(values[r.value], found, sizes, symbols) <= most
+        return _elements(value, found, sizes, symbols) <= most
 
     shares = shares_inside(nest, r, halo, sizes, values, symbols, coefficients)
     rest = {d: n for d, n in halo.items() if d == inner or d not in shares}
