@@ -28,7 +28,7 @@ from rutc.emit.opaque import opaque_count
 from rutc.emit.put import emit_put
 from rutc.emit.reduce import ReductionEmitter
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import ZERO, Index, Size, plain, product
+from rutc.tensor_ir.affine import ONE, ZERO, Index, Size, maximum, plain, product
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
 from rutc.tensor_ir.kernel import (
@@ -180,8 +180,8 @@ class _KernelEmitter:
         if any(e == ZERO for e in extents):
             return
         inner = product(extents[1:])
-        if inner.is_const and inner.value > 1 and not extents[0].is_const:
-            self._within_first(loops, inner.value, begin, end)
+        if not inner.is_const or (inner.value > 1 and not extents[0].is_const):
+            self._within_first(loops, inner, begin, end)
             return
         counts = [self.index.emit(e) for e in extents]
         with self._counted(begin, end) as task, ExitStack() as stack:
@@ -200,15 +200,18 @@ class _KernelEmitter:
             self._stmts(loops[-1].body)
 
     def _within_first(
-        self, loops: tuple[Loop, ...], inner: int, begin: ir.Value, end: ir.Value
+        self, loops: tuple[Loop, ...], inner: Index, begin: ir.Value, end: ir.Value
     ) -> None:
-        """The tasks, iteration by iteration of a first loop of which only the run knows the end.
+        """The tasks, iteration by iteration of a first loop, where only the run knows all ends.
 
-        What depends on it alone is computed once for all of its `inner` tasks.
+        What depends on it alone is computed once for all of its `inner` tasks, and which
+        iterations the others are takes no division for each.
         """
-        b, count = self.builder, i64(inner)
+        b = self.builder
+        inner = maximum(inner, ONE, self.index.ranges)
+        count = self.index.emit(inner)
         first, low = loops[0], loops[0].lo.value
-        last = b.udiv(b.add(end, i64(inner - 1)), count)
+        last = b.udiv(b.add(end, self.index.emit(inner - 1)), count)
         with self._counted(b.udiv(begin, count), last) as number:
             before = b.mul(number, count)
             own_begin, own_end = b.sub(begin, before), b.sub(end, before)
