@@ -1,16 +1,29 @@
-"""Windows that pass along sizes of the run, in tiles of rows of a fixed size."""
+"""Windows that pass along sizes of the run, in tiles of rows."""
 
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.steps import Even, Mark, Tile
+from rutc.tuner import choose
+from rutc.tuner.choice import Choice
+from rutc.tuner.heuristic import spaces
+from rutc.tuner.templates.windows import WINDOWS
 from tests.compiled import build, run
-from tests.machines import on_native_and_v3
+from tests.examples import examples
+from tests.machines import NATIVE, V3, on_native_and_v3
 
 HIGH, CHANNELS = 13, 45
 SOURCE = f"""
@@ -43,3 +56,85 @@ def test_every_window_is_summed_whatever_the_width(
         for threads in (1, 2):
             got = run(library, {"x": x, "k": k}, threads)["y"]
             np.testing.assert_array_equal(got, expected)
+
+
+PICTURES = """
+graph "pictures of any size"
+symbols n = 1..2, p = 0..300, q = 0..300
+dims b = n, h = p, w = q, y = (p+MORE)//STRIDE, x = (q+MORE)//STRIDE, c = 36, i = SIDE, j = SIDE
+%a : f32{b,c,h,w} = input "a" [b, h, w, c]
+%k : f32{c,i,j} = input "k" [i, j, c]
+%u : f32{b,c,h,w} = %a[b, c, h, w] * 2.0
+%o : f32{b,c,x,y} = sum{i,j} %u[b, c, h=STRIDE*y+i-REACH, w=STRIDE*x+j-REACH else 0.0] * %k[c, i, j]
+output "o" [b, y, x, c] = %o
+"""
+
+
+def pictures(side: int, stride: int) -> Graph:
+    """Depthwise windows of pictures, of which only the run knows both sides."""
+    words = {"SIDE": side, "STRIDE": stride, "MORE": stride - 1, "REACH": side // 2}
+    source = PICTURES
+    for word, number in words.items():
+        source = source.replace(word, str(number))
+    return optimize(parse(source))
+
+
+PASSES = ((3, 1), (3, 2), (5, 2))
+SIZES = ((1, 0, 5), (1, 3, 0), (1, 1, 1), (2, 2, 7), (1, 13, 4), (2, 17, 31), (1, 5, 61))
+
+
+def check_pictures(library: Path, side: int, stride: int) -> None:
+    rng = np.random.default_rng(0)
+    reach = side // 2
+    k = rng.integers(-4, 5, (side, side, 36)).astype(np.float32)
+    for n, p, q in SIZES:
+        a = rng.integers(-4, 5, (n, p, q, 36)).astype(np.float32)
+        padded = np.pad(2 * a, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
+        expected = np.zeros((n, -(-p // stride), -(-q // stride), 36), np.float32)
+        for i, j in np.ndindex(side, side):
+            expected += padded[:, i : i + p : stride, j : j + q : stride] * k[i, j]
+        for threads in (1, 2):
+            got = run(library, {"a": a, "k": k}, threads)["o"]
+            np.testing.assert_array_equal(got, expected)
+
+
+@on_native_and_v3
+@pytest.mark.parametrize(("side", "stride"), PASSES)
+def test_windows_pass_along_both_sides(
+    side: int, stride: int, machine: Machine, tmp_path: Path
+) -> None:
+    plan = decide(pictures(side, stride), machine)
+    check_pictures(build(plan, machine, tmp_path), side, stride)
+
+
+def test_rows_of_any_number_share_what_their_windows_overlap_in() -> None:
+    """They lie along the loop whose step in memory is known, and the last tiles are even."""
+    plan = decide(pictures(3, 1), V3)
+    (group,) = (g for g in plan.groups() if "o" in g.stored)
+    kernel = lower(
+        group, plan.values, plan.layouts, dict(plan.graph.extents), dict(plan.graph.symbols)
+    )
+    schedule = choose(kernel, V3, frozenset()).schedule
+    assert Even("x.o", 0) in schedule
+    assert {Mark(v, Kind.UNROLL) for v in "ij"} <= set(schedule)
+    assert Tile(("x.i", "c.i"), (Kind.UNROLL, Kind.VECTOR)) in schedule
+
+
+@examples(6)
+@given(seed=st.integers(0, 1 << 32))
+def test_all_schedules_of_such_windows_compute_the_same(seed: int) -> None:
+    rng, tried = Random(seed), set[str]()
+
+    def chooser(kernel: Kernel, constants: frozenset[str], machine: Machine) -> Choice | None:
+        for space in spaces(kernel, machine, constants):
+            found = space.draw(rng) if space.template is WINDOWS else None
+            if found is not None:
+                tried.add(str(found[0]))
+                return found[1]
+        return None
+
+    side, stride = rng.choice(PASSES)
+    with TemporaryDirectory() as folder:
+        plan = decide(pictures(side, stride), NATIVE)
+        check_pictures(build(plan, NATIVE, Path(folder), chooser=chooser), side, stride)
+    assert tried

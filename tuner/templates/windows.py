@@ -3,7 +3,9 @@
 A vector along memory, and rows of the output one above the other that share what they read: rows of
 a window overlap. A window is written out, but for loops across the tile where a long function
 follows: they go over what lies inside. What else lies outside of the input is told by masks, so
-every part of the loops that touches an edge has code of its own, and the inside has none.
+every part of the loops that touches an edge has code of its own, and the inside has none. Rows of
+which only the run knows how many there are have memory with a halo, which needs no masks; the last
+tiles have about as many each.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
 from rutc.tensor_ir.steps import (
+    Even,
     Inside,
     Mark,
     NotApplicable,
@@ -30,7 +33,8 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Shape, memory_order
+from rutc.tensor_ir.steps.tile import MOST_EXACT
+from rutc.tuner.access import Shape, leaves_rest, memory_order, never_longer
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.dot import products_together
 from rutc.tuner.packing import packing
@@ -146,15 +150,16 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     w = machine.coefficients.windows
     rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], w.most_rows) + 1)]
     looped = (b for b in sorted(found.partners) if may_be_looped(found, b))
+    edged = [v for v in moved if v not in shape.symbolic]
     return {
         "vector": tuple(vectors_along(found, machine)),
         "vectors": tuple(range(1, w.most_vectors + 1)),
-        "rows": (None, *(x for x in rows if x[0] not in shape.symbolic)),
+        "rows": (None, *(x for x in rows if _may_be_rows(found, x[0]))),
         "together": (True, False),
         "taps": tuple(permutations(sorted(found.partners))),
         "order": tuple(permutations(shared) if len(shared) <= MOST_PERMUTED else [tuple(shared)]),
         "looped": ((), *((b,) for b in looped)),
-        "parts": tuple(p for n in range(len(moved) + 1) for p in combinations(moved, n)),
+        "parts": tuple(p for n in range(len(edged) + 1) for p in combinations(edged, n)),
         "overlap": (False, True),
         "prefetch": (True, False),
         "parallel": shared_counts(len(shared), machine),
@@ -185,19 +190,23 @@ def _vector(found: Pass, machine: Machine) -> str | None:
 
 def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
     """(loop, rows): the rows of a tile; None where nothing is shared between rows."""
-    best: tuple[float, str, int] | None = None
-    w, extents, taps = machine.coefficients.windows, found.shape.extents, found.taps
+    best: tuple[bool, float, str, int] | None = None
+    w, shape, taps = machine.coefficients.windows, found.shape, found.taps
+    extents = shape.extents
     weights = [t for t in found.reduction.reads if t.packed or vector not in t.strides]
     strided = found.strided(vector)
     for bound, v in sorted(found.partners.items()):
-        if v == vector or v in found.shape.symbolic:
+        if v == vector or not _may_be_rows(found, v):
             continue
         beside = taps // extents[bound]
         # The weights of the rows at hand stay in registers.
         held = extents[bound] if weights else 0
         each = state_registers(found.reduction)
         vectors = _vectors(found, vector, machine)
-        for rows in range(2, min(extents[v], w.most_rows) + 1):
+        # Rows that lie apart by what the run tells have places of their own, which take registers.
+        places = any(not isinstance(t.exact.get(v, 0), int) for t in shape.touches)
+        most = min(w.most_rows, MOST_EXACT) if v in shape.symbolic else w.most_rows
+        for rows in range(2, min(extents[v], most) + 1):
             if strided:
                 crowded = rows * vectors * taps > MOST_APART
             else:
@@ -207,9 +216,16 @@ def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
             loads = _places(found.reads, v, bound, rows, extents[bound]) * beside
             cost = (loads + rows * taps + (taps if weights else 0) + w.tile) / rows
             cost *= ceil(extents[v] / rows) * rows / extents[v]
-            if best is None or cost < best[0]:
-                best = cost, v, rows
-    return None if best is None else best[1:]
+            if best is None or (places, cost) < best[:2]:
+                best = places, cost, v, rows
+    return None if best is None else best[2:]
+
+
+def _may_be_rows(found: Pass, v: str) -> bool:
+    """Whether a tile may have several rows along a loop: not where the run tells the edges."""
+    tested = (c for r in found.reads if r.fill is not None for _, c in r.coords)
+    moved = any(isinstance(c, Index) and v in c.names() for c in tested)
+    return v not in found.shape.symbolic or not moved
 
 
 def _vectors(found: Pass, vector: str, machine: Machine) -> int:
@@ -243,7 +259,8 @@ def _factors(
 ) -> dict[str, int]:
     """The loops of a tile that go on around it, and how many iterations a tile has."""
     tile = ((rows,) if rows is not None else ()) + ((vector, vectors * machine.width),)
-    return {v: f for v, f in tile if f < found.shape.extents[v]}
+    sizes, symbols = found.shape.sizes, dict(found.kernel.symbols)
+    return {v: f for v, f in tile if not never_longer(sizes[v], f, symbols)}
 
 
 def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> Choice:
@@ -276,6 +293,8 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     if edges.keys() != set(point.parts):
         raise NotApplicable("some parts have no edges, or too many")
     steps += (Part(f"{v}.o" if v in factors else v, points) for v, points in edges.items())
+    uneven = [v for v in factors if v in shape.symbolic and leaves_rest(shape.sizes[v], factors[v])]
+    steps += (Even(f"{v}.o", 0) for v in uneven)
     if rows is not None and not point.together:
         # One row after the other, each stored at once.
         steps += [Tile((inside[1],), (Kind.VECTOR,)), Mark(inside[0], Kind.UNROLL)]
@@ -309,7 +328,7 @@ def _check(found: Pass, point: Windows, machine: Machine) -> None:
     if point.vector not in vectors_along(found, machine):
         raise NotApplicable(f"memory does not lie along {point.vector}")
     tile = {point.vector, *(rows[:1] if rows is not None else ())}
-    if rows is not None and (len(tile) == 1 or rows[0] in shape.symbolic):
+    if rows is not None and (len(tile) == 1 or not _may_be_rows(found, rows[0])):
         raise NotApplicable(f"{rows[0]} has no rows")
     if point.together and rows is None:
         raise NotApplicable("a single row is computed together with none")
