@@ -36,6 +36,7 @@ from rutc.tensor_ir import (
     While,
 )
 from rutc.tensor_ir.affine import Range, typical
+from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import Body, Origin, bodies, bound_symbols, defined, outs, used
 
@@ -255,9 +256,9 @@ class Editor:
         while name in self.extents or name in symbols:
             name, count = f"{base}_{count}", count + 1
         self.extents[name] = extent
-        bounds = extent.bounds(symbols)
-        if bounds is not None:
-            self.ranges[name] = (0, max(bounds[1] - 1, 0))
+        limits = dim_range(extent, symbols)
+        if limits is not None:
+            self.ranges[name] = limits
         return name
 
     # -- edits ----------------------------------------------------------------------------------

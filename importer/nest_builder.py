@@ -34,6 +34,7 @@ from rutc.tensor_ir import (
     reducer,
 )
 from rutc.tensor_ir.affine import ONE, ZERO, FloorDiv, Range, product
+from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.graph import outs
 
 CoordLike = Coord | int | str
@@ -110,7 +111,9 @@ class NestBuilder:
                 raise OperatorError(f"an axis would get the extent {extent}, which is too large")
             if bounds[1] < 0:
                 raise OperatorError(f"an axis would get the extent {extent}, which is negative")
-            self.ranges[name] = (0, max(bounds[1] - 1, 0))
+        limits = dim_range(extent, self.ranges)
+        if limits is not None:
+            self.ranges[name] = limits
         if role:
             self.roles[name] = role
         return name

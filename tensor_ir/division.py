@@ -18,17 +18,14 @@ from rutc.tensor_ir.polynomial import (
     Compound,
     Index,
     Monomial,
-    collect,
     of_atom,
 )
+from rutc.tensor_ir.quotients import below, split_below, split_exact, without
 from rutc.tensor_ir.ranges import Range
 
 Ranges = Mapping[str, Range]
 
 Extreme = type[Min[Index]] | type[Max[Index]]
-
-LONGEST_QUOTIENT = 16
-"""Terms of a quotient by a sum, beyond which it is not looked for."""
 
 
 def floordiv(a: Index, b: Index, ranges: Ranges) -> Index:
@@ -41,9 +38,12 @@ def floordiv(a: Index, b: Index, ranges: Ranges) -> Index:
         return ONE
     if b.is_const:
         return floordiv(-a, -b, ranges) if b.const < 0 else _divide(a, b.const, ranges)
-    whole, rest = _split_exact(a, b)
-    if rest == ZERO or _below(rest, b, ranges):
+    whole, rest = split_exact(a, b)
+    if rest == ZERO or below(rest, b, ranges):
         return whole
+    parts = split_below(rest, b, ranges)
+    if parts is not None:
+        return whole + floordiv(parts.big, parts.times, ranges)
     return whole + of_atom(FloorDiv(rest, b))
 
 
@@ -55,9 +55,12 @@ def mod(a: Index, b: Index, ranges: Ranges) -> Index:
         return Index.of(a.const % b.const)
     if b.is_const:
         return -mod(-a, -b, ranges) if b.const < 0 else _remainder(a, b.const, ranges)
-    _, rest = _split_exact(a, b)
-    if rest == ZERO or _below(rest, b, ranges):
+    _, rest = split_exact(a, b)
+    if rest == ZERO or below(rest, b, ranges):
         return rest
+    parts = split_below(rest, b, ranges)
+    if parts is not None:
+        return mod(parts.big, parts.times, ranges) * parts.step + parts.small
     return of_atom(Mod(rest, b))
 
 
@@ -133,7 +136,7 @@ def _most_shared(factors: Monomial, num: Index, den: Index, ranges: Ranges) -> i
         return None
     for part in extreme_operands(den, Max):
         for m, k in part.terms:
-            left, others = _without(factors, m), (part - Index(((m, k),))).bounds(ranges)
+            left, others = without(factors, m), (part - Index(((m, k),))).bounds(ranges)
             if k < 0 or left is None or others is None or others[0] < 0:
                 continue
             by = Index(((left, 1),)).bounds(ranges) if left else (1, 1)
@@ -236,57 +239,6 @@ def _split_small(inside: Index, d: int, ranges: Ranges) -> tuple[Index, Index, i
         if _known_quotient(small, g, ranges) == 0:
             return Index(big, inside.const // g), small, g
     return None
-
-
-# -- by expressions -----------------------------------------------------------------------------
-def _split_exact(a: Index, b: Index) -> tuple[Index, Index]:
-    """(q, r) with a = q*b + r, q taking every term that b divides; all or none for a sum b."""
-    if b.const != 0 or len(b.terms) != 1:
-        exact = _exact_quotient(a, b)
-        return (ZERO, a) if exact is None else (exact, ZERO)
-    mono, k = b.terms[0]
-    whole: list[tuple[Monomial, int]] = []
-    rest: list[tuple[Monomial, int]] = []
-    for m, c in a.terms:
-        left = _without(m, mono)
-        if left is None or c % k:
-            rest.append((m, c))
-        else:
-            whole.append((left, c // k))
-    const = sum(c for m, c in whole if not m)
-    return collect([(m, c) for m, c in whole if m], const), Index(tuple(rest), a.const)
-
-
-def _exact_quotient(a: Index, b: Index) -> Index | None:
-    """q with a = q*b for a sum b, by dividing leading terms; None if none is found."""
-    lead, factor = b.terms[-1]
-    whole, rest = ZERO, a
-    for _ in range(LONGEST_QUOTIENT):
-        if rest == ZERO:
-            return whole
-        mono, c = rest.terms[-1] if rest.terms else ((), rest.const)
-        left = _without(mono, lead)
-        if left is None or c % factor:
-            return None
-        term = Index(((left, c // factor),)) if left else Index.of(c // factor)
-        whole, rest = whole + term, rest - term * b
-    return None
-
-
-def _without(mono: Monomial, factors: Monomial) -> Monomial | None:
-    """The monomial divided by `factors`, or None if they do not divide it."""
-    left = list(mono)
-    for atom in factors:
-        if atom not in left:
-            return None
-        left.remove(atom)
-    return tuple(left)
-
-
-def _below(rest: Index, b: Index, ranges: Ranges) -> bool:
-    """Whether 0 <= rest < b over the ranges."""
-    low, gap = rest.bounds(ranges), (b - rest).bounds(ranges)
-    return low is not None and gap is not None and low[0] >= 0 and gap[0] > 0
 
 
 # -- extremes -----------------------------------------------------------------------------------
@@ -401,7 +353,7 @@ def _cancelled(others: Index, c: int, a: Index, b: Index) -> Index:
 
 def _split_factor(factor: Index, b: Index) -> tuple[Index, Index]:
     if not b.is_const:
-        return _split_exact(factor, b)
+        return split_exact(factor, b)
     ((_, c),) = factor.terms or (((), factor.const),)
     divides = c % b.const == 0
     exact = Index(tuple((m, k // b.const) for m, k in factor.terms), factor.const // b.const)

@@ -41,6 +41,7 @@ from functools import cached_property
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range, quoted
+from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.interface import Bundle, Interface
 from rutc.tensor_ir.nodes import (
     Attribute,
@@ -162,9 +163,9 @@ class Graph:
         symbols = dict(self.symbols)
         table = dict(symbols)
         for d, extent in self.dims:
-            bounds = extent.bounds(symbols)
-            if bounds is not None:
-                table[d] = (0, max(bounds[1] - 1, 0))
+            limits = dim_range(extent, symbols)
+            if limits is not None:
+                table[d] = limits
         return table
 
     @property

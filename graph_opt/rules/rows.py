@@ -56,7 +56,7 @@ def _is_row(p: Nest, editor: Editor, most: int) -> bool:
     reads = dict.fromkeys(node_reads(p))
     if not all(map(is_plain, reads)):
         return False
-    whole = [r for r in reads if index_names(r) == set(p.dims)]
+    whole = [r for r in reads if index_names(r) & editor.extents.keys() == set(p.dims)]
     others = [r for r in reads if r not in whole and editor.constant(r.value) is None]
     row = set(p.dims) - {d for r in others for d in index_names(r)}
     return len(whole) == 1 and any(_is_of_rows(r, editor) for r in others) and bool(row)

@@ -1,7 +1,7 @@
 """Dims that are only ever taken apart are split, so that divisions leave the coordinates.
 
-Merging reshapes (attention's heads, a grouped convolution's channels) reach their readers as
-`d // K` and `d % K`. Splitting the reader's dim makes these plain dims again; the merge moves to
+Merging reshapes (attention's heads, a grouped convolution's channels, an image's rows) reach their
+readers as `d // K` and `d % K`, K a constant or a product of symbols. Splitting the reader's dim makes these plain dims again; the merge moves to
 the reader's own output, and so on down to a reduction, where it disappears.
 """
 
@@ -17,7 +17,8 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.views import can_leave
 from rutc.tensor_ir import Expr, Index, Nest, Node, Read, Value
-from rutc.tensor_ir.affine import ZERO, FloorDiv, Mod, Range, floordiv, mod
+from rutc.tensor_ir.affine import ONE, ZERO, FloorDiv, Mod, Range, floordiv, mod
+from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.expr import map_index, substitute
 
 
@@ -26,7 +27,7 @@ class Split:
     """`dim` as `factor * outer + inner`, with the extents of the two."""
 
     dim: str
-    factor: int
+    factor: Index
     outer: Index
     inner: Index
 
@@ -108,13 +109,14 @@ class SplitForReaders:
                 continue
             found = {c for r in reads for _, c in r[2].terms if r[2].as_var is None}
             for factor in sorted(found):
-                if factor % self.lanes or not _is_multiple(extent, factor):
+                by = Index.of(factor)
+                if factor % self.lanes or not _is_multiple(extent, by):
                     continue
-                whole = Split(d, factor, extent // factor, Index.of(factor))
+                whole = Split(d, by, extent // by, by)
                 before, after = _costs(whole, n, editor)
                 if after > before:
                     why = Reason(f"splitting {d} by {factor} would divide in %{n.out.name} itself")
-                elif all(_needed_splits(at, factor, editor) == [] for _, _, at in reads):
+                elif all(_needed_splits(at, by, editor) == [] for _, _, at in reads):
                     names = _names_of_readers(whole, n, reads, editor)
                     return _with_merge(n, whole, editor, names)
         return why
@@ -144,23 +146,25 @@ def _split_of(d: str, n: Nest, editor: Editor) -> Split | None:
     if not any(map(divisions, whole)):
         return None
     for factor in _factors(d, whole, extent):
-        split = Split(d, factor, extent // factor, Index.of(factor))
+        split = Split(d, factor, extent // factor, factor)
         before, after = _costs(split, n, editor)
         if after < before:
             return split
     return None
 
 
-def _factors(d: str, whole: list[Index], extent: Index) -> list[int]:
-    found = set()
+def _factors(d: str, whole: list[Index], extent: Index) -> list[Index]:
+    """By what a dim is divided, the constants first; of products of symbols those of fewer first."""
+    found: dict[Index, None] = {}
     for i in whole:
         for a in atoms(i):
-            if not isinstance(a, FloorDiv | Mod) or not a.den.is_const:
+            if not isinstance(a, FloorDiv | Mod):
                 continue
             step = a.num.coefficient(d)
-            if step and a.den.const % step == 0:
-                found.add(a.den.const // step)
-    return sorted(k for k in found if k > 1 and _is_multiple(extent, k))
+            if step and a.den % step == ZERO:
+                found[a.den // step] = None
+    fitting = (k for k in found if k != ONE and _is_multiple(extent, k))
+    return sorted(fitting, key=lambda k: (sum(len(m) for m, _ in k.terms), k.const, str(k)))
 
 
 Cost = tuple[int, int]
@@ -172,8 +176,10 @@ def _costs(split: Split, n: Nest, editor: Editor) -> tuple[Cost, Cost]:
     # Names that no graph has: the real dims are made once the split is decided.
     outer, inner = "outer?", "inner?"
     ranges = dict(editor.ranges)
-    ranges[outer] = (0, split.outer.const - 1)
-    ranges[inner] = (0, split.inner.const - 1)
+    for part, extent in ((outer, split.outer), (inner, split.inner)):
+        limits = dim_range(extent, editor.ranges)
+        if limits is not None:
+            ranges[part] = limits
     env = {split.dim: Index.of(outer) * split.factor + Index.of(inner)}
     before = [i for e in n.body for i in indices(e) if split.dim in i.names()]
     after = [i.subs(env).simplify(ranges) for i in before]
@@ -211,7 +217,7 @@ def _reads_along(n: Nest, d: str, editor: Editor) -> list[tuple[Nest, Read, Inde
 
 
 def _who_keeps_whole(
-    n: Nest, d: str, factor: int, editor: Editor, seen: set[tuple[str, str]]
+    n: Nest, d: str, factor: Index, editor: Editor, seen: set[tuple[str, str]]
 ) -> Reason | None:
     """Which reader would have to put the split dim `d` together again, if there is one."""
     if (key_of(n), d) in seen:
@@ -235,37 +241,34 @@ def _who_keeps_whole(
     return None
 
 
-def _needed_splits(at: Index, factor: int, editor: Editor) -> list[tuple[str, int]] | None:
+def _needed_splits(at: Index, by: Index, editor: Editor) -> list[tuple[str, Index]] | None:
     """The dims, with factors, to split so that quotient and remainder of `at` need no division.
 
     None if splitting dims cannot achieve that.
     """
     alone = at.as_var
-    if alone is not None and editor.extents[alone].is_const:
+    if alone is not None and by.is_const and editor.extents[alone].is_const:
         # A chain of elementwise nests asks this of every one: what follows tells the same.
         length = editor.extents[alone].const
-        if length <= factor:
+        if length <= by.const:
             return []
-        return None if length % factor else [(alone, factor)]
-    by = Index.of(factor)
-    needed: dict[tuple[str, int], None] = {}
+        return None if length % by.const else [(alone, by)]
+    needed: dict[tuple[str, Index], None] = {}
     for part in (floordiv(at, by, editor.ranges), mod(at, by, editor.ranges)):
         for a in atoms(editor.simplify(part)):
             if not isinstance(a, FloorDiv | Mod):
                 continue
             dim = a.num.as_var
             extent = editor.extents.get(dim or "")
-            if dim is None or extent is None or not a.den.is_const:
+            if dim is None or extent is None or not _is_multiple(extent, a.den):
                 return None
-            if not _is_multiple(extent, a.den.const):
-                return None
-            needed[dim, a.den.const] = None
+            needed[dim, a.den] = None
     return list(needed)
 
 
-def _is_multiple(extent: Index, factor: int) -> bool:
+def _is_multiple(extent: Index, factor: Index) -> bool:
     """Whether `factor` divides an extent, which is not it, whatever its symbols are."""
-    return extent % factor == ZERO and extent not in (Index.of(factor), ZERO)
+    return extent % factor == ZERO and extent not in (factor, ZERO)
 
 
 def _names_of_readers(
@@ -280,7 +283,7 @@ def _names_of_readers(
         return name if fits else None
 
     outer = inner = None
-    by = Index.of(split.factor)
+    by = split.factor
     for reader, _, at in reads:
         scanned = editor.enclosing_dims(reader)
         names = (

@@ -122,7 +122,7 @@ def compose(r: Read, inner: Read, editor: Editor, *, divides: bool) -> Read | Re
         through = [g for g in gathered if g in c.names()]
         if not through:
             at = editor.simplify(c.subs(env))
-            if not divides and _divides_sum(at):
+            if not divides and _divides_sum(at, editor):
                 return Reason(f"{d}={at} would divide in every step of a reduction")
             if fill is None and can_leave(d, at, editor) and not can_leave(d, c, editor):
                 return Reason(f"{d}={at} cannot be shown to stay inside")
@@ -183,9 +183,10 @@ def _leaves_together(dim: str, inner: Read, editor: Editor) -> bool:
     return False
 
 
-def _divides_sum(x: Index) -> bool:
+def _divides_sum(x: Index, editor: Editor) -> bool:
     """Whether `x` divides an expression of several dims."""
-    return any(isinstance(a, FloorDiv | Mod) and len(a.num.names()) > 1 for a in atoms(x))
+    divided = (a.num.names() for a in atoms(x) if isinstance(a, FloorDiv | Mod))
+    return any(len(names & editor.extents.keys()) > 1 for names in divided)
 
 
 @matches("view")

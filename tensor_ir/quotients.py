@@ -1,0 +1,110 @@
+"""Quotients by expressions of symbols: what a divisor divides, and what lies below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import NamedTuple
+
+from rutc.tensor_ir.dim_ranges import is_positive
+from rutc.tensor_ir.polynomial import ZERO, Index, Monomial, collect
+from rutc.tensor_ir.ranges import Range
+
+Ranges = Mapping[str, Range]
+
+LONGEST_QUOTIENT = 16
+"""Terms of a quotient by a sum, beyond which it is not looked for."""
+
+
+def split_exact(a: Index, b: Index) -> tuple[Index, Index]:
+    """(q, r) with a = q*b + r, q taking every term that b divides; all or none for a sum b."""
+    if b.const != 0 or len(b.terms) != 1:
+        exact = _exact_quotient(a, b)
+        return (ZERO, a) if exact is None else (exact, ZERO)
+    mono, k = b.terms[0]
+    whole: list[tuple[Monomial, int]] = []
+    rest: list[tuple[Monomial, int]] = []
+    for m, c in a.terms:
+        left = without(m, mono)
+        if left is None or c % k:
+            rest.append((m, c))
+        else:
+            whole.append((left, c // k))
+    const = sum(c for m, c in whole if not m)
+    return collect([(m, c) for m, c in whole if m], const), Index(tuple(rest), a.const)
+
+
+def _exact_quotient(a: Index, b: Index) -> Index | None:
+    """q with a = q*b for a sum b, by dividing leading terms; None if none is found."""
+    lead, factor = b.terms[-1]
+    whole, rest = ZERO, a
+    for _ in range(LONGEST_QUOTIENT):
+        if rest == ZERO:
+            return whole
+        mono, c = rest.terms[-1] if rest.terms else ((), rest.const)
+        left = without(mono, lead)
+        if left is None or c % factor:
+            return None
+        term = Index(((left, c // factor),)) if left else Index.of(c // factor)
+        whole, rest = whole + term, rest - term * b
+    return None
+
+
+def without(mono: Monomial, factors: Monomial) -> Monomial | None:
+    """The monomial divided by `factors`, or None if they do not divide it."""
+    left = list(mono)
+    for atom in factors:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def below(rest: Index, b: Index, ranges: Ranges) -> bool:
+    """Whether 0 <= rest < b over the ranges."""
+    low = rest.bounds(ranges)
+    return low is not None and low[0] >= 0 and is_positive(b - rest, ranges)
+
+
+class Parts(NamedTuple):
+    """What is divided as big*step + small, 0 <= small < step, and the divisor as times*step."""
+
+    big: Index
+    small: Index
+    step: Index
+    times: Index
+
+
+def split_below(rest: Index, b: Index, ranges: Ranges) -> Parts | None:
+    """How a part of a product divides some terms and is above all others; None if none is.
+
+    h*w*c + w*y + x  ->  (c, w*y + x, h*w, 4)  for b = 4*h*w when 0 <= w*y + x < h*w.
+    """
+    if b.const != 0 or len(b.terms) != 1:
+        return None
+    ((atoms, k),) = b.terms
+    steps: dict[tuple[Monomial, int], None] = {}
+    for mono, c in rest.terms:
+        left = list(mono)
+        shared = tuple(left.pop(left.index(a)) for a in atoms if a in left)
+        steps[shared, gcd(c, k)] = None
+    # The largest first: what it leaves needs no other division.
+    for shared, g in sorted(steps, key=lambda s: (len(s[0]), s[1]), reverse=True):
+        times = without(atoms, shared)
+        if times is None or (shared, g) in (((), 1), (atoms, k)):
+            continue
+        divided = [(without(m, shared), c) for m, c in rest.terms]
+        whole = [(m, c // g) for m, c in divided if m is not None and c % g == 0]
+        left_over = [
+            term for term, (m, c) in zip(rest.terms, divided, strict=True) if m is None or c % g
+        ]
+        step, small = _monomial(shared, g), Index(tuple(left_over), rest.const)
+        if below(small, step, ranges):
+            const = sum(c for m, c in whole if not m)
+            big = collect([(m, c) for m, c in whole if m], const)
+            return Parts(big, small, step, _monomial(times, k // g))
+    return None
+
+
+def _monomial(atoms: Monomial, k: int) -> Index:
+    return Index(((atoms, k),)) if atoms else Index.of(k)

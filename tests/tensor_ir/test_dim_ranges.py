@@ -1,0 +1,91 @@
+"""Quotients and remainders of coordinates in dims of which only the run knows the extents."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rutc.tensor_ir.affine import Index, floordiv, maximum, mod
+from rutc.tensor_ir.dim_ranges import DimRange, dim_range, is_positive
+from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.ranges import Range
+from tests.examples import examples
+from tests.strategies import indices
+
+H, W = Index.of("h"), Index.of("w")
+SYMBOLS: dict[str, Range] = {"h": (0, 4), "w": (0, 4)}
+EXTENTS = {"c": Index.of(6), "y": H, "x": W, "k": H * W}
+RANGES = SYMBOLS | {d: r for d, e in EXTENTS.items() if (r := dim_range(e, SYMBOLS)) is not None}
+
+
+def inside() -> Mapping[str, np.ndarray]:
+    """Every point of the dims, for all values of the symbols."""
+    spans = [range(RANGES[n][1] + 1) for n in RANGES]
+    grids = (g.reshape(-1) for g in np.meshgrid(*spans, indexing="ij"))
+    every = dict(zip(RANGES, grids, strict=True))
+    kept = np.all([every[d] < e.evaluate(every) for d, e in EXTENTS.items()], axis=0)
+    return {n: values[kept] for n, values in every.items()}
+
+
+POINTS = inside()
+
+
+def at_points(x: Index) -> np.ndarray:
+    return np.broadcast_to(np.asarray(x.evaluate(POINTS)), POINTS["h"].shape)
+
+
+@pytest.mark.parametrize(
+    ("divided", "by", "quotient", "rest"),
+    [
+        ("w*y + x", "w", "y", "x"),
+        ("h*w*c + w*y + x", "h*w", "c", "w*y + x"),
+        ("h*w*c + w*y + x", "4*h*w", "c // 4", "h*w*(c % 4) + w*y + x"),
+        ("h*w*c + w*y + x", "2*w", "(h*c + y) // 2", "w*((h*c + y) % 2) + x"),
+        ("h*w*(c % 4) + k", "h*w", "c % 4", "k"),
+        ("w*y + x + 1", "w", "y + (x + 1) // w", "(x + 1) % w"),
+        ("w*y + c", "w", "y + c // w", "c % w"),
+    ],
+)
+def test_what_lies_below_a_divisor_is_the_remainder(
+    divided: str, by: str, quotient: str, rest: str
+) -> None:
+    a, b = parse_index(divided), parse_index(by)
+    assert floordiv(a, b, RANGES) == parse_index(quotient).simplify(RANGES)
+    assert mod(a, b, RANGES) == parse_index(rest).simplify(RANGES)
+
+
+DIVISORS = st.sampled_from([H, W, H * W, 2 * W, 4 * H * W, H + W, Index.of(3)])
+TERMS = st.sampled_from([H * W, W, H, Index.of(1), 4 * H * W, 2 * W])
+
+
+@examples(300)
+@given(
+    st.lists(st.tuples(TERMS, indices(("c", "y", "x", "k"), depth=1)), min_size=1, max_size=3),
+    DIVISORS,
+)
+def test_division_is_right_at_every_point(terms: list[tuple[Index, Index]], by: Index) -> None:
+    total = Index.of(0)
+    for scale, x in terms:
+        total = total + scale * x
+    divisor = maximum(by, 1) if by == H + W else by
+    p, q = at_points(total), at_points(divisor)
+    np.testing.assert_array_equal(at_points(floordiv(total, divisor, RANGES)), p // q)
+    np.testing.assert_array_equal(at_points(mod(total, divisor, RANGES)), p % q)
+    whole = floordiv(total, divisor, {}) * divisor + mod(total, divisor, {})
+    np.testing.assert_array_equal(at_points(whole.simplify(RANGES)), p)
+
+
+@examples(300)
+@given(indices(("c", "y", "x", "k", "h", "w"), depth=2))
+def test_what_is_called_positive_is(x: Index) -> None:
+    if is_positive(x, RANGES):
+        assert (at_points(x) > 0).all()
+
+
+def test_ranges_of_known_extents_are_plain() -> None:
+    assert type(RANGES["c"]) is tuple
+    assert RANGES["y"] == DimRange(3, H)
+    assert RANGES["y"] != (0, 3)
+    assert RANGES["y"] != DimRange(3, W)
