@@ -4,8 +4,8 @@ A vector along memory, and rows of the output one above the other that share wha
 a window overlap. A window is written out, but for loops across the tile where a long function
 follows: they go over what lies inside. What else lies outside of the input is told by masks, so
 every part of the loops that touches an edge has code of its own, and the inside has none. Rows of
-which only the run knows how many there are have memory with a halo, which needs no masks; the last
-tiles have about as many each.
+which only the run knows how many there are have memory with a halo, which needs no masks; the tile
+at their end has code for several numbers of them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
 from rutc.tensor_ir.steps import (
-    Even,
     Inside,
     Mark,
     NotApplicable,
     Overlap,
     Part,
+    Peel,
     PrefetchBlock,
     Reorder,
     Split,
@@ -294,7 +294,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
         raise NotApplicable("some parts have no edges, or too many")
     steps += (Part(f"{v}.o" if v in factors else v, points) for v, points in edges.items())
     uneven = [v for v in factors if v in shape.symbolic and leaves_rest(shape.sizes[v], factors[v])]
-    steps += (Even(f"{v}.o", 0) for v in uneven)
+    steps += (Peel(f"{v}.o") for v in uneven)
     if rows is not None and not point.together:
         # One row after the other, each stored at once.
         steps += [Tile((inside[1],), (Kind.VECTOR,)), Mark(inside[0], Kind.UNROLL)]
