@@ -21,7 +21,7 @@ a direct sum are relative to the products that it adds: see `Bounds`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, cached_property, reduce
 from math import lcm, prod, sqrt
@@ -241,6 +241,8 @@ def _applied(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(np.tensordot(matrix, array, (1, axis)), 0, axis)
 
 
+PIECE_BYTES = 1 << 18
+"""What is transformed at once: passing all of a large array through memory takes longer."""
 LARGEST = float(np.finfo(np.float32).max) * (1 - 2.0**-10)
 """Sums of magnitudes up to here stay finite, their roundings included."""
 
@@ -275,14 +277,35 @@ def transform_weights(filters: Mapping[int, Filter], weights: np.ndarray) -> np.
     Computed in float64 and rounded once. Integers become i16, each a multiple by the filters'
     denominators, or stay wide where they do not fit.
     """
-    found = weights.astype(np.float64)
-    for axis, f in filters.items():
-        found = _applied(np.array([[float(c) for c in row] for row in f.of_weights]), found, axis)
-    if weights.dtype.kind == "f":
-        return np.ascontiguousarray(found.astype(weights.dtype))
+    floats = weights.dtype.kind == "f"
+    matrices = {
+        axis: np.array([[float(c) for c in row] for row in f.of_weights])
+        for axis, f in filters.items()
+    }
+    shape = [len(matrices[n]) if n in matrices else size for n, size in enumerate(weights.shape)]
+    found = np.empty(shape, weights.dtype if floats else np.float64)
+    others = [n for n in range(weights.ndim) if n not in filters]
+    for at in _pieces(found, others[0] if others else None):
+        part = weights[at].astype(np.float64)
+        for axis, matrix in matrices.items():
+            part = _applied(matrix, part, axis)
+        found[at] = part
+    if floats:
+        return found
     found *= prod(f.denominator for f in filters.values())
     fits = np.abs(found).max(initial=0) <= np.iinfo(np.int16).max
     return np.ascontiguousarray(found.astype(np.int16 if fits else np.int32))
+
+
+def _pieces(array: np.ndarray, axis: int | None) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array along an axis, of about `PIECE_BYTES` each; all of it without an axis."""
+    if axis is None:
+        yield ()
+        return
+    count = array.shape[axis]
+    step = max(1, count * PIECE_BYTES // max(array.nbytes, 1))
+    for start in range(0, count, step):
+        yield (*(slice(None),) * axis, slice(start, start + step))
 
 
 def transformed(

@@ -29,6 +29,8 @@ from rutc.tensor_ir.expr import Lit
 
 ALIASING_LINES = 16
 """Rows of a multiple of this many cache lines share at most a quarter of a cache's sets."""
+PIECE_BYTES = 1 << 18
+"""What is copied at once into another order: a second cache holds it and where it goes."""
 
 
 @record
@@ -287,21 +289,42 @@ def pack(array: np.ndarray, axes: Sequence[str], layout: Layout) -> np.ndarray:
     for a in layout.axes:
         if a.dim not in order:
             order.append(a.dim)
-    x = array.transpose([list(axes).index(d) for d in order])
-    pads: list[tuple[int, int]] = []
+    pads: dict[str, tuple[int, int]] = {}
     shape: list[int] = []
     positions: list[tuple[Axis, int]] = []
     for d in order:
         own = sorted((a for a in layout.axes if a.dim == d), key=lambda a: -a.div)
         total = Index.of(own[0].extent).value * own[0].div
         lo = layout.before.get(d, 0)
-        pads.append((lo, total - lo - x.shape[order.index(d)]))
+        pads[d] = lo, total - lo - array.shape[list(axes).index(d)]
         for a in own:
             positions.append((a, len(shape)))
             shape.append(Index.of(a.extent).value)
-    if any(p != (0, 0) for p in pads):
+    if any(p != (0, 0) for p in pads.values()):
         value = layout.fill.value if layout.fill is not None else 0
-        x = np.pad(x, pads, constant_values=value)
+        array = np.pad(array, [pads[d] for d in axes], constant_values=value)
+    x = array.transpose([list(axes).index(d) for d in order])
     x = x.reshape(shape).transpose([p for a in layout.axes for b, p in positions if b is a])
-    flat = np.ascontiguousarray(x).reshape(-1)
+    flat = _contiguous(x).reshape(-1)
     return nibble_pairs(flat) if layout.nibbles else flat
+
+
+def _contiguous(x: np.ndarray) -> np.ndarray:
+    """The elements of `x` side by side in its order; `x` itself if they are."""
+    if x.flags.c_contiguous:
+        return x
+    found = np.empty(x.shape, x.dtype)
+    _copy(x, found)
+    return found
+
+
+def _copy(x: np.ndarray, target: np.ndarray) -> None:
+    """Copies in pieces of which caches hold all lines, however far apart neighbours are in `x`."""
+    if x.nbytes <= PIECE_BYTES:
+        target[...] = x
+        return
+    longest = max(range(x.ndim), key=lambda n: x.shape[n])
+    middle = x.shape[longest] // 2
+    for part in (slice(middle), slice(middle, None)):
+        at = (slice(None),) * longest + (part,)
+        _copy(x[at], target[at])

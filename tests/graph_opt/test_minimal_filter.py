@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rutc.graph_opt.alternatives.filtering import MOST_GROWTH, MinimalFiltering, Window, filters_of
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.minimal_filter import POINTS, Filter
+from rutc.graph_opt.minimal_filter import PIECE_BYTES, POINTS, Filter, transform_weights
 from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Sweep, why_not
 from rutc.tensor_ir import (
@@ -57,6 +57,27 @@ def test_filters_are_exact(f: Filter) -> None:
     ]
     assert f.points == len(f.of_weights) < f.outputs * f.taps
     assert times(f.of_output, products) == wanted
+
+
+@pytest.mark.parametrize("axes", [(2, 3), (0, 1), (0,)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+def test_weights_are_transformed_whatever_pieces_they_are_taken_in(
+    axes: tuple[int, ...], dtype: type[np.generic]
+) -> None:
+    shape = [3 if axis in axes else 120 if axis in (0, 1) else 2 for axis in range(4)]
+    weights = np.random.default_rng(0).integers(-9, 9, shape).astype(dtype)
+    filters = {axis: Filter(4, 3) for axis in axes}
+    found = transform_weights(filters, weights)
+    wanted = weights.astype(np.float64)
+    for axis, f in filters.items():
+        matrix = np.array(f.of_weights, np.float64)
+        wanted = np.moveaxis(np.tensordot(matrix, wanted, (1, axis)), 0, axis)
+    if dtype is np.int8:
+        wanted *= prod(f.denominator for f in filters.values())
+    assert found.dtype.kind == np.dtype(dtype).kind
+    np.testing.assert_array_equal(found, wanted.astype(found.dtype))
+    assert found.flags.c_contiguous
+    assert (found.nbytes > 2 * PIECE_BYTES) == (axes == (2, 3))
 
 
 def convolution(
