@@ -7,6 +7,8 @@ written, as in numpy's arrays of such types).
 
 from __future__ import annotations
 
+from functools import cache
+
 from rutc.emit import ir
 from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
 from rutc.errors import InternalError
@@ -16,6 +18,7 @@ _BYTES = {True: DType.I8, False: DType.U8}
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 
+@cache
 def llvm_type(dtype: DType, lanes: int | None = None) -> ir.Type:
     """The type of a value in a register, or of a vector of `lanes` of them.
 

@@ -34,6 +34,7 @@ from rutc.tensor_ir.expr import (
     Local,
     Read,
     children,
+    reads_plainly,
 )
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
@@ -221,7 +222,10 @@ class ExpressionEmitter:
         return None if bounds is None else compared(op, bounds, int(value))
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
-        lanes = max((v.lanes for v in values if is_vector(v)), default=0)
+        lanes = 0
+        for v in values:
+            if is_vector(v) and v.lanes > lanes:
+                lanes = v.lanes
         return [self._widened(v, lanes) for v in values] if lanes else values
 
     def _widened(self, value: ir.Value, lanes: int) -> ir.Value:
@@ -311,6 +315,8 @@ class ExpressionEmitter:
 
     def _gathers_nothing(self, r: Read, buffer: Buffer) -> bool:
         """Whether data choose among no elements at all."""
+        if reads_plainly(r):
+            return False
         gathered = [d for d, c in r.coords if not isinstance(c, Index)]
         return any(dict(buffer.layout.extents).get(d) == 0 for d in gathered)
 

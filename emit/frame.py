@@ -86,7 +86,7 @@ class Frame:
 
     def register(self, buffer: Buffer, key: tuple[object, ...], type_: ir.Type) -> ir.Value:
         """The stack slot of one register."""
-        full = (buffer.name, *key, str(type_))
+        full = buffer.name, key, type_
         if full not in self.slots:
             self.slots[full] = ir.IRBuilder(self.entry).alloca(type_)
         return self.slots[full]

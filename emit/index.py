@@ -29,9 +29,21 @@ def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
     vector = ir.VectorType(scalar.type, lanes)
     if isinstance(scalar, ir.Constant) and scalar.constant is not ir.Undefined:
         return ir.Constant.splat(vector, scalar)
-    undefined = ir.Constant(vector, ir.Undefined)
+    undefined = _undefined(vector)
     one = builder.insert_element(undefined, scalar, FIRST)
-    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, lanes), None))
+    return builder.shuffle_vector(one, undefined, zeros(ir.VectorType(I32, lanes)))
+
+
+@lru_cache(maxsize=1 << 8)
+def zeros(vector: ir.VectorType) -> ir.Constant:
+    """Zeros in all lanes."""
+    return ir.Constant(vector, None)
+
+
+@lru_cache(maxsize=1 << 8)
+def _undefined(vector: ir.VectorType) -> ir.Constant:
+    """Lanes of which nothing is known."""
+    return ir.Constant(vector, ir.Undefined)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -106,6 +118,8 @@ class IndexEmitter:
         self.builder = builder
         self.hide_divisions = hide_divisions
         self.values: dict[str, ir.Value] = {}
+        self.vectors: set[str] = set()
+        """The variables whose values have lanes."""
         self.constants: dict[str, Index] = {}
         self.ranges: dict[str, Range] = {}
         self.ends: dict[str, Index] = {}
@@ -116,7 +130,7 @@ class IndexEmitter:
         self._scopes = [Scope(builder.block, {})]
         self._counters: dict[str, tuple[int, Range | None]] = {}
         """Counters and symbols: how many scopes are around, and the range there."""
-        self._resolved: dict[tuple[Index, tuple[Index | None, ...]], Index] = {}
+        self._resolved: dict[tuple[Index, tuple[Index | Range | None, ...]], Index] = {}
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -172,13 +186,14 @@ class IndexEmitter:
 
     def resolve(self, index: Index) -> Index:
         """The index with constant variables put in, simplified."""
-        if not index.is_polynomial:
-            return index.subs(self.constants).simplify(self.ranges)
+        polynomial, names = index.is_polynomial, index.ordered_names()
         # Without divisions nothing depends on ranges.
-        key = index, tuple([self.constants.get(name) for name in index.ordered_names()])
-        known = self._resolved.get(key)
+        at = tuple([self.constants.get(n) for n in names]) if polynomial else self.at(names)
+        known = self._resolved.get((index, at))
         if known is None:
-            known = self._resolved[key] = index.subs(self.constants)
+            known = index.subs(self.constants)
+            known = known if polynomial else known.simplify(self.ranges)
+            self._resolved[index, at] = known
         return known
 
     def at(self, names: tuple[str, ...]) -> tuple[Index | Range | None, ...]:
@@ -188,10 +203,19 @@ class IndexEmitter:
 
     def varies(self, index: Index) -> bool:
         """Whether a resolved index differs between the lanes."""
-        names = index.names()
-        if self.lane is not None and self.lane.var in names:
+        if self.lane is not None and self.lane.var in index.names():
             return True
-        return any(n in self.values and is_vector(self.values[n]) for n in names)
+        return self.holds_vectors(index)
+
+    def holds_vectors(self, index: Index) -> bool:
+        """Whether a variable of an index has a value with lanes."""
+        return not self.vectors.isdisjoint(index.names())
+
+    def define(self, name: str, value: ir.Value) -> None:
+        """Gives a new variable a value for all that follows."""
+        self.values[name] = value
+        if is_vector(value):
+            self.vectors.add(name)
 
     def emit(self, index: Index) -> ir.Value:
         """The value of a resolved index: i64, or a vector of i64 where it varies by lane."""
@@ -233,24 +257,10 @@ class IndexEmitter:
 
     def _is_total(self, index: Index) -> bool:
         """Whether all divisors are known to be positive, even in loops without iterations."""
-        if index.is_polynomial:
-            return True
-        for mono, _ in index.terms:
-            for a in mono:
-                match a:
-                    case FloorDiv(x, y) | Mod(x, y):
-                        bounds = y.bounds(self.ranges)
-                        if bounds is None or bounds[0] <= 0:
-                            return False
-                        if not (self._is_total(x) and self._is_total(y)):
-                            return False
-                    case Min(x, y) | Max(x, y):
-                        if not (self._is_total(x) and self._is_total(y)):
-                            return False
-                    case Var():
-                        pass
-                    case _:
-                        assert_never(a)
+        for divisor in _divisors(index):
+            bounds = divisor.bounds(self.ranges)
+            if bounds is None or bounds[0] <= 0:
+                return False
         return True
 
     def window(self, index: Index) -> tuple[str, int, int, Index] | None:
@@ -338,6 +348,20 @@ class IndexEmitter:
     def _mul(self, p: ir.Value, q: ir.Value) -> ir.Value:
         p, q = self._matched(p, q)
         return self.builder.mul(p, q, nsw=True)
+
+
+@lru_cache(maxsize=1 << 12)
+def _divisors(index: Index) -> frozenset[Index]:
+    """All that is divided by in an index, its operands' operands included."""
+    found: frozenset[Index] = frozenset()
+    for mono, _ in index.terms:
+        for a in mono:
+            if isinstance(a, Var):
+                continue
+            if isinstance(a, FloorDiv | Mod):
+                found |= {a.den}
+            found = found.union(*map(_divisors, a.operands))
+    return found
 
 
 def _restore(table: Mapping[str, object], name: str, old: object) -> None:

@@ -287,6 +287,8 @@ class _KernelEmitter:
 
     def _bound(self, index: Index) -> Index:
         """A loop's bound, a constant where it has one value only."""
+        if index.is_const:
+            return index
         resolved = self.index.resolve(index)
         bounds = resolved.bounds(self.index.ranges)
         known = bounds is not None and bounds[0] == bounds[1]

@@ -108,13 +108,15 @@ class LaneShiftEmitter:
 
         It is one that begins with the first whole step from where the vector of windows does.
         """
-        indices = [c for _, c in r.coords if isinstance(c, Index)]
-        moving = [c for c in indices if lane.var in c.names()]
-        if len(moving) != 1 or len(indices) < len(r.coords):
+        moving = [c for _, c in r.coords if isinstance(c, Index) and lane.var in c.names()]
+        if len(moving) != 1:
             return None
         (c,) = moving
         stride = c.coefficient(lane.var)
         if stride is None or stride not in ((1, *NEAR_STRIDES) if guarded else NEAR_STRIDES):
+            return None
+        indices = [c for _, c in r.coords if isinstance(c, Index)]
+        if len(indices) < len(r.coords):
             return None
         const = self.index.resolve(c).const
         period = stride * lane.lanes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rutc.emit import ir
-from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
+from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat, zeros
 from rutc.emit.storage import emit_literal, memory_type, to_memory
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Monomial
@@ -49,7 +49,7 @@ class MemoryEmitter:
         vector = ir.VectorType(element, lanes)
         mask = lane.mask
         # Idle lanes compute, too: with defined values, or dividing by them would be undefined.
-        other: ir.Value = ir.Constant(vector, None)
+        other: ir.Value = zeros(vector)
         if guard is not None:
             mask = both(b, mask, self.widen(guard, lanes))
             other = self._memory_fill(fill, buffer, lanes)
@@ -119,16 +119,12 @@ class MemoryEmitter:
 
     def contiguous(self, address: Index, lane: Lane) -> bool:
         """Whether neighbouring lanes are at neighbouring places."""
-        return address.coefficient(lane.var) == 1 and not self._holds_vectors(address)
-
-    def _holds_vectors(self, address: Index) -> bool:
-        values = self.index.values
-        return any(n in values and is_vector(values[n]) for n in address.names())
+        return address.coefficient(lane.var) == 1 and not self.index.holds_vectors(address)
 
     def _near_stride(self, address: Index, lane: Lane) -> int | None:
         """How few elements neighbouring lanes are apart, if so few that all between are loaded."""
         stride = address.coefficient(lane.var)
-        near = stride in NEAR_STRIDES and not self._holds_vectors(address)
+        near = stride in NEAR_STRIDES and not self.index.holds_vectors(address)
         return stride if near else None
 
     def _every(
@@ -174,7 +170,7 @@ class MemoryEmitter:
     def _is_backward(self, address: Index, lane: Lane) -> bool:
         """Whether each lane is at the place before its neighbour's, and their number is known."""
         stride = address.coefficient(lane.var)
-        return stride == -1 and not self._holds_vectors(address) and lane.end.is_const
+        return stride == -1 and not self.index.holds_vectors(address) and lane.end.is_const
 
     def _backward(self, buffer: Buffer, address: Index, vector: ir.VectorType) -> ir.Value:
         """A vector of neighbours, the last one first; the first in idle lanes."""

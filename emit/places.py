@@ -127,7 +127,7 @@ class PlaceEmitter:
             value = self._clamp(value, extent)
         self._fresh += 1
         name = f"${self._fresh}"
-        self.index.values[name] = value
+        self.index.define(name, value)
         if not guarded:
             most = Index.of(extent).bounds(self.index.ranges)
             if most is not None:

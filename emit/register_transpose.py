@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.index import I32, Lane, is_vector
+from rutc.emit.index import I32, Lane
 from rutc.emit.load_store import BOOL, MemoryEmitter, align, constant_lanes, pieces
 from rutc.emit.storage import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed
@@ -219,9 +219,7 @@ class TransposeEmitter:
             and self.index.varies(address)
             and not self.memory.contiguous(address, lane)
             and address.factor(lane.var) is not None
-            and not any(
-                n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
-            )
+            and not self.index.holds_vectors(address)
             and transposable(lane.lanes, buffer.dtype.bytes)
         )
 

@@ -6,7 +6,7 @@ The operations are written for any kind of expression; `polynomial` has the one 
 from __future__ import annotations
 
 from threading import Lock
-from typing import Generic, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -33,6 +33,9 @@ class Operand(Protocol):
     def names(self) -> frozenset[str]:
         """All variables that occur."""
 
+    def size(self) -> int:
+        """What it costs."""
+
 
 I = TypeVar("I", bound=Operand)  # noqa: E741
 
@@ -47,6 +50,7 @@ class Var:
     __match_args__ = ("name",)
     __slots__ = ("__weakref__", "key", "name", "names")
 
+    size: ClassVar[int] = 1
     name: str
     names: frozenset[str]
     key: tuple[int, str]
@@ -79,7 +83,7 @@ class Var:
 class Pair(Generic[I]):
     """An operation on two expressions. Equal atoms are one object."""
 
-    __slots__ = ("__weakref__", "a", "b", "bounds", "names", "ordered", "text")
+    __slots__ = ("__weakref__", "a", "b", "bounds", "names", "ordered", "size", "text")
 
     a: I
     b: I
@@ -88,6 +92,8 @@ class Pair(Generic[I]):
     """The names in their order."""
     bounds: dict[tuple[Range | None, ...], Range | None]
     """The bounds that were found, by the ranges of the names."""
+    size: int
+    """What it costs: 4 and its operands."""
     text: str | None
 
     def __new__(cls, a: I, b: I) -> Self:
@@ -103,6 +109,7 @@ class Pair(Generic[I]):
                     found.names = a.names() | b.names()
                     found.ordered = tuple(sorted(found.names))
                     found.bounds = {}
+                    found.size = 4 + a.size() + b.size()
                     found.text = None
         assert isinstance(found, cls)
         return found

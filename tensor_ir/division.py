@@ -96,11 +96,12 @@ def simplify(x: Index, ranges: Ranges) -> Index:
 def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
     """`x` simplified by the ranges of its own variables: operands recur in many expressions."""
     ranges = dict(known)
+    single = {n: Index.of(r[0]) for n, r in known if r[0] == r[1]}
     total = Index((), x.const)
     for mono, c in x.terms:
         term = Index((), c)
         for a in mono:
-            term = term * _simplify_atom(a, ranges)
+            term = term * _simplify_atom(a, ranges, single)
         total = total + term
     return _join(total, ranges)
 
@@ -277,10 +278,11 @@ def _beats(a: Index, b: Index, ranges: Ranges, kind: Extreme) -> bool:
 
 
 # -- simplification -----------------------------------------------------------------------------
-def _simplify_atom(a: Atom, ranges: Ranges) -> Index:
+def _simplify_atom(a: Atom, ranges: Ranges, single: Mapping[str, Index]) -> Index:
+    """An atom, `single` variables of one value replaced in its operands."""
     if isinstance(a, Var):
         return of_atom(a)
-    x, y = (_inner(part, ranges) for part in a.operands)
+    x, y = (simplify(part.subs(single), ranges) for part in a.operands)
     return rebuilt(a, x, y, ranges)
 
 
@@ -297,17 +299,11 @@ def rebuilt(a: Compound, x: Index, y: Index, ranges: Ranges) -> Index:
             return maximum(x, y, ranges)
 
 
-def _inner(x: Index, ranges: Ranges) -> Index:
-    """An operand of an atom simplified, variables of one value replaced."""
-    single = {n: Index.of(r[0]) for n in x.names() if (r := ranges.get(n)) and r[0] == r[1]}
-    return simplify(x.subs(single), ranges)
-
-
 def _join(x: Index, ranges: Ranges) -> Index:
     """Quotients, remainders and extremes joined with other terms while that makes `x` smaller."""
-    size = _size(x)
+    size = x.size()
     for candidate in _joined(x, ranges):
-        if _size(candidate) < size:
+        if candidate.size() < size:
             return simplify(candidate, ranges)
     return x
 
@@ -374,15 +370,6 @@ def _chained(
             if same and isinstance(atom, Mod) and atom.num == quotient:
                 factor = Index(((rest, c),)) if rest else Index.of(c)
                 yield others - Index(((mono, k),)) + factor * mod(e, d * atom.den, ranges)
-
-
-def _size(x: Index) -> int:
-    """What `x` costs: variables 1, a constant 1, other atoms 4 and their operands."""
-    total = 1 if x.const else 0
-    for mono, _ in x.terms:
-        for a in mono:
-            total += 1 if isinstance(a, Var) else 4 + sum(map(_size, a.operands))
-    return total
 
 
 def close_bounds(x: Index, ranges: Ranges) -> Range | None:

@@ -245,7 +245,7 @@ def _walked(e: Expr) -> tuple[Expr, ...]:
                 continue
             seen.add(id(x))
             stack.extend(x.args[::-1])
-        elif not isinstance(x, Read) or not _reads_plainly(x):
+        elif not isinstance(x, Read) or not reads_plainly(x):
             stack.extend(children(x)[::-1])
         found.append(x)
     return tuple(found)
@@ -253,7 +253,7 @@ def _walked(e: Expr) -> tuple[Expr, ...]:
 
 def reads(e: Expr) -> Iterator[Read]:
     """All reads in `e`, those inside coordinates included, outermost first."""
-    if isinstance(e, Read) and _reads_plainly(e):
+    if isinstance(e, Read) and reads_plainly(e):
         return iter((e,))
     if not isinstance(e, Apply | Cast):
         return (x for x in walk(e) if isinstance(x, Read))
@@ -265,7 +265,7 @@ def reads(e: Expr) -> Iterator[Read]:
 
 def read_values(e: Expr) -> tuple[str, ...]:
     """The values that `e` reads, each once, in the order of the first reads."""
-    if isinstance(e, Read) and _reads_plainly(e):
+    if isinstance(e, Read) and reads_plainly(e):
         return (e.value,)
     if not isinstance(e, Apply | Cast):
         return tuple(dict.fromkeys([r.value for r in reads(e)]))
@@ -294,7 +294,7 @@ def _transformed(e: Expr, f: Callable[[Expr], Expr], done: dict[int, Expr]) -> E
             known = done[id(e)] = f(e if all(map(is_, args, e.args)) else Apply(e.op, args))
         return known
     if isinstance(e, Read):
-        if _reads_plainly(e):
+        if reads_plainly(e):
             return f(e)
         coords = tuple(
             [(d, c if isinstance(c, Index) else _transformed(c, f, done)) for d, c in e.coords]
@@ -306,7 +306,7 @@ def _transformed(e: Expr, f: Callable[[Expr], Expr], done: dict[int, Expr]) -> E
     return f(e)
 
 
-def _reads_plainly(r: Read) -> bool:
+def reads_plainly(r: Read) -> bool:
     """Whether all coordinates are index expressions: none depends on data."""
     # All reads are asked again and again; a generator would take twice as long.
     for _, c in r.coords:  # noqa: SIM110
@@ -323,7 +323,11 @@ def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
     mapped = {i: f(i) for i in indices(e)}
     if all(i is new or i == new for i, new in mapped.items()):
         return e
-    return _mapped(e, mapped.__getitem__, None, {})
+    found = _mapped(e, mapped.__getitem__, None, {})
+    if isinstance(found, Apply | Cast):
+        # Steps map the same expression again and again: what it is made of need not be sought.
+        found.__dict__["_indices"] = tuple(dict.fromkeys(mapped.values()))
+    return found
 
 
 def map_reads(e: Expr, f: Callable[[Index], Index], read: Callable[[Read], Expr]) -> Expr:
@@ -372,7 +376,7 @@ def _mapped(
 def indices(e: Expr) -> tuple[Index, ...]:
     """The index expressions in `e`, equal ones once."""
     match e:
-        case Read() if _reads_plainly(e):
+        case Read() if reads_plainly(e):
             return tuple([c for _, c in e.coords if isinstance(c, Index)])
         case IndexValue(index):
             return (index,)

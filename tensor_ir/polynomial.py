@@ -198,6 +198,14 @@ class Index:
             )
         return self._names
 
+    def size(self) -> int:
+        """What it costs: variables 1, a constant 1, other atoms 4 and their operands."""
+        total = 1 if self.const else 0
+        for mono, _ in self.terms:
+            for a in mono:
+                total += a.size
+        return total
+
     def ordered_names(self) -> tuple[str, ...]:
         """All variables that occur, in the order of their names."""
         if self._ordered is None:

@@ -217,6 +217,20 @@ class _Operands:
         )
 
 
+@record
+class _RowCosts:
+    """What of the cost of a tile its rows alone decide."""
+
+    size: int
+    """How many there are."""
+    far: float
+    """By what their distances in memory multiply all."""
+    apart: tuple[float, ...]
+    """Of every reduction, rows whose steps in memory only a run tells."""
+    lines: tuple[float, ...]
+    """Of every reduction, lines that they take from the second cache."""
+
+
 class TileCosts:
     """Cycles of tiles with lanes along one loop of a kernel: its reductions and what follows them.
 
@@ -233,6 +247,7 @@ class TileCosts:
         self.order = bound_order(shape, shares)
         self.operands = [_Operands.of(r, shape, vector, shares, machine) for r in shape.reductions]
         self._known: dict[object, float] = {}
+        self._rows: dict[tuple[tuple[str, int], ...], _RowCosts] = {}
 
     def cycles(self, vectors: int, rows: tuple[tuple[str, int], ...]) -> float:
         """The cycles of a tile of so many vectors and rows: parts of many tiles are the same."""
@@ -244,10 +259,14 @@ class TileCosts:
     def _cycles(self, vectors: int, rows: tuple[tuple[str, int], ...]) -> float:
         shape, vector, machine = self.shape, self.vector, self.machine
         w, width = machine.coefficients.tiles, machine.width
-        size = vectors * prod(f for _, f in rows)
+        costs = self._rows.get(rows)
+        if costs is None:
+            costs = self._rows[rows] = self._row_costs(rows)
+        size = vectors * costs.size
         cycles = 0.0
-        for each in self.operands:
-            cycles += each.steps * self._step(each, vectors, rows)
+        for number, each in enumerate(self.operands):
+            apart, lines = costs.apart[number], costs.lines[number]
+            cycles += each.steps * self._step(each, vectors, rows, size, apart, lines)
         epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
         for t in epilogue:
             stride = t.strides.get(vector, 0)
@@ -262,6 +281,11 @@ class TileCosts:
                 along = () if stride == 1 else ((vector, vectors * width),)
                 cycles += w.evicted * evicted_rows(t, (*rows, *along), machine, 1)
         cycles += 4.0 + 2 * len(rows)
+        return cycles * costs.far
+
+    def _row_costs(self, rows: tuple[tuple[str, int], ...]) -> _RowCosts:
+        """What rows cost, however many vectors the tile has."""
+        shape, machine = self.shape, self.machine
         # Rows that lie far apart share cache sets and take more pages.
         far = [
             abs(t.strides.get(v) or 0) * t.bytes * (f - 1)
@@ -270,14 +294,42 @@ class TileCosts:
             if not t.packed
             for v, f in rows
         ]
-        cycles *= 1 + w.far * log2(1 + max(far, default=0))
-        return cycles
+        apart = [
+            sum(
+                f
+                for t in r.reads
+                if not t.packed
+                for v, f in rows
+                if t.depends(v) and not isinstance(t.exact.get(v, 0), int)
+            )
+            for r in shape.reductions
+        ]
+        lines = [
+            sum(
+                lines_loaded(t, each.reduction, shape, rows, self.order, machine)
+                for t in each.across
+            )
+            for each in self.operands
+        ]
+        return _RowCosts(
+            prod(f for _, f in rows),
+            1 + machine.coefficients.tiles.far * log2(1 + max(far, default=0)),
+            tuple(apart),
+            tuple(lines),
+        )
 
-    def _step(self, each: _Operands, vectors: int, rows: tuple[tuple[str, int], ...]) -> float:
-        """Cycles of a step of a reduction."""
+    def _step(
+        self,
+        each: _Operands,
+        vectors: int,
+        rows: tuple[tuple[str, int], ...],
+        size: int,
+        apart: float,
+        lines: float,
+    ) -> float:
+        """Cycles of a step of a reduction, for a tile of `size` vectors."""
         shape, vector, machine = self.shape, self.vector, self.machine
         w, width, r = machine.coefficients.tiles, machine.width, each.reduction
-        size = vectors * prod(f for _, f in rows)
         inner = [v for v in self.order[-1:] if shape.extents[v] <= LONGEST_UNROLLED]
         full = {v for v in inner if crowded(r, vectors, rows, v, shape.extents[v], machine)}
         unrolled = {v: shape.extents[v] for v in inner if v not in shape.symbolic and v not in full}
@@ -303,13 +355,7 @@ class TileCosts:
         loads = scalar_loads + (1 + machine.vector_bits / w.load_bits) * vector_loads
         work += machine.load_cycles * loads * wide
         work += widening_cycles(r, vector, vectors, rows, machine)
-        work += w.apart * sum(
-            f
-            for t in r.reads
-            if not t.packed
-            for v, f in rows
-            if t.depends(v) and not isinstance(t.exact.get(v, 0), int)
-        )
+        work += w.apart * apart
         # The vector operand streams past for every tile: from the second cache, unless it fits
         # the first beside the rows.
         panel = sum(
@@ -318,7 +364,6 @@ class TileCosts:
         if max(panel, each.spread) * each.steps > machine.l1 // 2:
             work += w.stream * panel / machine.l2_bytes_per_cycle
         # So do the rows' lines, one after the other where the first cache does not hold them.
-        lines = sum(lines_loaded(t, r, shape, rows, self.order, machine) for t in each.across)
         work += w.stream * lines * machine.line_bytes / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((loads_of_step(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
