@@ -95,8 +95,10 @@ def _apart(
         layout = rename_layout(b.layout, same | names[b.name])
         return replace(b, layout=layout, small=_rename_small(b.small, names[b.name]))
 
+    env = {old: Index.of(new) for old, new in loops.items()}
     body = rewrite(
-        renamed(kernel, loops, {}).body,
+        kernel.body,
+        index=lambda i: i.subs(env),
         read=read,
         access=lambda a: Access(a.buffer, coords(a.buffer, a.coords)),
     )
@@ -104,7 +106,7 @@ def _apart(
     for table in (loops, *names.values()):
         before |= {new: old for old, new in table.items()}
     args, locals_ = tuple(map(buffer, kernel.args)), tuple(map(buffer, kernel.locals))
-    return replace(kernel, args=args, locals=locals_, body=body)
+    return replace(kernel, args=args, locals=locals_, body=_rename_loops(body, loops, {}))
 
 
 def _renamed_all(kernel: Kernel, buffers: dict[str, str], dims: dict[str, str]) -> Kernel:

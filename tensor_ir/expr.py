@@ -345,7 +345,7 @@ def _mapped(
     read: Callable[[Read], Expr] | None,
     done: dict[int, Expr],
 ) -> Expr:
-    """`map_index` or `map_reads`, the operations in `done` by identity being mapped already."""
+    """`map_index` or `map_reads`; operations and reads in `done` by identity are mapped already."""
     if isinstance(e, Apply):
         known = done.get(id(e))
         if known is None:
@@ -363,7 +363,8 @@ def _mapped(
             [(d, f(c) if isinstance(c, Index) else _mapped(c, f, read, done)) for d, c in e.coords]
         )
         moved = e if coords == e.coords else e.at(coords)
-        return moved if read is None else read(moved)
+        known = done[id(e)] = moved if read is None else read(moved)
+        return known
     if isinstance(e, IndexValue):
         index = f(e.index)
         return e if index == e.index else IndexValue(index)

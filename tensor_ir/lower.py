@@ -245,11 +245,13 @@ def _within_slices(
 
         return tuple((d, within(d, c)) for d, c in coords)
 
-    moved = rewrite(
-        tuple(body),
-        read=lambda r: r.at(wrapped(r.value, r.coords)) if room.get(r.value) else r,
-        access=lambda a: Access(a.buffer, wrapped(a.buffer, a.coords)),
-    )
+    moved = tuple(body)
+    if any(room.values()):
+        moved = rewrite(
+            moved,
+            read=lambda r: r.at(wrapped(r.value, r.coords)) if room.get(r.value) else r,
+            access=lambda a: Access(a.buffer, wrapped(a.buffer, a.coords)),
+        )
     own: list[Buffer] = []
     for b in args:
         sizes = room[b.name]
