@@ -202,7 +202,7 @@ class MultiplyParts:
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
         left = max(self.free, self.share * sum(array.nbytes for array in constants))
         taken: list[Candidate] = []
-        for c in sorted(found, key=lambda c: c.growth / c.saved):
+        for c in sorted(found, key=lambda c: c.growth / max(c.saved, 1.0)):
             if not c.number.is_const and (not self.symbolic or c.number.names() != symbols):
                 continue
             if c.growth <= left and c.is_finite:
@@ -300,7 +300,6 @@ class MultiplyParts:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
         weighed = _loops(weights)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
-        saved = max(saved, 1.0)
         return Candidate(
             n, source, weights, const, rows, number, saved, direct, products, self.parts, taps
         )
@@ -365,7 +364,7 @@ def _most_saving(found: Iterable[Candidate]) -> Index | None:
     saved = Counter[Index]()
     for c in found:
         if not c.number.is_const:
-            saved[c.number] += ceil(c.saved)
+            saved[c.number] += ceil(max(c.saved, 1.0))
     return saved.most_common(1)[0][0] if saved else None
 
 
