@@ -256,7 +256,8 @@ def _needed_splits(at: Index, by: Index, editor: Editor) -> list[tuple[str, Inde
     needed: dict[tuple[str, Index], None] = {}
     for part in (floordiv(at, by, editor.ranges), mod(at, by, editor.ranges)):
         for a in atoms(editor.simplify(part)):
-            if not isinstance(a, FloorDiv | Mod):
+            # A size that is a quotient itself divides no dim.
+            if not isinstance(a, FloorDiv | Mod) or a.num.names().isdisjoint(editor.extents):
                 continue
             dim = a.num.as_var
             extent = editor.extents.get(dim or "")
