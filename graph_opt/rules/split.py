@@ -1,8 +1,9 @@
 """Dims that are only ever taken apart are split, so that divisions leave the coordinates.
 
 Merging reshapes (attention's heads, a grouped convolution's channels, an image's rows) reach their
-readers as `d // K` and `d % K`, K a constant or a product of symbols. Splitting the reader's dim makes these plain dims again; the merge moves to
-the reader's own output, and so on down to a reduction, where it disappears.
+readers as `d // K` and `d % K`, K a constant or a product of symbols. Splitting the reader's dim
+makes these plain dims again; the merge moves to the reader's own output, and so on down to a
+reduction, where it disappears.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _split_of(d: str, n: Nest, editor: Editor) -> Split | None:
 
 
 def _factors(d: str, whole: list[Index], extent: Index) -> list[Index]:
-    """By what a dim is divided, the constants first; of products of symbols those of fewer first."""
+    """By what a dim is divided: constants first, then products of symbols, of fewer first."""
     found: dict[Index, None] = {}
     for i in whole:
         for a in atoms(i):
