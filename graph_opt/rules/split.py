@@ -162,7 +162,7 @@ def _factors(d: str, whole: list[Index], extent: Index) -> list[Index]:
             if not isinstance(a, FloorDiv | Mod):
                 continue
             step = a.num.coefficient(d)
-            if step and a.den % step == ZERO:
+            if step is not None and step > 0 and a.den % step == ZERO:
                 found[a.den // step] = None
     fitting = (k for k in found if k != ONE and _is_multiple(extent, k))
     return sorted(fitting, key=lambda k: (sum(len(m) for m, _ in k.terms), k.const, str(k)))
