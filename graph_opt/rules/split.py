@@ -155,7 +155,7 @@ def _split_of(d: str, n: Nest, editor: Editor) -> Split | None:
 
 
 def _factors(d: str, whole: list[Index], extent: Index) -> list[Index]:
-    """By what a dim is divided: constants first, then products of symbols, of fewer first."""
+    """By what a dim is divided, constants first; of products of symbols, those of few first."""
     found: dict[Index, None] = {}
     for i in whole:
         for a in atoms(i):
