@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 TICK_S = 0.25
 """How often whoever waits for a task looks at something else."""
-YOUNG_OBJECTS = 500_000
+YOUNG_OBJECTS = 1_000_000
 """Objects made before a process looks for cycles among them: modules are large and soon dropped."""
 
 
