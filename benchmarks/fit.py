@@ -188,8 +188,12 @@ def _read(place: Path) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(gzip.decompress(place.read_bytes())))
 
 
-def load(folder: Path = RESULTS) -> Times:
-    """Returns the points measured so far on all processors."""
+def load(folder: Path = RESULTS, *, shared: bool = False) -> Times:
+    """Returns the points measured so far on all processors.
+
+    Where other tasks had the last cache and memory at the same time (`shared` in the provenance),
+    only the order of a kernel's schedules counts: such points are left out unless asked for.
+    """
     points: list[Timed] = []
     rates: dict[str, Rates] = {}
     functions: dict[str, Mapping[str, float]] = {}
@@ -198,6 +202,8 @@ def load(folder: Path = RESULTS) -> Times:
     whence: list[Mapping[str, Any]] = []
     for place in sorted(folder.glob("*.json.gz")):
         data = _read(place)
+        if "shared" in data["provenance"] and not shared:
+            continue
         own = str(data["provenance"]["processor"])
         whence.append(data["provenance"])
         points += (_decoded(row, own) for row in data["points"])

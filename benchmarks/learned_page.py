@@ -130,7 +130,11 @@ def figures(found: Judged) -> dict[str, float]:
 
 def page(data: Lessons, said: Mapping[str, Said], whence: Sequence[Mapping[str, Any]]) -> str:
     """Returns the Markdown page."""
-    measured = [f"{p['cpu']} ({p['processor']}, commit {p['commit']}, {p['date']})" for p in whence]
+    measured = [
+        f"{p['cpu']} ({p['processor']}, commit {p['commit']}, {p['date']}"
+        f"{', with ' + p['shared'] if 'shared' in p else ''})"
+        for p in whence
+    ]
     lines = [
         "# What measurements teach",
         "",

@@ -292,7 +292,7 @@ def main() -> None:
     )
     parser.add_argument("--losses", action="store_true", help="judge other losses alone")
     options = parser.parse_args()
-    times = load()
+    times = load(shared=True)
     data = lessons(times)
     if options.losses:
         for loss, order in loss_orders(data):

@@ -13,6 +13,8 @@ from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Index, Nest
 from rutc.tensor_ir.affine import FloorDiv, Mod
 from rutc.tensor_ir.machine import Machine
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import on_native_and_v3
 
@@ -87,4 +89,4 @@ def test_groups_of_images_of_any_size(machine: Machine, tmp_path: Path) -> None:
         x = rng.standard_normal((b, CHANNELS, h, w)).astype(np.float32)
         for threads in (1, 2):
             got = run(library, {"x": x}, threads)["y"]
-            np.testing.assert_allclose(got, normalised(x), rtol=2e-5, atol=2e-5)
+            assert_close(got, normalised(x), level=Level.MODEL)

@@ -79,7 +79,8 @@ def test_reads_are_mapped_after_the_indices_in_them() -> None:
     found = map_reads(e, moved, renamed)
     once = list(seen)
     assert found == transform(map_index(e, moved), in_turn)
-    assert once == seen[len(once) :]
+    # Those that the expression shares once.
+    assert once == list(dict.fromkeys(seen[len(once) :]))
     assert map_reads(e, lambda i: i, lambda r: r) is e
 
 
