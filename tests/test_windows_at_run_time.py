@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
+from rutc.importer import import_model
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.lower import lower
@@ -22,7 +23,9 @@ from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.templates.windows import WINDOWS
 from tests.compiled import build, run
+from tests.conformance.guarded import guarded_copy
 from tests.examples import examples
+from tests.graph_opt.networks import Net
 from tests.machines import NATIVE, V3, on_native_and_v3
 
 HIGH, CHANNELS = 13, 45
@@ -105,6 +108,20 @@ def test_windows_pass_along_both_sides(
 ) -> None:
     plan = decide(pictures(side, stride), machine)
     check_pictures(build(plan, machine, tmp_path), side, stride)
+
+
+@on_native_and_v3
+def test_windows_that_never_fit_read_nothing(machine: Machine, tmp_path: Path) -> None:
+    """A single tile holds all rows that there ever are, and none where no window fits."""
+    net = Net()
+    x = net.input(1, 1, "n", 5)
+    path = net.save(tmp_path / "net.onnx", net("AveragePool", x, kernel_shape=[3, 1]))
+    graph = optimize(import_model(path, dims={"n": (1, 4)}))
+    library = build(decide(graph, machine), machine, tmp_path)
+    for n in (2, 3, 4):
+        values = np.ones((1, 1, n, 5), np.float32)
+        (got,) = run(library, {x: guarded_copy(values)}, 1).values()
+        np.testing.assert_array_equal(got, np.ones((1, 1, n - 2, 5), np.float32))
 
 
 def test_rows_of_any_number_share_what_their_windows_overlap_in() -> None:

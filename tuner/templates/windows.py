@@ -260,7 +260,14 @@ def _factors(
     """The loops of a tile that go on around it, and how many iterations a tile has."""
     tile = ((rows,) if rows is not None else ()) + ((vector, vectors * machine.width),)
     sizes, symbols = found.shape.sizes, dict(found.kernel.symbols)
-    return {v: f for v, f in tile if not never_longer(sizes[v], f, symbols)}
+
+    def is_whole(v: str, f: int) -> bool:
+        """Whether a single tile takes the loop, which has an iteration in every run."""
+        bounds = Index.of(sizes[v]).bounds(symbols)
+        never_empty = bounds is not None and bounds[0] > 0
+        return never_empty and never_longer(sizes[v], f, symbols)
+
+    return {v: f for v, f in tile if not is_whole(v, f)}
 
 
 def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> Choice:
