@@ -143,7 +143,7 @@ def in_rows(
 
 
 def _weights(weights: Read, const: Const, taps: Taps, row: str, editor: Editor) -> Const:
-    """The weights in the order of rows of taps, zeros where channels are."""
+    """The weights in the order of rows of taps, zeros where there is no channel."""
     dims = {str(c.as_var): d for d, c in index_coords(weights)}
     last = dims[taps.tap], dims[taps.channel]
     axes = [d for d in const.axes if d not in last]

@@ -240,15 +240,12 @@ def _held(
     machine: Machine,
 ) -> int:
     """How many steps of rows the second cache holds beside panels, where it cannot hold all."""
-    passes = order.index(column) < order.index(row)
-    if row in shape.symbolic or not passes or order[0] != column:
+    every = sum(t.buffer_bytes for t in operands.lefts)
+    if row in shape.symbolic or order[0] != column or every <= machine.l2 // 2:
         return 0
-    extent = shape.extents[row]
-    steps = -(-extent // (ROWS * tall))
-    each = sum(t.buffer_bytes for t in operands.lefts) / steps
-    if each * steps <= machine.l2 // 2:
-        return 0
-    return next((n for n in reversed(HELD) if steps % n == 0 and n * each <= machine.l2 // 3), 0)
+    steps = -(-shape.extents[row] // (ROWS * tall))
+    most = steps * (machine.l2 // 3) / every
+    return next((n for n in reversed(HELD) if steps % n == 0 and n <= most), 0)
 
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
