@@ -114,6 +114,36 @@ def _qlinear_reduce_mean(b: Nodes, x: str, step: str, zero: str, *stored: str) -
     return b.put("QuantizeLinear", y, *stored)
 
 
+def _integer_product(
+    b: Nodes, x: str, y: str, x_step: str, y_step: str, x_zero: str, y_zero: str, bias: str
+) -> str:
+    """The product of 8-bit numbers in 32 bits, times their steps.
+
+    ONNX Runtime adds up pairs of products in 16 bits where a processor has nothing better, and cuts
+    off what is more.
+    """
+
+    def whole(numbers: str, zero: str) -> str:
+        wide = b.put("Cast", numbers, to=TensorProto.INT32)
+        return b.put("Sub", wide, b.put("Cast", zero, to=TensorProto.INT32)) if zero else wide
+
+    total = b.put("MatMul", whole(x, x_zero), whole(y, y_zero))
+    real = b.put("Cast", total, to=TensorProto.FLOAT)
+    real = b.put("Mul", real, b.put("Mul", x_step, y_step))
+    return b.put("Add", real, bias) if bias else real
+
+
+def _product_to_float(b: Nodes, x: str, y: str, x_step: str, y_step: str, *rest: str) -> str:
+    x_zero, y_zero, bias = [*rest, "", "", ""][:3]
+    return _integer_product(b, x, y, x_step, y_step, x_zero, y_zero, bias)
+
+
+def _dynamic_product(b: Nodes, x: str, y: str, y_step: str, *rest: str) -> str:
+    y_zero, bias = [*rest, "", ""][:2]
+    x, x_step, x_zero = b.several("DynamicQuantizeLinear", 3, x)
+    return _integer_product(b, x, y, x_step, y_step, x_zero, y_zero, bias)
+
+
 def _lstm(b: Nodes, x: str, w: str, r: str, *rest: str) -> list[str]:
     """LSTM of the weights in real numbers.
 
@@ -137,10 +167,12 @@ _BODIES: Mapping[str, Callable[..., str | list[str]]] = {
     "BiasAdd": _bias_add,
     "BiasSplitGelu": _bias_split_gelu,
     "DynamicQuantizeLSTM": _lstm,
+    "DynamicQuantizeMatMul": _dynamic_product,
     "FusedMatMulActivation": _fused_matmul_activation,
     "GemmFastGelu": _gemm_fast_gelu,
     "GroupNorm": _group_norm,
     "LayerNormalization": _as_standard,
+    "MatMulIntegerToFloat": _product_to_float,
     "NhwcConv": _nhwc_conv,
     "QLinearReduceMean": _qlinear_reduce_mean,
     "SimplifiedLayerNormalization": _as_standard,

@@ -254,6 +254,11 @@ def _equal_rows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     return np.asarray(_squares_overflow(node, feed, result) | _nearly_equal(x, inner, 1e-5))
 
 
+def _mean_of_none(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """The mean of no elements: 0 by ONNX Runtime, NaN by the reference."""
+    return np.full(result.shape, feed[node.input[0]].size == 0)
+
+
 def _nearly_equal(x: np.ndarray, axes: tuple[int, ...], share: float) -> bool:
     """Whether some elements along the axes deviate by no more than that share of the largest."""
     with np.errstate(all="ignore"):
@@ -327,6 +332,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "com.microsoft.LayerNormalization": _equal_rows,
     "com.microsoft.SkipLayerNormalization": _equal_rows,
     "com.microsoft.SimplifiedLayerNormalization": _squares_overflow,
+    "GlobalAveragePool": _mean_of_none,
     "GlobalMaxPool": _largest,
     "MaxPool": _least_of_window,
     "TreeEnsembleRegressor": _missing_in_trees,
@@ -344,6 +350,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
     "LogSoftmax": _no_logarithm,
+    "ReduceMean": _mean_of_none,
     "ReduceLogSum": _cancelled_logarithm,
     "ReduceLogSumExp": _infinite_most,
     "ScatterElements": _scattered_nan,
