@@ -134,13 +134,19 @@ def batch_loops(shape: Shape, tile: RegisterTile) -> list[str]:
 
 
 def row_chunk(
-    shape: Shape, tile: RegisterTile, batch: list[str], made: int, machine: Machine
+    shape: Shape,
+    tile: RegisterTile,
+    batch: list[str],
+    made: int,
+    machine: Machine,
+    part: float = 1.0,
 ) -> tuple[str, int] | None:
     """(loop, factor) by which to split rows; None where their operand is small as a whole.
 
     The part of the operand that goes with one factor stays in the second cache while all blocks
     of the vector pass by. All of it goes by anew for each iteration of the `batch` loops, and as
-    many operations as are `made` of each element are done again.
+    many operations as are `made` of each element are done again. Where the reduction has blocks,
+    `part` of each row is read at a time.
     """
     runs = prod(shape.extents[v] for v in batch)
     vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
@@ -148,7 +154,7 @@ def row_chunk(
     size = sum(t.buffer_bytes for t in reads) // runs
     if vector_blocks < 2 or size <= machine.l2 // 2:
         return None
-    chunks = -(-size // (machine.l2 // 2))
+    chunks = ceil(size * part / (machine.l2 // 2))
     passing = [
         (t.bytes, prod(shape.extents[v] for v in t.loops if t.depends(v) and v not in batch))
         for r in shape.reductions
@@ -210,21 +216,12 @@ def reduction_block(
     The vector operand's part then stays in the first cache while tiles use it again, and so do the
     lines of which each tile uses a part only. None where all of it fits.
     """
-    if len(shape.reductions) != 1 or not tile.rows or bound[-1] in shape.symbolic:
+    if not _has_blocks(shape, tile, bound):
         return None
     reduction = shape.reductions[0]
-    if len(reduction.update.states) != 1:
-        return None
-    partial = f"{reduction.update.states[0].buffer}.partial"
-    step = sum(
-        tile.vectors * machine.width * t.bytes for t in reduction.reads if t.depends(tile.vector)
-    )
-    w, width = machine.coefficients.blocks, tile.vectors * machine.width
-    sizes = {**dict(tile.rows), tile.vector: width}
-    shares = inside_shares(shape, sizes, machine) if tile.inside else {}
-    around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
-    most = int(machine.l1 * w.panel) // max(step * around, 1)
-    extent = shape.extents[bound[-1]]
+    partial = _partial(shape)
+    step, around = _panel_step(shape, tile, machine), _around(shape, tile, bound, machine)
+    w, extent = machine.coefficients.blocks, shape.extents[bound[-1]]
     lines = _shared_lines(reduction, tile, bound[-1], machine.line_bytes)
     busy = tile.size / machine.fma_per_cycle
     if lines and step + lines > w.busy * busy * machine.l2_bytes_per_cycle:
@@ -234,17 +231,81 @@ def reduction_block(
     output = sole_output(kernel)
     if output is None:
         return None
-    tiles = prod(
-        -(-shape.extents[x.var] // dict(tile.rows).get(x.var, 1))
-        for x in shape.shared
-        if x.var != tile.vector
-    )
+    tiles = _tiles(shape, tile, {})
     if step * around * extent < machine.l2 // 8 or tiles > w.few_tiles:
         return None
-    length = _even_block(extent, most, around * tile.size, machine)
+    length = _panel_block(shape, tile, bound, machine)
     # Lanes that lie apart in the output are put there once, not after each block.
     apart = any(t.is_store and not t.unit(tile.vector) for t in shape.touches)
     return None if length is None else (length, partial if apart else output)
+
+
+def chunk_block(
+    shape: Shape, tile: RegisterTile, bound: list[str], chunk: tuple[str, int], machine: Machine
+) -> tuple[int, str] | None:
+    """(length, holder of the sums): the block of a reduction so long that chunks of rows are short.
+
+    A panel of the vector operand is then read from far away for a few tiles only. With blocks, the
+    first cache keeps a part of it and the second one a part of more rows. None for longer chunks,
+    for sums over windows, whose elements are read again and again anyway, and where the vectors of
+    a panel do not lie together.
+    """
+    tiles = _tiles(shape, tile, dict([chunk]))
+    if tiles >= machine.coefficients.blocks.reuse or not _has_blocks(shape, tile, bound):
+        return None
+    vectors = [t for t in shape.reductions[0].reads if t.depends(tile.vector)]
+    if any(shape.extents[v] > 1 for v in bound[:-1]) or not all(t.packed for t in vectors):
+        return None
+    length = _panel_block(shape, tile, bound, machine)
+    return None if length is None else (length, _partial(shape))
+
+
+def _tiles(shape: Shape, tile: RegisterTile, chunk: Mapping[str, int]) -> int:
+    """The tiles that use the same vectors, of as many iterations as the loops in `chunk` have."""
+    rows, extents = dict(tile.rows), {**shape.extents, **chunk}
+    others = (x.var for x in shape.shared if x.var != tile.vector)
+    return prod(-(-extents[v] // rows.get(v, 1)) for v in others)
+
+
+def _has_blocks(shape: Shape, tile: RegisterTile, bound: list[str]) -> bool:
+    """Whether sums may be kept between blocks of the innermost reduction loop."""
+    if len(shape.reductions) != 1 or not tile.rows or bound[-1] in shape.symbolic:
+        return False
+    return len(shape.reductions[0].update.states) == 1
+
+
+def _partial(shape: Shape) -> str:
+    """The name of the buffer that keeps sums between blocks."""
+    return f"{shape.reductions[0].update.states[0].buffer}.partial"
+
+
+def _panel_step(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
+    """The bytes of the vector operand that an iteration of the innermost reduction loop reads."""
+    width = tile.vectors * machine.width
+    return sum(width * t.bytes for t in shape.reductions[0].reads if t.depends(tile.vector))
+
+
+def _around(shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine) -> int:
+    """The iterations of the reduction loops around the innermost one."""
+    sizes = {**dict(tile.rows), tile.vector: tile.vectors * machine.width}
+    shares = inside_shares(shape, sizes, machine) if tile.inside else {}
+    return ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
+
+
+def _panel_block(
+    shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
+) -> int | None:
+    """How much of a reduction's vector operand the first cache holds; None where it holds all.
+
+    More where the other operand is read in pieces of rows: the hardware asks ahead for long ones.
+    """
+    around, w = _around(shape, tile, bound, machine), machine.coefficients.blocks
+    most = int(machine.l1 * w.panel) // max(_panel_step(shape, tile, machine) * around, 1)
+    if around > 1:
+        rows = [t for t in shape.reductions[0].reads if not t.depends(tile.vector)]
+        pieces = (t.bytes for t in rows if t.strides.get(bound[-1]) == 1)
+        most = max(most, w.piece_lines * machine.line_bytes // max(pieces, default=machine.l1))
+    return _even_block(shape.extents[bound[-1]], most, around * tile.size, machine)
 
 
 def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:

@@ -24,7 +24,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Prepare, apply_schedule
+from rutc.tensor_ir.steps import PrefetchBlock, Prepare, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.arms import choosing_loops, turns
@@ -236,67 +236,6 @@ def test_fewer_rows_that_fit_a_chunk_of_packed_ones_take_more_vectors() -> None:
     tile = RegisterTile("p", 2, (("co", 6),), 0.0)
     even = even_tile(shape, tile, "co", 128, x86.avx2())
     assert (even.vectors, even.rows) == (3, (("co", 4),))
-
-
-LINES_SHARED = """
-graph "few pixels"
-dims p = 49, ci = 320, co = 64
-%x : f32{ci,p} = input "x" [ci, p]
-%w : f32{ci,co} = input "w" [co, ci]
-%y : f32{co,p} = sum{ci} %x[ci, p] * %w[ci, co]
-output "y" [co, p] = %y
-"""
-
-
-@pytest.mark.parametrize(("ci", "blocked"), [(320, True), (32, False)])
-def test_lines_that_tiles_share_stay_in_the_first_cache(ci: int, blocked: bool) -> None:
-    """Of 64 bytes a tile of six pixels reads 24, in a line of each channel."""
-    kernel, _ = lowered(LINES_SHARED.replace("ci = 320", f"ci = {ci}"))
-    shape = analyse(kernel, frozenset({"w"}))
-    tile = RegisterTile("co", 2, (("p", 6),), 0.0)
-    choice = tile_of(kernel, shape, tile, x86.avx2())
-    found = [s for s in choice.schedule if isinstance(s, BlockReduction)]
-    assert bool(found) == blocked
-    for s in found:
-        assert all(b.name != s.output for b in kernel.args)
-        assert s.factor * (64 * 2 + 20) < x86.avx2().l1 // 2
-        apply_schedule(kernel, choice.schedule)
-
-
-@pytest.mark.parametrize(("axes", "apart"), [("p, co", False), ("co, p", True)])
-def test_sums_whose_lanes_lie_apart_are_stored_once(axes: str, apart: bool) -> None:
-    """Blocks of panels that are used by few tiles pass sums on: in the result, or beside it."""
-    text = LINES_SHARED.replace("[ci, p]\n", "[p, ci]\n").replace("[co, ci]\n", "[ci, co]\n")
-    text = text.replace("ci = 320", "ci = 4096").replace('"y" [co, p]', f'"y" [{axes}]')
-    kernel, _ = lowered(text)
-    tile = RegisterTile("co", 2, (("p", 6),), 0.0)
-    choice = tile_of(kernel, analyse(kernel, frozenset({"w"})), tile, x86.avx2())
-    (found,) = [s for s in choice.schedule if isinstance(s, BlockReduction)]
-    assert (found.output not in {b.name for b in kernel.args}) == apart
-    apply_schedule(kernel, choice.schedule)
-
-
-@pytest.mark.parametrize(
-    ("symbols", "images", "blocked"),
-    [("", "1", True), ("", "8", False), ("symbols batch = 1..64@1", "batch", False)],
-)
-def test_panels_of_many_tiles_are_not_taken_in_blocks(
-    symbols: str, images: str, *, blocked: bool
-) -> None:
-    """Images whose number a run tells may be many."""
-    kernel, constants = lowered(
-        f"""
-        graph "a small map"
-        {symbols}
-        dims b = {images}, ci = 512, co = 480, kx = 3, ky = 3, x = 7, xi = 9, y = 7, yi = 9
-        %x : f32{{b,ci,xi,yi}} = input "x" [b, yi, xi, ci]
-        %w : f32{{ci,co,kx,ky}} = input "w" [ky, kx, ci, co]
-        %r : f32{{b,co,x,y}} = sum{{ci,kx,ky}} %x[b, ci, xi=x + kx, yi=y + ky] * %w[ci, co, kx, ky]
-        output "r" [b, y, x, co] = %r
-        """
-    )
-    choice = choose(kernel, x86.avx2(), constants)
-    assert any(isinstance(s, BlockReduction) for s in choice.schedule) == blocked
 
 
 def test_rows_lie_apart_by_a_distance_that_is_known() -> None:

@@ -9,6 +9,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import Shape
 from rutc.tuner.blocking import (
     batch_loops,
+    chunk_block,
     reduction_block,
     row_chunk,
     sole_output,
@@ -50,6 +51,12 @@ def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Ma
     made = 0 if group > 1 else operations_on_vectors(shape, tile)
     carried = any(b.name == holder for b in kernel.args)
     chunk = None if carried else row_chunk(shape, tile, batch, made, machine)
+    if chunk is not None and block is None and group == 1:
+        blocked = chunk_block(shape, tile, bound, chunk, machine)
+        if blocked is not None:
+            block, holder = blocked
+            part = block / shape.extents[bound[-1]]
+            chunk = row_chunk(shape, tile, batch, made, machine, part)
     if chunk is not None:
         fitting = with_even_rows(shape, tile, *chunk, machine)
         chunk, tile = (None, tile) if fitting is None else (chunk, fitting)

@@ -1,0 +1,119 @@
+"""Sums in blocks: of how many steps, where sums are kept meanwhile, and where it pays."""
+
+import pytest
+
+from rutc.emit.targets import x86
+from rutc.tensor_ir.steps import BlockReduction, apply_schedule
+from rutc.tuner import choose
+from rutc.tuner.access import analyse
+from rutc.tuner.choice import Choice
+from rutc.tuner.register_tile import RegisterTile
+from tests.tuner.test_schedules import lowered, tile_of
+
+SMALL = x86.avx2(l2=512 << 10)
+
+
+def blocks(choice: Choice) -> list[BlockReduction]:
+    """The steps that make blocks."""
+    return [s for s in choice.schedule if isinstance(s, BlockReduction)]
+
+
+LINES_SHARED = """
+graph "few pixels"
+dims p = 49, ci = 320, co = 64
+%x : f32{ci,p} = input "x" [ci, p]
+%w : f32{ci,co} = input "w" [co, ci]
+%y : f32{co,p} = sum{ci} %x[ci, p] * %w[ci, co]
+output "y" [co, p] = %y
+"""
+
+
+@pytest.mark.parametrize(("ci", "blocked"), [(320, True), (32, False)])
+def test_lines_that_tiles_share_stay_in_the_first_cache(ci: int, blocked: bool) -> None:
+    """Of 64 bytes a tile of six pixels reads 24, in a line of each channel."""
+    kernel, _ = lowered(LINES_SHARED.replace("ci = 320", f"ci = {ci}"))
+    shape = analyse(kernel, frozenset({"w"}))
+    tile = RegisterTile("co", 2, (("p", 6),), 0.0)
+    choice = tile_of(kernel, shape, tile, x86.avx2())
+    found = blocks(choice)
+    assert bool(found) == blocked
+    for s in found:
+        assert all(b.name != s.output for b in kernel.args)
+        assert s.factor * (64 * 2 + 20) < x86.avx2().l1 // 2
+        apply_schedule(kernel, choice.schedule)
+
+
+@pytest.mark.parametrize(("axes", "apart"), [("p, co", False), ("co, p", True)])
+def test_sums_whose_lanes_lie_apart_are_stored_once(axes: str, apart: bool) -> None:
+    """Blocks of panels that are used by few tiles pass sums on: in the result, or beside it."""
+    text = LINES_SHARED.replace("[ci, p]\n", "[p, ci]\n").replace("[co, ci]\n", "[ci, co]\n")
+    text = text.replace("ci = 320", "ci = 4096").replace('"y" [co, p]', f'"y" [{axes}]')
+    kernel, _ = lowered(text)
+    tile = RegisterTile("co", 2, (("p", 6),), 0.0)
+    choice = tile_of(kernel, analyse(kernel, frozenset({"w"})), tile, x86.avx2())
+    (found,) = blocks(choice)
+    assert (found.output not in {b.name for b in kernel.args}) == apart
+    apply_schedule(kernel, choice.schedule)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "images", "blocked"),
+    [("", "1", True), ("", "8", False), ("symbols batch = 1..64@1", "batch", False)],
+)
+def test_panels_of_many_tiles_are_not_taken_in_blocks(
+    symbols: str, images: str, *, blocked: bool
+) -> None:
+    """Images whose number a run tells may be many."""
+    kernel, constants = lowered(
+        f"""
+        graph "a small map"
+        {symbols}
+        dims b = {images}, ci = 512, co = 480, kx = 3, ky = 3, x = 7, xi = 9, y = 7, yi = 9
+        %x : f32{{b,ci,xi,yi}} = input "x" [b, yi, xi, ci]
+        %w : f32{{ci,co,kx,ky}} = input "w" [ky, kx, ci, co]
+        %r : f32{{b,co,x,y}} = sum{{ci,kx,ky}} %x[b, ci, xi=x + kx, yi=y + ky] * %w[ci, co, kx, ky]
+        output "r" [b, y, x, co] = %r
+        """
+    )
+    choice = choose(kernel, x86.avx2(), constants)
+    assert bool(blocks(choice)) == blocked
+
+
+@pytest.mark.parametrize(("k", "blocked"), [(3072, True), (768, False)])
+def test_sums_so_long_that_few_rows_stay_in_the_second_cache_are_taken_in_blocks(
+    k: int, *, blocked: bool
+) -> None:
+    """Of 16 rows of 3072 numbers, each panel of constants comes from afar for three tiles."""
+    kernel, constants = lowered(
+        f"""
+        graph "product"
+        dims m = 384, k = {k}, n = 768
+        %x : f32{{k,m}} = input "x" [m, k]
+        %w : f32{{k,n}} = input "w" [k, n]
+        %y : f32{{m,n}} = sum{{k}} %x[m, k] * %w[k, n]
+        output "y" [m, n] = %y
+        """
+    )
+    choice = choose(kernel, SMALL, constants | {"w"})
+    found = blocks(choice)
+    assert bool(found) == blocked
+    for step in found:
+        assert step.factor * 2 * SMALL.width * 4 <= SMALL.l1
+        assert kernel.buffer("x").layout.size % step.factor == 0
+    apply_schedule(kernel, choice.schedule)
+
+
+def test_blocks_of_windows_read_pieces_of_several_lines() -> None:
+    """Pixels that are far apart share few sets of the first cache, in which little stays."""
+    kernel, constants = lowered(
+        """
+        graph "a strided window"
+        dims ci = 512, co = 512, kx = 3, ky = 3, x = 7, xi = 15, y = 7, yi = 15
+        %x : f32{ci,xi,yi} = input "x" [yi, xi, ci]
+        %w : f32{ci,co,kx,ky} = input "w" [ky, kx, ci, co]
+        %r : f32{co,x,y} = sum{ci,kx,ky} %x[ci, xi=2*x + kx, yi=2*y + ky] * %w[ci, co, kx, ky]
+        output "r" [y, x, co] = %r
+        """
+    )
+    (step,) = blocks(choose(kernel, SMALL, constants | {"w"}))
+    assert step.factor * 4 >= 4 * SMALL.line_bytes
