@@ -53,6 +53,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "tensor_ir/cost/frames.py": ("SAMPLES",),
     "tensor_ir/cost/work.py": ("LEVELS",),
     "tuner/access.py": ("SOME",),
+    "tuner/across.py": ("WORD",),
     "tuner/arms.py": ("LONGEST", "MOST_TURNS"),
     "tuner/engine.py": ("PATIENCE_S", "PAUSE_S", "COLLISIONS", "REACH_S"),
     "tuner/exchange.py": ("FORMAT", "LONGEST"),

@@ -22,6 +22,9 @@ from rutc.tuner.access import Shape, Touch, leaves_rest, never_longer
 from rutc.tuner.choice import shared_out
 from rutc.tuner.collapse import fuse_innermost
 
+WORD = 4
+"""Bytes of the lanes that are sorted in registers."""
+
 
 def across(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
     """The order in which a loop comes last but one along which an operand of the last one lies.
@@ -38,12 +41,37 @@ def _crossing(vector: str, touches: tuple[Touch, ...]) -> Touch | None:
     """The only operand that does not lie along a loop, if it is read, or stored, at one place."""
     crossing = [t for t in touches if not t.packed and t.strides.get(vector, 0) != 0]
     crossing = [t for t in crossing if t.strides[vector] is not None and not t.unit(vector)]
-    if len(crossing) != 1 or crossing[0].bytes > 4:
+    if len(crossing) != 1 or crossing[0].bytes > WORD:
         return None
     (operand,) = crossing
     same = (t for t in touches if t.buffer == operand.buffer)
     again = sum(operand.is_store or not t.is_store for t in same) > 1
     return None if again else operand
+
+
+def along_reads(
+    order: Sequence[str],
+    touches: tuple[Touch, ...],
+    sizes: Mapping[str, Size],
+    symbols: Mapping[str, Range],
+    machine: Machine,
+    fused: int,
+) -> tuple[str, ...] | None:
+    """The order in which squares follow one another as they are read, where they better do.
+
+    Each then fills parts of lines that are far apart. The other parts of those lines follow with
+    the next vectors that are read: where the first cache has the lines until then, that takes less
+    time than to wait for loads from afar. None elsewhere, and for narrow elements, of which a
+    square is a small part of each line.
+    """
+    operand = _crossing(order[-1], touches)
+    if operand is None or operand.is_store or any(t.bytes != WORD for t in touches):
+        return None
+    *others, along, vector = order
+    long = fuse_innermost([*others, along], sizes, touches, fused)
+    if typical(long.size, symbols) * machine.line_bytes > machine.l1 // 2:
+        return None
+    return (*others, vector, along)
 
 
 def squares(
@@ -81,8 +109,7 @@ def squares(
     if long.size in range(shortest) or any(_short(x.size, lanes, symbols) for x in (wide, long)):
         raise NotApplicable(f"{along} or {vector} is short")
     blocks = {v: n for v, n in ((vector, wide.size), (along, long.size)) if not _fits(n, lanes)}
-    # Squares follow one another along the vectors, as most stores lie: lines and pages that are far
-    # apart cost stores more than loads.
+    # Squares follow one another along the vectors.
     outside = [*others, *(f"{v}.o" for v in reversed(blocks))]
     inside = [f"{v}.i" if v in blocks else v for v in (along, vector)]
     steps += [Split(v, lanes) for v in blocks]

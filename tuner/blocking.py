@@ -151,7 +151,7 @@ def row_chunk(
     runs = prod(shape.extents[v] for v in batch)
     vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
     reads = [t for r in shape.reductions for t in r.reads if not t.depends(tile.vector)]
-    size = sum(t.buffer_bytes for t in reads) // runs
+    size = sum(_bytes_read(t, shape) for t in reads) // runs
     if vector_blocks < 2 or size <= machine.l2 // 2:
         return None
     chunks = ceil(size * part / (machine.l2 // 2))
@@ -180,6 +180,11 @@ def row_chunk(
         if extent % f == 0 and f < extent:
             return v, f
     return None
+
+
+def _bytes_read(t: Touch, shape: Shape) -> int:
+    """The bytes that a kernel reads of a buffer: of every second pixel, half."""
+    return min(t.buffer_bytes, t.bytes * prod(shape.extents[v] for v in t.loops if t.depends(v)))
 
 
 def with_even_rows(

@@ -14,6 +14,7 @@ from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step,
 from rutc.tuner.access import Shape, memory_order, never_longer
 from rutc.tuner.across import (
     across,
+    along_reads,
     blocks_of_stores,
     short_and_long,
     squares,
@@ -271,7 +272,9 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes, machine)):
         candidates.append(Pointwise(Form.TURNS, found, fused=fused, parallel=parallel))
     if found := across(order, touches):
-        candidates.append(Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel))
+        other = along_reads(found, touches, shape.sizes, dict(kernel.symbols), machine, fused)
+        orders = [found] if other is None else [other, found]
+        candidates += [Pointwise(Form.SQUARES, o, fused=fused, parallel=parallel) for o in orders]
     for point in candidates:
         try:
             pointwise(kernel, shape, point, machine)

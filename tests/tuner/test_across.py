@@ -1,0 +1,43 @@
+"""Copies that change which dim is contiguous: in which order squares are turned."""
+
+import numpy as np
+import pytest
+
+from rutc.emit.targets import x86
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.kernel import Loop, walk_stmts
+from rutc.tensor_ir.steps import apply_schedule
+from rutc.tuner import choose
+from tests.tuner.test_schedules import lowered
+
+COPY = """
+graph "channels to the end"
+dims p = 49, c = 1024
+%x : f32{c,p} = input "x" [c, p]
+%y : f32{c,p} = %x[c, p]
+output "y" [p, c] = %y
+"""
+
+
+@pytest.mark.parametrize(
+    ("pixels", "dtype", "reads"), [(49, "f32", True), (3136, "f32", False), (49, "f16", False)]
+)
+def test_squares_follow_what_is_read_where_the_lines_that_they_fill_stay_near(
+    pixels: int, dtype: str, *, reads: bool
+) -> None:
+    """Of lines of 16 channels a square fills a half: 49 of them wait for the other in 3 KiB."""
+    text = COPY.replace("p = 49", f"p = {pixels}").replace("f32", dtype)
+    kernel, constants = lowered(text)
+    done = apply_schedule(kernel, choose(kernel, x86.avx2(), constants).schedule)
+    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    outside = [v for v in dict.fromkeys(loops) if v.endswith(".o")]
+    assert (outside[-1] == "p.o") == reads
+
+
+def test_squares_that_follow_what_is_read_leave_nothing_out() -> None:
+    kernel, constants = lowered(COPY.replace("c = 1024", "c = 21"))
+    done = apply_schedule(kernel, choose(kernel, x86.avx2(), constants).schedule)
+    x = np.arange(21 * 49, dtype=np.float32)
+    y = np.zeros(21 * 49, np.float32)
+    interpret_kernel(done, {"x": x, "y": y})
+    np.testing.assert_array_equal(y.reshape(49, 21), x.reshape(21, 49).T)
