@@ -61,17 +61,17 @@ def along_reads(
 
     Each then fills parts of lines that are far apart. The other parts of those lines follow with
     the next vectors that are read: where the first cache has the lines until then, that takes less
-    time than to wait for loads from afar. None elsewhere, and for narrow elements, of which a
-    square is a small part of each line.
+    time than to wait for loads from afar. So it does where less is stored than is read. None
+    elsewhere, and where narrow elements are read, of which a square is a small part of each line.
     """
     operand = _crossing(order[-1], touches)
-    if operand is None or operand.is_store or any(t.bytes != WORD for t in touches):
+    if operand is None or operand.is_store or operand.bytes != WORD:
         return None
     *others, along, vector = order
     long = fuse_innermost([*others, along], sizes, touches, fused)
-    if typical(long.size, symbols) * machine.line_bytes > machine.l1 // 2:
-        return None
-    return (*others, vector, along)
+    near = typical(long.size, symbols) * machine.line_bytes <= machine.l1 // 2
+    less = all(t.bytes < operand.bytes for t in touches if t.is_store)
+    return (*others, vector, along) if near or less else None
 
 
 def squares(

@@ -20,13 +20,20 @@ output "y" [p, c] = %y
 
 
 @pytest.mark.parametrize(
-    ("pixels", "dtype", "reads"), [(49, "f32", True), (3136, "f32", False), (49, "f16", False)]
+    ("pixels", "dtype", "stored", "reads"),
+    [
+        (49, "f32", "f32", True),
+        (3136, "f32", "f32", False),
+        (49, "f16", "f16", False),
+        (3136, "f32", "f16", True),
+    ],
 )
 def test_squares_follow_what_is_read_where_the_lines_that_they_fill_stay_near(
-    pixels: int, dtype: str, *, reads: bool
+    pixels: int, dtype: str, stored: str, *, reads: bool
 ) -> None:
     """Of lines of 16 channels a square fills a half: 49 of them wait for the other in 3 KiB."""
-    text = COPY.replace("p = 49", f"p = {pixels}").replace("f32", dtype)
+    text = COPY.replace("p = 49", f"p = {pixels}").replace("%x : f32", f"%x : {dtype}")
+    text = text.replace("%y : f32{c,p} = %x[c, p]", f"%y : {stored}{{c,p}} = {stored}(%x[c, p])")
     kernel, constants = lowered(text)
     done = apply_schedule(kernel, choose(kernel, x86.avx2(), constants).schedule)
     loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
