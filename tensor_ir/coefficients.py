@@ -87,8 +87,6 @@ class Blocks:
     """Multiply-adds per register tile below which carrying sums costs more than it gains."""
     reuse: int
     """Tiles that use a block of the vector operand before the next is loaded."""
-    stream_bytes: int
-    """How far ahead to ask for an operand that is read once: beyond what the hardware does."""
     near_lines: int
     """Lines ahead to ask for an operand that streams from the second cache."""
     few_steps: int

@@ -298,10 +298,9 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     panel = f"{tile.vector}.o" if f"{tile.vector}.o" in around else batch[-1]
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
-                    alone = all(extents.get(v, 1) == 1 for v in around if v != over)
-                    stream = machine.coefficients.blocks.stream_bytes // machine.line_bytes
-                    ahead = stream * line if alone else 0
-                    steps.append(PrefetchBlock(t.buffer, over, ahead, line))
+                    # What is read once, from one end to the other, the hardware asks for in time.
+                    if any(extents.get(v, 1) > 1 for v in around if v != over):
+                        steps.append(PrefetchBlock(t.buffer, over, 0, line))
                 elif (
                     tile.vectors <= 2
                     and wanted
