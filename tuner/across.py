@@ -49,6 +49,19 @@ def _crossing(vector: str, touches: tuple[Touch, ...]) -> Touch | None:
     return None if again else operand
 
 
+def beside_gathers(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
+    """The order in which a loop comes last along which an operand lies that the last one gathers.
+
+    %y[p, c] = %x[at[c], p]   ->   [c, p]: vectors along p, instead of elements from all over
+
+    None where no operand, or more than one, is gathered, or none of its memory runs along a loop.
+    """
+    *others, vector = order
+    found = [t for t in touches if not t.is_store and t.strides.get(vector, 0) is None]
+    along = next((v for v in others if len(found) == 1 and found[0].unit(v)), None)
+    return None if along is None else (*(v for v in others if v != along), vector, along)
+
+
 def along_reads(
     order: Sequence[str],
     touches: tuple[Touch, ...],

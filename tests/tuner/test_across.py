@@ -48,3 +48,24 @@ def test_squares_that_follow_what_is_read_leave_nothing_out() -> None:
     y = np.zeros(21 * 49, np.float32)
     interpret_kernel(done, {"x": x, "y": y})
     np.testing.assert_array_equal(y.reshape(49, 21), x.reshape(21, 49).T)
+
+
+def test_what_is_gathered_along_the_store_is_read_along_its_memory() -> None:
+    """Channels in another order: vectors of pixels, and no element by itself."""
+    text = """
+    graph "channels in another order"
+    dims p = 49, c = 40, k = 24
+    %x : u8{c,p} = input "x" [c, p]
+    %at : i64{k} = input "at" [k]
+    %y : u8{k,p} = %x[c=%at[k], p]
+    output "y" [p, k] = %y
+    """
+    kernel, constants = lowered(text)
+    done = apply_schedule(kernel, choose(kernel, x86.avx2(), constants).schedule)
+    vectors = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    assert any(v.startswith("p") for v in vectors[-1:])
+    x = np.random.default_rng(0).integers(0, 256, 40 * 49).astype(np.uint8)
+    at = np.random.default_rng(1).integers(0, 40, 24)
+    y = np.zeros(24 * 49, np.uint8)
+    interpret_kernel(done, {"x": x, "at": at, "y": y})
+    np.testing.assert_array_equal(y.reshape(49, 24), x.reshape(40, 49)[at].T)

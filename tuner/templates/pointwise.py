@@ -15,6 +15,7 @@ from rutc.tuner.access import Shape, memory_order, never_longer
 from rutc.tuner.across import (
     across,
     along_reads,
+    beside_gathers,
     blocks_of_stores,
     short_and_long,
     squares,
@@ -271,6 +272,8 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     fused = max(len(loops) - 2, 0)
     if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes, machine)):
         candidates.append(Pointwise(Form.TURNS, found, fused=fused, parallel=parallel))
+    if found := beside_gathers(order, touches):
+        candidates.append(Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel))
     if found := across(order, touches):
         other = along_reads(found, touches, shape.sizes, dict(kernel.symbols), machine, fused)
         orders = [found] if other is None else [other, found]
