@@ -27,15 +27,15 @@ how far off that comparison is likely to be. A *cautious* choice takes a schedul
 default only if its predicted cycles, and some times the spread, are still fewer.
 
 It is meant to tell a search what to measure next. All figures are of schedules that were drawn at
-random. Among hundreds, the best prediction is often the one that is farthest off, so that a choice
+random, or found by a search that was told what they took (*searched*). Among hundreds, the best prediction is often the one that is farthest off, so that a choice
 that is not measured can be worse than these say: most of all for templates of which no schedules
 were compared.
 """
 READING = """\
 *Sources* are held out by families: all sizes of an operator, and models that are much alike. What
 is told of targets learnt from code for the others, of the same kernels. Only kernels with several
-measured schedules count: the default one and up to 8 others that were drawn at random. *In order*
-is the share of pairs of schedules of a kernel, more than 5 % apart, that are; *near*, of those of
+measured schedules count: the default one and up to 8 others that were drawn at random, or up to 60
+that were searched, most of them near the default one and hard to tell from it. *In order* is the share of pairs of schedules of a kernel, more than 5 % apart, that are; *near*, of those of
 which both are at most 50 % slower than the best measured one. *First* and *first 5* is the share of
 kernels with a schedule among the first one or five that is at most 5 % slower than the best
 measured one; most kernels have six. *Gain* is how much faster than the default schedule the choice
@@ -132,7 +132,8 @@ def page(data: Lessons, said: Mapping[str, Said], whence: Sequence[Mapping[str, 
     """Returns the Markdown page."""
     measured = [
         f"{p['cpu']} ({p['processor']}, commit {p['commit']}, {p['date']}"
-        f"{', with ' + p['shared'] if 'shared' in p else ''})"
+        f"{', with ' + p['shared'] if 'shared' in p else ''}"
+        f"{', ' + p['schedules'] if 'schedules' in p else ''})"
         for p in whence
     ]
     lines = [
