@@ -27,16 +27,17 @@ how far off that comparison is likely to be. A *cautious* choice takes a schedul
 default only if its predicted cycles, and some times the spread, are still fewer.
 
 It is meant to tell a search what to measure next. All figures are of schedules that were drawn at
-random, or found by a search that was told what they took (*searched*). Among hundreds, the best prediction is often the one that is farthest off, so that a choice
-that is not measured can be worse than these say: most of all for templates of which no schedules
-were compared.
+random, or found by a search that was told what they took (*searched*). Among hundreds, the best
+prediction is often the one that is farthest off, so that a choice that is not measured can be worse
+than these say: most of all for templates of which no schedules were compared.
 """
 READING = """\
 *Sources* are held out by families: all sizes of an operator, and models that are much alike. What
 is told of targets learnt from code for the others, of the same kernels. Only kernels with several
 measured schedules count: the default one and up to 8 others that were drawn at random, or up to 60
-that were searched, most of them near the default one and hard to tell from it. *In order* is the share of pairs of schedules of a kernel, more than 5 % apart, that are; *near*, of those of
-which both are at most 50 % slower than the best measured one. *First* and *first 5* is the share of
+that were searched, most of them near the default one and hard to tell from it. *In order* is the
+share of pairs of schedules of a kernel, more than 5 % apart, that are; *near*, of those of which
+both are at most 50 % slower than the best measured one. *First* and *first 5* is the share of
 kernels with a schedule among the first one or five that is at most 5 % slower than the best
 measured one; most kernels have six. *Gain* is how much faster than the default schedule the choice
 is, in geometric mean, and behind it the number of kernels for which it is more than 5 % faster, and
