@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, Range
+from rutc.tensor_ir.affine import ONE, ZERO, Index, Range
+from rutc.tensor_ir.division import maximum
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Access,
@@ -40,12 +41,11 @@ class PrefetchBlock(Step):
     two of them; `ahead` is in elements, 0 for that distance: the next iteration. What one iteration
     reads of `buffer`, or stores there, should lie in one piece. One hint is made for each line of
     `line` elements; `level` is the cache to bring it to. Where loops inside are of symbolic extent,
-    e / (m*n) is known in the run only; few iterations ask for several lines each, half as many the
-    more often there are twice as many:
+    e / (m*n) is known in the run only; few iterations ask for several lines each, half as many
+    where there are twice as many iterations:
 
-      ->  for b { for i { for k { if m < 4 { if m < 2 { prefetch all that is prefetched beside k }
-                                             else if i < 2 { prefetch half of it } }
-                                  else { prefetch one line of it };
+      ->  for b { for i { for k { if m < 4 { if m < 2 { prefetch 4 lines } else { prefetch 2 } }
+                                  else { prefetch one };
                                   acc.update(w[b, k]) } } }
 
     The tests stand in the innermost loop, where they are foreseen: loops of their own for few and
@@ -63,6 +63,7 @@ class PrefetchBlock(Step):
         check_positive("line", self.line)
         if not any(self._touches(loop) for loop in find_loops(kernel, self.block)):
             raise NotApplicable(f"%{self.buffer} is not touched in {self.block}")
+        ranges = dict(kernel.symbols)
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
             found = self._touches(loop)
@@ -71,8 +72,9 @@ class PrefetchBlock(Step):
             start, elements = self._next(kernel, loop, found)
             write = not any(isinstance(r, Read) for r in found)
             if _updates_directly(loop.body):
-                return self._prefetching(loop, [], start, elements, write)
-            return (replace(loop, body=self._inside(loop.body, [], start, elements, write)),)
+                return self._prefetching(loop, [], start, elements, write, ranges)
+            inside = self._inside(loop.body, [], start, elements, write, ranges)
+            return (replace(loop, body=inside),)
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
 
@@ -104,6 +106,7 @@ class PrefetchBlock(Step):
         start: Index,
         elements: int,
         write: bool,
+        ranges: Mapping[str, Range],
     ) -> tuple[Stmt, ...]:
         result: list[Stmt] = []
         for s in body:
@@ -111,13 +114,13 @@ class PrefetchBlock(Step):
                 case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
                     inner = [*loops, self._turn(s)]
                     if _updates_directly(s.body):
-                        result += self._prefetching(s, inner, start, elements, write)
+                        result += self._prefetching(s, inner, start, elements, write, ranges)
                     else:
-                        nested = self._inside(s.body, inner, start, elements, write)
+                        nested = self._inside(s.body, inner, start, elements, write, ranges)
                         result.append(replace(s, body=nested))
                 case Branch():
-                    then = self._inside(s.then, loops, start, elements, write)
-                    orelse = self._inside(s.orelse, loops, start, elements, write)
+                    then = self._inside(s.then, loops, start, elements, write, ranges)
+                    orelse = self._inside(s.orelse, loops, start, elements, write, ranges)
                     result.append(replace(s, then=then, orelse=orelse))
                 case _:
                     result.append(s)
@@ -129,7 +132,13 @@ class PrefetchBlock(Step):
         return Index.of(loop.var), extent, None if bounds is None else max(bounds[1], 1)
 
     def _prefetching(
-        self, loop: Loop, loops: list[Turn], start: Index, elements: int, write: bool
+        self,
+        loop: Loop,
+        loops: list[Turn],
+        start: Index,
+        elements: int,
+        write: bool,
+        ranges: Mapping[str, Range],
     ) -> tuple[Stmt, ...]:
         """A loop that updates, with its hints."""
         symbolic = [k for k, (_, _, number) in enumerate(loops) if number is None]
@@ -142,43 +151,22 @@ class PrefetchBlock(Step):
         for v, number in inner:
             position = position * number + v
         share = -(-elements // known)
+        # A quotient by what may be 0 has to stay in the loop, where it costs more than the hints.
+        turns = maximum(turns, ONE, ranges)
+        each = Index.of(elements - 1) // (turns * known) + 1 if symbolic else Index.of(share)
+        place = start + position * each
 
-        def hints(each: int) -> tuple[Stmt, ...]:
-            """Those of an iteration that asks for so many elements."""
-            place = start + position * each
-            at = range(0, each, self.line)
+        def hints(lines: int) -> tuple[Stmt, ...]:
+            at = range(0, lines * self.line, self.line)
             return tuple(Prefetch(self.buffer, place + k, self.level, write) for k in at)
 
-        def with_hints(found: tuple[Stmt, ...]) -> Loop:
-            return replace(loop, body=(*found, *loop.body))
-
-        if not symbolic:
-            return (with_hints(hints(share)),)
-        each = Index.of(elements - 1) // (turns * known) + 1
-        one = (Prefetch(self.buffer, start + position * each, self.level, write),)
         lines = -(-share // self.line)
-        if lines == 1:
-            return (with_hints(one),)
-        several = self._several(hints, share, first, turns)
-        return (with_hints((Branch(turns, Index.of(lines), several, one),)),)
-
-    def _several(
-        self, hints: Callable[[int], tuple[Stmt, ...]], share: int, first: Index, turns: Index
-    ) -> tuple[Stmt, ...]:
-        """Hints of so few iterations, `turns`, that each has to ask for several lines.
-
-        The more often there are twice as many, each asks for half as much, of `share` elements;
-        those from some `first` on have nothing left to ask for.
-        """
-        found, hinting = hints(share), 1
-        lines = most = -(-share // self.line)
-        while lines > 2:
-            lines, before = -(-lines // 2), hinting
-            hinting = -(-share // (lines * self.line))
-            if hinting > before + 1:
-                found = (Branch(first, Index.of(before), found, ()),)
-            found = (Branch(turns, Index.of(hinting), found, hints(lines * self.line)),)
-        return (Branch(first, Index.of(hinting), found, ()),) if most > hinting + 1 else found
+        found = hints(lines)
+        while symbolic and lines > 1:
+            lines = -(-lines // 2)
+            enough = -(-share // (lines * self.line))
+            found = (Branch(turns, Index.of(enough), found, hints(lines)),)
+        return (replace(loop, body=(*found, *loop.body)),)
 
 
 @record

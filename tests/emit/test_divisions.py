@@ -1,4 +1,6 @@
-"""Divisions by symbols: LLVM sees through them where no tile of rows is computed."""
+"""Divisions by symbols: outside of loops, and seen through where no tile of rows is computed."""
+
+import re
 
 import pytest
 
@@ -24,14 +26,27 @@ output "z" [m] = %z
 """
 
 
-@pytest.mark.parametrize(("out", "hidden"), [("y", True), ("z", False)])
-def test_quotients_are_hidden_in_tiles_of_rows(out: str, hidden: bool) -> None:
-    graph = parse(SOURCE)
+def emitted(out: str, limits: tuple[int, int]) -> str:
+    """The code of one of the nests, for numbers of rows within these limits."""
+    graph = parse(SOURCE.replace("1..512", f"{limits[0]}..{limits[1]}"))
     (nest,) = (n for n in graph.nodes if isinstance(n, Nest) and n.out.name == out)
     orders = {"w": "ic", "x": "mi", "y": "mc", "z": "m"}
     layouts = {v: dense(tuple(order), graph.extents) for v, order in orders.items()}
     group = Group("g", (nest,), tuple(d for d in "mc" if d in nest.dims), frozenset({out}))
-    kernel = lower(group, graph.values, layouts, graph.extents, {"rows": (1, 512)})
+    kernel = lower(group, graph.values, layouts, graph.extents, {"rows": limits})
     scheduled = apply_schedule(kernel, choose(kernel, V4, frozenset({"w"})).schedule)
-    text = emit_kernel(scheduled, V4).text
-    assert (" asm " in text) == hidden
+    return emit_kernel(scheduled, V4).text
+
+
+@pytest.mark.parametrize(("out", "hidden"), [("y", True), ("z", False)])
+def test_quotients_are_hidden_in_tiles_of_rows(out: str, hidden: bool) -> None:
+    assert (" asm " in emitted(out, (1, 512))) == hidden
+
+
+@pytest.mark.parametrize("limits", [(1, 512), (0, 1 << 31)])
+def test_what_reductions_ask_for_takes_no_division_in_their_loops(limits: tuple[int, int]) -> None:
+    """Also where there may be no rows, and a quotient by their number is not always one."""
+    blocks = re.split(r"\n(?=[\w.]+:)", emitted("y", limits))
+    asking = [block for block in blocks if "prefetch" in block and "fma" in block]
+    assert asking
+    assert not any("udiv" in block for block in asking)
