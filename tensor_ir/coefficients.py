@@ -75,9 +75,10 @@ class Blocks:
     far_bytes: int
     """From this distance on, the hardware does not know the next row from the one before."""
     few_tiles: int
-    """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
-    fewest_tiles: int
-    """So few tiles at least use a block of the vector operand before the next is loaded."""
+    """Up to so many tiles use the vector operand again: waiting for it from memory then shows.
+
+    So many at least use a block of it before the next is loaded, where only a run tells how many
+    there are."""
     few_uses: int
     """Each element of an operand is used at least so often if its lines are asked for anyway."""
     few_lines: int

@@ -219,7 +219,8 @@ def reduction_block(
     """(length, holder of the sums): how much of the innermost reduction loop to do at a time.
 
     The vector operand's part then stays in the first cache while tiles use it again, and so do the
-    lines of which each tile uses a part only. None where all of it fits.
+    lines of which each tile uses a part only. None where all of it fits, or where so many tiles
+    use it that waiting for it does not show.
     """
     if not _has_blocks(shape, tile, bound):
         return None
@@ -266,10 +267,14 @@ def chunk_block(
 
 
 def _tiles(shape: Shape, tile: RegisterTile, chunk: Mapping[str, int]) -> int:
-    """The tiles that use the same vectors, of as many iterations as the loops in `chunk` have."""
+    """The tiles that use the same vectors, of as many iterations as the loops in `chunk` have.
+
+    Tiles along rows that a run counts are taken a few at a time, and may be few.
+    """
     rows, extents = dict(tile.rows), {**shape.extents, **chunk}
-    others = (x.var for x in shape.shared if x.var != tile.vector)
-    return prod(-(-extents[v] // rows.get(v, 1)) for v in others)
+    others = [x.var for x in shape.shared if x.var != tile.vector]
+    counted = [v for v in others if not (v in rows and v in shape.symbolic)]
+    return prod(-(-extents[v] // rows.get(v, 1)) for v in counted)
 
 
 def _has_blocks(shape: Shape, tile: RegisterTile, bound: list[str]) -> bool:
@@ -314,7 +319,10 @@ def _panel_block(
 
 
 def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
-    """The tiles, one below the other, of whose rows the second cache holds all operands."""
+    """The tiles, one below the other, of whose rows the second cache holds all operands.
+
+    They are no fewer than hide what it takes to load the vector operand once more for others.
+    """
     rows = dict(tile.rows)
     taken = sum(
         prod(rows.get(v, shape.extents[v]) for v in t.strides if t.depends(v)) * t.bytes
@@ -322,7 +330,7 @@ def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
         for t in r.reads
         if not t.depends(tile.vector)
     )
-    return max(machine.l2 // 2 // max(taken, 1), machine.coefficients.blocks.fewest_tiles)
+    return max(machine.l2 // 2 // max(taken, 1), machine.coefficients.blocks.few_tiles)
 
 
 def _even_block(extent: int, most: int, work: int, machine: Machine) -> int | None:

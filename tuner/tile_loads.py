@@ -102,6 +102,17 @@ def loads_of_step(
     return count * vectors * far_load(stride, width)
 
 
+def held_operand(
+    r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...], width: int
+) -> Touch | None:
+    """The operand whose part of a step is held in registers, the smallest; None without operands.
+
+    The parts of others pass by one at a time, if the loops along which it changes are inside of
+    those along which it stays.
+    """
+    return min(r.reads, key=lambda t: loads_of_step(t, vector, vectors, rows, width), default=None)
+
+
 def sorted_vectors(
     r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...]
 ) -> float:

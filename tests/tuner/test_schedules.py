@@ -24,7 +24,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import PrefetchBlock, Prepare, apply_schedule
+from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Prepare, Split, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.arms import choosing_loops, turns
@@ -209,6 +209,24 @@ def test_a_step_is_unrolled_where_its_operands_find_registers(
     assert ("ci.i" in unrolled) == room
 
 
+def test_the_longer_part_of_a_step_passes_the_one_that_registers_hold() -> None:
+    """Three rows of four gates: twelve sums, and a row's three factors beside them, not four."""
+    kernel, constants = lowered("""
+        graph "gates"
+        dims m = 8, g = 4, h = 128, k = 128
+        %x : f32{k,m} = input "x" [m, k]
+        %w : f32{g,h,k} = input "w" [k, g, h]
+        %y : f32{g,h,m} = sum{k} %x[k, m] * %w[g, h, k]
+        output "y" [m, g, h] = %y
+    """)
+    constants = constants | {"w"}
+    tile = RegisterTile("h", 1, (("m", 3), ("g", 4)), 0.0)
+    choice = tile_of(kernel, analyse(kernel, constants), tile, x86.avx2())
+    loops = walk_stmts(apply_schedule(kernel, choice.schedule).body)
+    unrolled = [s.var for s in loops if isinstance(s, Loop) and s.kind is Kind.UNROLL]
+    assert unrolled[:2] == ["g", "m.i"]
+
+
 def test_chains_of_multiply_adds_do_not_wait_for_each_other() -> None:
     """Eight sums, the latency times the units, leave no slack."""
     text = FAR_ROWS.replace("co = 64", "co = 32").replace("p = 3136", "p = 56")
@@ -330,20 +348,30 @@ def test_a_sum_over_nothing_has_a_schedule(machine: Machine) -> None:
     apply_schedule(kernel, choose(kernel, machine, constants).schedule)
 
 
-def test_rows_of_any_number_are_taken_in_chunks_that_stay_in_the_second_cache() -> None:
-    """Their reduction is long: its parts go round few tiles, which may be all that there are."""
+@pytest.mark.parametrize(("k", "tiles"), [(1536, 16), (96, None)])
+@pytest.mark.parametrize("most", [4096, 1 << 31])
+def test_rows_of_any_number_are_taken_in_chunks_that_share_what_is_loaded(
+    k: int, tiles: int | None, most: int
+) -> None:
+    """Long sums are added up part by part: these go round few tiles, which may be all."""
     kernel, _ = lowered(
-        """
+        f"""
         graph "product of any number of rows"
-        symbols rows = 1..4096
-        dims i = rows, j = 384, k = 1536
-        %x : f32{i,k} = input "x" [i, k]
-        %w : f32{j,k} = input "w" [k, j]
-        %y : f32{i,j} = sum{k} %x[i, k] * %w[j, k]
+        symbols rows = 1..{most}
+        dims i = rows, j = 384, k = {k}
+        %x : f32{{i,k}} = input "x" [i, k]
+        %w : f32{{j,k}} = input "w" [k, j]
+        %y : f32{{i,j}} = sum{{k}} %x[i, k] * %w[j, k]
         output "y" [i, j] = %y
         """
     )
-    kernel = apply_schedule(kernel, choose(kernel, MACHINE, frozenset({"w"})).schedule)
+    schedule = choose(kernel, MACHINE, frozenset({"w"})).schedule
+    parted = {s.var: s.factor for s in schedule if isinstance(s, Split)}
+    if tiles is None:
+        assert "i.o" not in parted
+        return
+    assert parted["i.o"] >= tiles
+    kernel = apply_schedule(kernel, schedule)
     around: dict[str, tuple[str, ...]] = {}
 
     def visit(body: tuple[Stmt, ...], outer: tuple[str, ...]) -> None:

@@ -47,6 +47,7 @@ from rutc.tuner.packing import grouped_packing, packing
 from rutc.tuner.prepare import prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
+from rutc.tuner.tile_loads import held_operand
 
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
@@ -179,11 +180,26 @@ def loops_of(
         tuple(order),
         tuple(apart),
         tuple(blocked),
-        tuple(moved),
+        _held_inside(moved, shape, tile, machine),
         tuple(edges),
         original,
         tuple(beside),
     )
+
+
+def _held_inside(
+    moved: Sequence[tuple[str, Kind]], shape: Shape, tile: RegisterTile, machine: Machine
+) -> tuple[tuple[str, Kind], ...]:
+    """A tile's own loops, those innermost along which the operand in registers changes.
+
+    `moved` has those of the rows, then that of the vector.
+    """
+    *rows, vector = moved
+    longest = max(shape.reductions, key=lambda r: prod(shape.extents[x.var] for x in r.loops))
+    held = held_operand(longest, tile.vector, tile.vectors, tile.rows, machine.width)
+    pairs = zip(tile.rows, rows, strict=True)
+    ordered = sorted(pairs, key=lambda pair: held is not None and held.depends(pair[0][0]))
+    return (*(row for _, row in ordered), vector)
 
 
 def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Choice:
