@@ -78,7 +78,8 @@ class Member:
 class Chain:
     """Kernels over slices of `size` indices of the first one's last dim, `within` so many bytes.
 
-    Slices may be `blocks`: parts of an index of another dim, or of lines. Others may be `crowded`:
+    Each slice reads `again` bytes that others read, too, at most, where sizes are common. Slices
+    may be `blocks`: parts of an index of another dim, or of lines. Others may be `crowded`:
     they cannot be so short that what passes between the kernels takes no more than it may.
     """
 
@@ -86,6 +87,7 @@ class Chain:
     size: int
     within: int | None
     gain: float
+    again: float
     blocks: bool
     crowded: bool
 

@@ -56,14 +56,18 @@ class Slicer(Chains):
         return tuple(found)
 
     def _best(self, steps: Sequence[PlanStep], start: int) -> Chain | None:
-        """The chain from this step on that saves most; None if none pays."""
+        """The chain from this step on that saves most; None if none pays.
+
+        Of several that save as much, it is the one whose slices share least: where sizes are not
+        the common ones, less leaves the cache.
+        """
         first = steps[start]
         found: list[Chain] = []
         if not isinstance(first, Run):
             return None
         for d in self._cut(first.group):
             found += self._over(steps, start, (d,))
-        return max(found, key=lambda chain: chain.gain, default=None)
+        return max(found, key=lambda chain: (chain.gain, -chain.again), default=None)
 
     def _cut(self, group: Group) -> list[str]:
         """The dims of which there may be several slices."""
@@ -126,7 +130,8 @@ class Slicer(Chains):
             blocks = self._in_blocks(members)
             room = self.near(self.coefficients.ring) * self.extent(members[0].dims[-1])
             crowded = not blocks and self._bytes_between(members) * least > room
-            found.append(Chain(members, size, within, gain, blocks, crowded))
+            again = max(self._read_again(members, level) for level in range(len(members[0].dims)))
+            found.append(Chain(members, size, within, gain, again, blocks, crowded))
         return found
 
     def _lose_rows(self, member: Member, size: int) -> bool:

@@ -437,11 +437,34 @@ def test_chains_of_dims_of_any_size_pay_at_common_sizes() -> None:
     assert not repeats(decide(parse(small), machine))
 
 
+def test_of_chains_that_save_as_much_the_slices_of_one_share_least() -> None:
+    """One head's keys and values stay near for any number of them, all heads' do not."""
+    text = """
+    graph "attention to any number of keys"
+    symbols batch = 0..1000@1, rows = 0..512
+    dims b = batch, h = 12, k = 32, n = 32, s = rows, t = rows
+    %q : f32{b,h,k,s} = input "q" [b, s, h, k]
+    %r : f32{b,h,k,t} = input "r" [b, h, k, t]
+    %v : f32{b,h,n,t} = input "v" [b, t, h, n]
+    %mask : f32{b,s,t} = input "mask" [b, s, t]
+    %p : f32{b,h,s,t} = sum{k} %q[b, h, k, s] * %r[b, h, k, t]
+    %m : f32{b,h,s,t} = %p[b, h, s, t] + %mask[b, s, t]
+    %a : f32{b,h,s} = max{t} %m[b, h, s, t]
+    %e : f32{b,h,s,t} = exp(%m[b, h, s, t] - %a[b, h, s])
+    %z : f32{b,h,s} = sum{t} %e[b, h, s, t]
+    %w : f32{b,h,s,t} = %e[b, h, s, t] / %z[b, h, s]
+    %u : f32{b,h,n,s} = sum{t} %w[b, h, s, t] * %v[b, h, n, t]
+    output "u" [b, h, s, n] = %u
+    """
+    (slicing,) = decide(parse(text), replace(V3, l2=512 << 10)).assignment.slices
+    assert slicing.dims == ("b", "h", "s")
+
+
 def test_a_chain_that_begins_later_goes_first_where_it_is_cut_into_blocks_or_saves_more() -> None:
     first, second, third = (Member(n, Group(f"g{n}", (), (), ()), ("h",), (1,)) for n in range(3))
-    crowded = Chain((first, second, third), 1, None, 10.0, False, True)
+    crowded = Chain((first, second, third), 1, None, 10.0, 0.0, False, True)
     roomy = replace(crowded, crowded=False)
-    later = Chain((second, third), 16, None, 5.0, True, False)
+    later = Chain((second, third), 16, None, 5.0, 0.0, True, False)
     assert crowded.gives_way_to(later)
     assert not roomy.gives_way_to(later)
     assert not crowded.gives_way_to(replace(later, blocks=False))
