@@ -56,7 +56,10 @@ def share_inside(w: Window, turns: int, rows: int, tile: int = 1) -> float:
 
 
 def partners(
-    reads: Iterable[Read], free: AbstractSet[str], bound: AbstractSet[str]
+    reads: Iterable[Read],
+    free: AbstractSet[str],
+    bound: AbstractSet[str],
+    single: AbstractSet[str] = frozenset(),
 ) -> dict[str, str] | None:
     """Bound loop -> the free loop that moves the reads along the same dim by constant steps.
 
@@ -64,7 +67,8 @@ def partners(
 
     Reads whose every dim is moved by one kind of loop only, like that of weights, have no say. None
     where a bound loop moves a window's read alone or in another way, or moves no window at all.
-    Loops in neither set have one iteration only.
+    Loops in neither set have one iteration only. Those that are `single`, such as that over the row
+    of a slice, are partners where no other free loop is.
     """
     found: dict[str, str] = {}
     for r in reads:
@@ -72,7 +76,7 @@ def partners(
         alone = False
         for _, c in r.coords:
             names = c.names() if isinstance(c, Index) else index_names(c)
-            own, around = names & bound, names & free
+            own, around = names & bound, names & free or names & single
             if not own:
                 continue
             if not around:

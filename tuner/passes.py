@@ -56,6 +56,7 @@ def pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
     (r,) = shape.reductions
     extents = shape.extents
     free = {x.var for x in shape.shared if extents[x.var] > 1}
+    single = {x.var for x in shape.shared} - free
     bound = {x.var for x in r.loops if extents[x.var] > 1}
     packed = {b.name for b in kernel.locals} | shape.constants
     reads = tuple(
@@ -64,7 +65,7 @@ def pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
         for x in walk(e)
         if isinstance(x, Read) and x.value not in packed
     )
-    found = partners(reads, free, bound)
+    found = partners(reads, free, bound, single)
     if not found or bound & shape.symbolic:
         return None
     if prod(extents[b] for b in bound) > machine.coefficients.windows.most_taps:

@@ -437,6 +437,24 @@ def test_chains_of_dims_of_any_size_pay_at_common_sizes() -> None:
     assert not repeats(decide(parse(small), machine))
 
 
+@pytest.mark.parametrize("w", [1, 7, 8, 13, 40])
+def test_windows_over_parts_of_a_row_of_any_length(w: int, tmp_path: Path) -> None:
+    text = """
+    graph "windows, and products of what they give"
+    symbols w = 1..50
+    dims c = 16, d = 16, y = 6, x = w, p = 6, q = w, ky = 5, kx = 5
+    %v : f32{c,p,q} = input "v" [p, q, c]
+    %k : f32{c,kx,ky} = input "k" [ky, kx, c]
+    %m : f32{c,d} = input "m" [c, d]
+    %s : f32{c,x,y} = sum{ky,kx} %v[c, p=y+ky-2, q=x+kx-2 else 0.0] * %k[c, kx, ky]
+    %z : f32{d,x,y} = sum{c} %s[c, x, y] * %m[c, d]
+    output "z" [y, x, d] = %z
+    """
+    inputs = random_inputs(parse(text), 0, {"w": w})
+    plan = check(text, tmp_path, "slices {y, x} by 8: %s .. %z", machine=V3, inputs=inputs)
+    assert in_part(plan, "s")
+
+
 def test_of_chains_that_save_as_much_the_slices_of_one_share_least() -> None:
     """One head's keys and values stay near for any number of them, all heads' do not."""
     text = """

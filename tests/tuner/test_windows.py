@@ -48,3 +48,24 @@ def test_neighbours_are_multiplied_together_where_an_instruction_adds_them() -> 
     apart = DEPTHWISE.replace("p = 16, q = 16", "p = 29, q = 29")
     apart = apart.replace("p=y+ky, q=x+kx", "p=2*y+ky, q=2*x+kx")
     assert any(x.kind is Kind.DOT for x in loops_of(x86.avx2(), apart))
+
+
+def test_windows_over_a_single_row_are_written_out_too() -> None:
+    """As those of a slice of one row are: rows of a tile lie along the other dim."""
+    text = """
+    graph "a row"
+    dims c = 24, y = 1, x = 40, p = 5, q = 44, ky = 5, kx = 5
+    %v : f32{c,p,q} = input "v" [p, q, c]
+    %w : f32{c,kx,ky} = input "w" [ky, kx, c]
+    %r : f32{c,x,y} = sum{ky,kx} %v[c, p=y+ky, q=x+kx] * %w[c, kx, ky]
+    output "r" [y, x, c] = %r
+    """
+    graph = parse(text)
+    orders = {"v": "pqc", "w": ("ky", "kx", "c"), "r": "yxc"}
+    layouts = {v: dense(tuple(d), graph.extents) for v, d in orders.items()}
+    nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    kernel = lower(Group("g", nests, ("y", "x", "c"), ("r",)), graph.values, layouts, graph.extents)
+    made = apply_schedule(kernel, choose(kernel, x86.avx2(), frozenset({"w"})).schedule)
+    loops = [s for s in walk_stmts(made.body) if isinstance(s, Loop)]
+    assert {s.kind for s in loops if s.var in ("kx", "ky")} == {Kind.UNROLL}
+    assert {s.kind for s in loops if s.var == "x.i"} == {Kind.UNROLL}
