@@ -24,7 +24,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Prepare, Split, apply_schedule
+from rutc.tensor_ir.steps import PrefetchBlock, Prepare, Split, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.arms import choosing_loops, turns
