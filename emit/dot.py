@@ -1,7 +1,7 @@
 """Sums of a few products of neighbours at once: the body of a loop of kind `dot`.
 
 The operands are integers of 8 or 16 bits, the state is an i32. With `vpdpbusd` a lane takes in four
-products of u8 by i8, with `vpdpwssd` two of i16. Without them it takes in four where factors of i8
+products of u8 by i8, with `vpdpwssd` two of i16. Without them it takes in four where factors
 are small, as sums of two products fit 16 bits then, and are added up by a product with ones; and
 two products of i16 otherwise, to which bytes are widened. None of these saturates.
 A lane's neighbours are put together in an i32: loaded as they are where they lie together, shared
@@ -23,7 +23,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Update
 from rutc.tensor_ir.machine import PAIR
-from rutc.tensor_ir.products import narrow_factors
+from rutc.tensor_ir.products import Factor, narrow_factors
 
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
 
@@ -45,6 +45,7 @@ class DotEmitter:
         self.builder = expressions.builder
         self.index = expressions.index
         self.machine = expressions.machine
+        self.few = self.machine.registers <= self.machine.coefficients.tiles.few_registers
 
     def update(self, s: Update, loop: DotLoop, old: ir.Value) -> ir.Value | None:
         """The state after all iterations; None where no instruction does it."""
@@ -53,12 +54,12 @@ class DotEmitter:
         if operands is None or lane is None or lane.lanes != self.machine.width:
             return None
         a, b = operands
-        small = any(self._is_small(r, loop) for r in operands)
+        small = any(self._is_small(r, loop) for f in operands for r in f.reads)
         group = self.machine.products(a.dtype, b.dtype, small=small)
         if group < loop.extent:
             return None
         self.index.ranges[loop.var] = (0, loop.extent - 1)
-        p, q = (self._grouped(r, loop, group, lane) for r in (a, b))
+        p, q = (self._factor(f, loop, group, lane) for f in (a, b))
         del self.index.ranges[loop.var]
         old = self.expressions.memory.widen(old, lane.lanes)
         if a.dtype is DType.I8:
@@ -68,8 +69,7 @@ class DotEmitter:
             # LLVM would add up products of several steps first, and spill what is not yet added;
             # where registers are few, it would also load factors of several steps first.
             register = vector_register(self.machine)
-            few = self.machine.registers <= self.machine.coefficients.tiles.few_registers
-            return opaque(self.builder, self.builder.add(old, sums), register, in_order=few)
+            return opaque(self.builder, self.builder.add(old, sums), register, in_order=self.few)
         factors = ir.VectorType(ir.IntType(32 // group), group * lane.lanes)
         p, q = (self._bytes(x, factors) for x in (p, q))
         kind = "wssd" if group == PAIR else "busd"
@@ -112,17 +112,32 @@ class DotEmitter:
         return self.expressions.memory.intrinsic(name, result, args)
 
     # -- operands -------------------------------------------------------------------------------
-    def _grouped(self, r: Read, loop: DotLoop, group: int, lane: Lane) -> ir.Value:
-        """The operand's neighbours in every lane, as a vector of i32."""
+    def _factor(self, f: Factor, loop: DotLoop, group: int, lane: Lane) -> ir.Value:
+        """The factor's neighbours in every lane, as a vector of i32."""
+        first, *signs = f.reads
+        found: ir.Value = self._grouped(first, loop, group, lane)
+        for r in signs:
+            # An operand of the operation itself takes no register.
+            found = self.builder.xor(found, self._grouped(r, loop, group, lane, anew=self.few))
+        return found
+
+    def _grouped(
+        self, r: Read, loop: DotLoop, group: int, lane: Lane, *, anew: bool = False
+    ) -> ir.Value:
+        """The operand's neighbours in every lane, as a vector of i32; `anew` if not to be kept."""
         coords = tuple((d, self.index.resolve(c)) for d, c in r.coords if isinstance(c, Index))
         key = (r.value, coords, lane.key, "dot", group, loop.extent)
-        found = self.expressions.kept(key)
+        found = None if anew else self.expressions.kept(key)
         if found is None:
-            found = self._together(r, loop, group, lane) or self._gathered(r, loop, group, lane)
+            found = self._together(r, loop, group, lane, anew=anew) or self._gathered(
+                r, loop, group, lane
+            )
             self.expressions.keep(key, found)
         return found
 
-    def _together(self, r: Read, loop: DotLoop, group: int, lane: Lane) -> ir.Value | None:
+    def _together(
+        self, r: Read, loop: DotLoop, group: int, lane: Lane, *, anew: bool = False
+    ) -> ir.Value | None:
         """The group where a single load gets it; None where none does."""
         buffer = self.expressions.buffers[r.value]
         place = self.expressions.place(r)
@@ -152,8 +167,8 @@ class DotEmitter:
         inside = end is not None and isinstance(size, int) and end[1] <= size
         at = memory.place(buffer, start)
         if inside or (lane.mask is None and loop.extent == group):
-            packed = self._packed(b.load(at, type_=vector, align=align(buffer)), r.dtype, group)
-            return self._cleared(packed, loop, group)
+            loaded: ir.Value = b.load(at, type_=vector, align=align(buffer), anew=anew)
+            return self._cleared(self._packed(loaded, r.dtype, group), loop, group)
         if lane.mask is None or loop.extent < group:
             return None
         picks = [i // group for i in range(group * lane.lanes)]

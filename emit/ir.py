@@ -310,10 +310,13 @@ class IRBuilder:
         aligned = "" if align is None else f", align {align}"
         return self._add(POINTER, "alloca", f"alloca {type_.text}{aligned}", ())
 
-    def load(self, place: Value, type_: Type, align: int | None = None) -> Instruction:
-        """What is at an address."""
+    def load(
+        self, place: Value, type_: Type, align: int | None = None, *, anew: bool = False
+    ) -> Instruction:
+        """What is at an address, loaded `anew` even if it was before."""
         aligned = "" if align is None else f", align {align}"
-        return self._add(type_, "load", f"load {type_.text}, {place}{aligned}", (place,))
+        kind = "load volatile" if anew else "load"
+        return self._add(type_, "load", f"{kind} {type_.text}, {place}{aligned}", (place,))
 
     def store(self, value: Value, place: Value, align: int | None = None) -> None:
         """Put a value at an address."""

@@ -227,6 +227,7 @@ class NestCost:
         vectors = self.points / extent * each
         total = 0.0
         copied: set[str] = set()
+        beside = any(v not in u.moves for u in self.uses if u.is_const)
         for u in self.uses:
             if v not in u.moves:
                 near = not self.grouped or inner.get(u.read.value) == self.neighbours(u)
@@ -239,6 +240,10 @@ class NestCost:
                 total += vectors * w.packed
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):
                 total += vectors * w.contiguous
+                if self.grouped and beside and self.neighbours(u) != u.moves[v]:
+                    # Every lane's neighbours are put together from as many vectors, where lanes
+                    # along a constant would have theirs side by side.
+                    total += vectors * w.apart
             else:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
                 scattered = vectors * (steps * w.apart_by_one or w.scattered * self.lanes)

@@ -12,6 +12,7 @@ from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
+from rutc.graph_opt.alternatives.signs import TakeSigns
 from rutc.graph_opt.alternatives.split_precision import ROUNDED, SAID_ROUNDED, MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
@@ -105,7 +106,7 @@ def pipeline_for(
             (OnePassSoftmax(machine), OnePassMoments(machine), RecomputeRows(machine), *EARLY),
         ),
         # Before factors are widened that need not be, and zero points become sums of their own.
-        *_remainders(machine, assigned),
+        *_bytes(machine, assigned),
         # Before scales go into weights: those of quantised numbers then stay integers.
         Sweep(
             "work on quantised numbers as integers",
@@ -176,11 +177,12 @@ def _in_pairs(machine: Machine) -> tuple[Rule, ...]:
     return MultiplyPairs(machine, filters), filters
 
 
-def _remainders(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
+def _bytes(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
     """The steps that choose how products of bytes are summed, where factors may be widened."""
     if not _in_pairs(machine):
         return ()
     apart = TakeRemainders(machine, assigned=assigned)
+    signs = TakeSigns(machine, FilterWhole(machine=machine), assigned=assigned)
     return (
         # Scales have to be outside of sums of integers.
         Sweep(
@@ -188,6 +190,8 @@ def _remainders(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]
             (drop_requantised, pad_quantised, sum_integers, *EARLY),
         ),
         Sweep("take remainders apart", (apart,), once=True),
+        # After remainders: constants of which few are left are small then.
+        Sweep("take signs apart", (signs,), once=True),
     )
 
 

@@ -58,6 +58,9 @@ class Tiles:
     """The most that a tile may cost that fits evenly into a chunk of packed rows, over the best."""
     few_registers: int
     """Vector registers of which a tile of sums leaves none to load ahead."""
+    written: int
+    """Multiplications of the part of a sum of bytes that is written out: each part takes addresses
+    and a branch, which operations of sums do not hide (Zen 3: 1 to 3 % for twice as many)."""
 
 
 @record
@@ -299,6 +302,9 @@ class Filtering:
     small: float
     """The time of a sum of products with small factors, of that with factors in 16 bits (Zen 4,
     AVX2: convolutions of 28 x 28 x 256 by 3 x 3 x 256)."""
+    signed: float
+    """The time of a sum of products with magnitudes, of that with factors in 16 bits (Zen 3: loops
+    of 256 and 768 products)."""
     stored: float
     """What it costs to store an element and to read it again, in elements that are reduced."""
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Cast, Expr, Read, terms
+from rutc.tensor_ir.expr import Apply, BitCast, Cast, Expr, Read, terms
 from rutc.tensor_ir.graph import Const, Nest
 from rutc.tensor_ir.kernel import Small, Update
 from rutc.tensor_ir.reducer import Reducer
@@ -26,6 +27,20 @@ SMALL = 64
 LARGEST_PAIR = 2 * SMALL
 """Two factors are *small* if those of a sign add up to no more: the sum of their products with
 bytes, of 0 to 255, fits 16 bits."""
+LARGEST_SIZE = 128
+"""Any two factors without a sign are *small* that are no larger: products with -128 to 127 fit."""
+
+
+@record
+class Factor:
+    """A narrow number that is multiplied: one that is read, or two signed bytes' exclusive or."""
+
+    reads: tuple[Read, ...]
+
+    @property
+    def dtype(self) -> DType:
+        """Its type."""
+        return self.reads[-1].dtype
 
 
 def are_small(array: np.ndarray) -> bool:
@@ -55,17 +70,21 @@ def summed_along(bound: tuple[str, ...], r: Read) -> tuple[str, ...]:
 
 
 def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapping[str, Small]:
-    """What is known of constants of i8 that are multiplied by u8 in sums."""
+    """What is known of constants of bytes that are multiplied by bytes of the other sign in sums."""
     found: dict[str, Small] = {}
     for n in nests:
         pair = factors_of(n.reducer, n.body) or ()
-        if {r.dtype for r in pair} != {DType.I8, DType.U8}:
+        if {f.dtype for f in pair} != {DType.I8, DType.U8}:
             continue
-        for r in pair:
+        for r in (f.reads[0] for f in pair if len(f.reads) == 1):
             const = constants.get(r.value)
-            if r.dtype is not DType.I8 or const is None:
+            if const is None:
                 continue
             array, along = const.data.array, summed_along(n.bound, r)
+            if r.dtype is DType.U8:
+                if array.max(initial=0) <= LARGEST_SIZE:
+                    found[r.value] = Small(any_two=True)
+                continue
             if are_small(array):
                 found[r.value] = Small(any_two=True)
                 continue
@@ -75,14 +94,14 @@ def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapp
     return {name: small for name, small in found.items() if small}
 
 
-def narrow_factors(s: Update) -> tuple[Read, Read] | None:
-    """The integer reads whose products an update adds to an i32; None where it does not."""
+def narrow_factors(s: Update) -> tuple[Factor, Factor] | None:
+    """The integers whose products an update adds to an i32; None where it does not."""
     return factors_of(s.reducer, s.elements)
 
 
-def factors_of(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Read, Read] | None:
-    """The integer reads of which a reduction sums the products in i32; None for any other."""
-    found = terms_of(reducer, elements)
+def factors_of(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Factor, Factor] | None:
+    """The integers of which a reduction sums the products in i32; None for any other."""
+    found = _products(reducer, elements)
     if found is None or len(found) != 1 or found[0][0].dtype is DType.BF16:
         return None
     return found[0]
@@ -95,15 +114,31 @@ def terms_of(
 
     An element is a product, or a sum of several.
     """
+    found = _products(reducer, elements)
+    if found is None or any(len(f.reads) > 1 for pair in found for f in pair):
+        return None
+    return tuple((p.reads[0], q.reads[0]) for p, q in found)
+
+
+def factor_reads(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Read, ...]:
+    """The narrow reads that a reduction sums products of; none for any other."""
+    pairs = _products(reducer, elements) or ()
+    return tuple(r for pair in pairs for f in pair for r in f.reads)
+
+
+def _products(
+    reducer: Reducer | None, elements: tuple[Expr, ...]
+) -> tuple[tuple[Factor, Factor], ...] | None:
+    """The narrow factors whose products a reduction sums, in one wide type."""
     if reducer is None or reducer.name != "sum":
         return None
     found = [_product(t) for t in terms(elements[0])]
     known = tuple(pair for pair in found if pair is not None)
-    kinds = {(SUMMED[r.dtype],) for pair in known for r in pair}
+    kinds = {(SUMMED[f.dtype],) for pair in known for f in pair}
     return known if len(known) == len(found) and kinds == {reducer.state} else None
 
 
-def _product(e: Expr) -> tuple[Read, Read] | None:
+def _product(e: Expr) -> tuple[Factor, Factor] | None:
     match e:
         case Apply(op="mul", args=(a, b)):
             p, q = _narrow(a), _narrow(b)
@@ -112,10 +147,21 @@ def _product(e: Expr) -> tuple[Read, Read] | None:
             return None
 
 
-def _narrow(e: Expr) -> Read | None:
+def _narrow(e: Expr) -> Factor | None:
     match e:
         case Cast(Read() as r, to) if SUMMED.get(r.dtype) is to:
-            plain = all(isinstance(c, Index) for _, c in r.coords)
-            return r if plain else None
+            reads: tuple[Read, ...] = (r,)
+        case Cast(
+            Apply(
+                "bitxor",
+                (Read(dtype=DType.I8) | BitCast(Read(dtype=DType.U8)) as a, Read() as b),
+            ),
+            DType.I32,
+        ) if b.dtype is DType.I8:
+            first = a.arg if isinstance(a, BitCast) else a
+            assert isinstance(first, Read)
+            reads = first, b
         case _:
             return None
+    plain = all(isinstance(c, Index) for r in reads for _, c in r.coords)
+    return Factor(reads) if plain else None

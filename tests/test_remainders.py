@@ -145,12 +145,13 @@ def test_many_or_no_remainders_are_left(kind: str) -> None:
         "small": rng.integers(-64, 65, (384, 384)).astype(np.int8),
     }[kind]
     assert not chosen(product(w), V3)
-    values = optimize(product(w), pipeline=pipeline_for(V3)).values.values()
-    assert any(v.dtype is DType.I16 for v in values) is (kind != "small")
+    values = optimize(product(w), pipeline=pipeline_for(V3)).values
+    assert any(v.endswith(".signs") for v in values) is (kind != "small")
 
 
 def test_offers_say_what_every_size_of_blocks_takes() -> None:
     found = offers(product(scaled(384, 80)), V3, Assigned())
+    found = tuple(o for o in found if o.algorithm.startswith("remainders"))
     assert [(o.value, o.algorithm) for o in found] == [
         ("y", f"remainders by {b}") for b in (16, 32, 64, 80)
     ]

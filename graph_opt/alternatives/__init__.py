@@ -3,6 +3,7 @@
 - `separable`: windows of several dims, dim by dim;
 - `filtering`: minimal filtering, the algorithm that convolutions know by the name of Winograd;
 - `remainders`: products of bytes with small factors, and the few that are larger apart;
+- `signs`: products of bytes with magnitudes of constants, their signs with the other factors;
 - `split_precision`: products of f32 as products of parts in bf16.
 
 Each chooses by itself, or does what an assignment says (`Assigned`).

@@ -11,6 +11,8 @@ from rutc.graph_opt.alternatives.remainders import Parted, TakeRemainders
 from rutc.graph_opt.alternatives.remainders import said as said_of_blocks
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.alternatives.separable import said as said_of_rows
+from rutc.graph_opt.alternatives.signs import SAID as SAID_SIGNS
+from rutc.graph_opt.alternatives.signs import Signed, TakeSigns
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.pipeline import OnStep, optimize, pipeline_for
@@ -53,7 +55,7 @@ def offers(
     return tuple(found)
 
 
-Rule = TakeRemainders | SeparateWindows | MinimalFiltering | MultiplyParts
+Rule = TakeRemainders | TakeSigns | SeparateWindows | MinimalFiltering | MultiplyParts
 
 
 def _choosing(step: Pass) -> Iterator[Rule]:
@@ -61,7 +63,7 @@ def _choosing(step: Pass) -> Iterator[Rule]:
     if isinstance(step, MultiplyParts):
         yield step
     for rule in step.rules if isinstance(step, Sweep) else ():
-        if isinstance(rule, TakeRemainders | SeparateWindows | MinimalFiltering):
+        if isinstance(rule, TakeRemainders | TakeSigns | SeparateWindows | MinimalFiltering):
             yield rule
 
 
@@ -102,6 +104,10 @@ class Chosen:
                     parted = (rule.choice(n, editor) for n in editor.nodes.values())
                     blocks = (c for c in parted if isinstance(c, Parted))
                     self.found += ((c.nest.out.name, said_of_blocks(c.block)) for c in blocks)
+                case TakeSigns():
+                    signed = (rule.choice(n, editor) for n in editor.nodes.values())
+                    sums = (c for c in signed if isinstance(c, Signed))
+                    self.found += ((c.nest.out.name, SAID_SIGNS) for c in sums)
                 case MinimalFiltering():
                     choices = (rule.choice(n, editor) for n in editor.nodes.values())
                     filtered = (c for c in choices if isinstance(c, Filtered))

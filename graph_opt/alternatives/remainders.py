@@ -141,7 +141,9 @@ class TakeRemainders:
             yield self._cycles(sums) + gathered + far, block
 
     def _direct(self, p: Parted, editor: Editor) -> float:
-        return self._cycles(p.deep * editor.typical(p.nest.out.dims))
+        """What all products take with signs apart, as they are otherwise."""
+        signed = self.machine.coefficients.filtering.signed
+        return self._cycles(p.deep * editor.typical(p.nest.out.dims)) * signed
 
     def _cycles(self, products: float) -> float:
         """What so many products of factors in 16 bits take."""

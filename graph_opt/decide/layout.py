@@ -30,7 +30,7 @@ from rutc.tensor_ir.graph import (
     walk_nodes,
 )
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.products import terms_of
+from rutc.tensor_ir.products import factor_reads
 
 SWEEPS = 4
 
@@ -184,11 +184,10 @@ def _summed_dims(nodes: tuple[Node, ...]) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for n in walk_nodes(nodes):
         if isinstance(n, Nest) and n.bound:
-            for pair in terms_of(n.reducer, n.body) or ():
-                for r in pair:
-                    coords = ((d, c) for d, c in r.coords if isinstance(c, Index))
-                    bound = {d for d, c in coords if c.names() <= {*n.bound}}
-                    found[r.value] = frozenset(bound)
+            for r in factor_reads(n.reducer, n.body):
+                coords = ((d, c) for d, c in r.coords if isinstance(c, Index))
+                bound = {d for d, c in coords if c.names() <= {*n.bound}}
+                found[r.value] = frozenset(bound)
     return found
 
 

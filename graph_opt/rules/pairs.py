@@ -123,11 +123,11 @@ class MultiplyPairs:
                 continue
             zero = int(p.zero.value) if p.zero is not None else 0
             less = const.data.array.astype(np.int32) - zero
-            along = summed_along(n.bound, p.q)
-            pairs = (pairs_are_small(less, const.axes.index(d)) for d in along)
-            if not fits_bytes(less) or not (are_small(less) or (along and all(pairs))):
+            if not fits_bytes(less) or not has_small_pairs(n, p.q, less, const):
                 continue
-            if not isinstance(self._filter(n, other, p, less, const, editor), Reason):
+            share = self.machine.coefficients.filtering.small
+            filters = filtered_in_pairs(self.filters, n, other, p, less, const, share, editor)
+            if not isinstance(filters, Reason):
                 continue
             made: list[Const | Nest] = []
             read = p.q
@@ -145,21 +145,28 @@ class MultiplyPairs:
             return tuple(made), sides if i == 0 else sides[::-1]
         return None
 
-    def _filter(
-        self,
-        n: Nest,
-        source: Quantised,
-        weights: Quantised,
-        less: np.ndarray,
-        const: Const,
-        editor: Editor,
-    ) -> Filtered | Reason:
-        """How the sum would be filtered, of factors in 16 bits."""
-        wide = replace(const, data=Data(less.astype(np.int16)))
-        most = largest_difference(source)
-        small = self.machine.coefficients.filtering.small
-        filters = replace(self.filters, share=self.filters.share * small)
-        return filters.choice(n, source.q, weights.q, wide, most, editor)
+
+def has_small_pairs(n: Nest, r: Read, less: np.ndarray, const: Const) -> bool:
+    """Whether a constant factor, `less` without its zero point, is small wherever it is summed."""
+    along = summed_along(n.bound, r)
+    pairs = (pairs_are_small(less, const.axes.index(d)) for d in along)
+    return are_small(less) or (bool(along) and all(pairs))
+
+
+def filtered_in_pairs(
+    filters: FilterWhole,
+    n: Nest,
+    source: Quantised,
+    weights: Quantised,
+    less: np.ndarray,
+    const: Const,
+    share: float,
+    editor: Editor,
+) -> Filtered | Reason:
+    """How a sum would be filtered, of factors in 16 bits, if it takes so much of these as it is."""
+    wide = replace(const, data=Data(less.astype(np.int16)))
+    filters = replace(filters, share=filters.share * share)
+    return filters.choice(n, source.q, weights.q, wide, largest_difference(source), editor)
 
 
 def _shifted(found: tuple[Quantised, Quantised], editor: Editor) -> tuple[Nest, Expr] | None:

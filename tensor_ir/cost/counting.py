@@ -195,14 +195,16 @@ class Counter(Accesses):
         lanes = next((f.lanes for f in frames if f.role is Role.LANES), 1)
         if pair is None or lanes != self.machine.width:
             return False
-        small = any(self._is_small(r, groups[0].var) for r in pair)
+        factors = [r for f in pair for r in f.reads]
+        small = any(self._is_small(r, groups[0].var) for r in factors)
         together = self.machine.products(pair[0].dtype, pair[1].dtype, small=small)
         if together < groups[0].trip:
             return False
         direct = self.machine.adds_products
-        tally.add("dots", times * (1 if direct else 2 if together == PAIR else 3))
+        changes = len(factors) - len(pair)
+        tally.add("dots", times * ((1 if direct else 2 if together == PAIR else 3) + changes))
         widened = together == PAIR
-        for r in pair:
+        for r in factors:
             before = dict(tally.work)
             self._read(r, frames, tally.operands, steps)
             loads = sum(

@@ -5,6 +5,7 @@ from math import inf
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
+from rutc.graph_opt.alternatives.signs import TakeSigns
 from rutc.graph_opt.rewrite import Rule, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.constants import SliceConstant, split_constant
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     RecomputeRows(),
     # However little it saves.
     TakeRemainders(V3, inf, -inf),
+    TakeSigns(V3, share=inf),
     WidenOperands(),
     # However small the constant is.
     SliceConstant(0),

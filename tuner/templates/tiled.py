@@ -49,6 +49,8 @@ from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
 from rutc.tuner.tile_loads import held_operand
 
+MOST_WRITTEN = 64
+"""Multiplications of the part of a long sum that is written out."""
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
 
@@ -437,7 +439,9 @@ def _unrolled(
             steps.append(Mark(v, Kind.UNROLL))
             size *= extent
             continue
-        factor = next((f for f in (8, 4, 2) if f * size <= 64 and extent % f == 0), 1)
+        twice = multiplications(r, machine) > 1
+        most = machine.coefficients.tiles.written if twice else MOST_WRITTEN
+        factor = next((f for f in (8, 4, 2) if f * size <= most and extent % f == 0), 1)
         if factor > 1:
             steps += [Split(v, factor), Mark(f"{v}.i", Kind.UNROLL)]
         break

@@ -1,0 +1,179 @@
+"""Products of bytes with magnitudes and signs of constants apart: exact, and where they are."""
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.graph_opt import optimize, pipeline_for
+from rutc.graph_opt.alternatives import DIRECT, Assigned
+from rutc.graph_opt.alternatives.choices import offers, with_algorithms
+from rutc.graph_opt.alternatives.signs import SAID, TakeSigns
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.rewrite import Pass, Sweep
+from rutc.tensor_ir import DType, Graph, Nest
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.kernel import Small
+from rutc.tensor_ir.machine import QUAD, Machine
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.products import factors_of, small_factors
+from tests.compiled import build, run
+from tests.lock.texts import TARGETS
+from tests.machines import NATIVE, V3, V4, lacking
+from tests.test_narrow_products import CONVOLUTION, PRODUCT, extreme
+from tests.test_remainders import with_weights
+
+pytestmark = pytest.mark.sampled(8)
+
+VNNI = replace(V4, features=V4.features | {"avx512vnni"})
+MACHINES = {"v3": V3, "v4": V4, "native": NATIVE}
+
+RUN_ZERO = """
+graph "product"
+dims m = {m}, n = {n}, k = {k}
+%x : u8{{k,m}} = input "x" [m, k]
+%z : u8{{}} = input "z" []
+%w : i8{{k,n}} = input "w" [k, n]
+%p : i32{{k,m}} = i32(%x[k, m]) - i32(%z[])
+%y : i32{{m,n}} = sum{{k}} %p[k, m] * i32(%w[k, n])
+output "y" [m, n] = %y
+"""
+
+
+def always(machine: Machine) -> tuple[Pass, ...]:
+    """The pipeline that takes signs apart, however little it saves, and no remainders."""
+    steps = pipeline_for(machine, assigned=Assigned())
+    rule = TakeSigns(machine, share=inf)
+    return tuple(
+        replace(s, rules=(rule,))
+        if isinstance(s, Sweep) and any(isinstance(r, TakeSigns) for r in s.rules)
+        else s
+        for s in steps
+    )
+
+
+def signed(graph: Graph) -> bool:
+    """Whether signs are apart in a graph."""
+    return any(v.endswith(".signs") for v in graph.values)
+
+
+def check(graph: Graph, w: np.ndarray, machine: Machine, folder: Path) -> None:
+    """Compile and run the graph with extreme inputs, signs of its weights apart."""
+    arrays = {
+        n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, 3)
+        for n in graph.inputs
+    }
+    wanted = interpret(graph, arrays | {"w": w})
+    del arrays["w"]
+    found = optimize(with_weights(graph, w), pipeline=always(machine))
+    assert signed(found)
+    got = run(build(decide(found, machine), machine, folder), arrays, 1)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+def extremes(shape: tuple[int, ...], dtype: DType, seed: int) -> np.ndarray:
+    """Weights with the largest sums there are: pairs that are least, greatest, and of both."""
+    w = extreme(shape, dtype.numpy, seed)
+    info = np.iinfo(w.dtype)
+    w[:2, 0], w[:2, -1] = info.min, info.max
+    return w
+
+
+@pytest.fixture(params=list(MACHINES))
+def machine(request: pytest.FixtureRequest) -> Machine:
+    machine = MACHINES[request.param].without_matrices()
+    if lacking(machine):
+        pytest.skip(lacking(machine))
+    if machine.adds_products:
+        pytest.skip("an instruction adds up products of bytes in 32 bits")
+    return machine
+
+
+@pytest.mark.parametrize(("a", "b"), [("u8", "i8"), ("i8", "u8"), ("i8", "i8"), ("u8", "u8")])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 2, 2), (3, 5, 7), (17, 40, 31), (33, 48, 66), (5, 70, 129), (12, 16, 64)]
+)
+def test_products(a: str, b: str, m: int, n: int, k: int, machine: Machine, tmp_path: Path) -> None:
+    zero, other = (0, 3, -7)[m % 3], 128 if b == "u8" else 0
+    graph = parse(PRODUCT.format(m=m, n=n, k=k, a=a, b=b, zero=zero, other=other))
+    check(graph, extremes((k, n), DType(b), m), machine, tmp_path)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(3, 5, 7), (33, 48, 66)])
+def test_zero_points_that_a_run_tells(
+    m: int, n: int, k: int, machine: Machine, tmp_path: Path
+) -> None:
+    graph = parse(RUN_ZERO.format(m=m, n=n, k=k))
+    check(graph, extremes((k, n), DType.I8, m), machine, tmp_path)
+
+
+@pytest.mark.parametrize("given", ["u8", "i8"])
+@pytest.mark.parametrize(("c", "o", "s"), [(34, 20, 2), (16, 32, 1), (5, 16, 2)])
+def test_convolutions_that_read_outside(
+    given: str, c: int, o: int, s: int, machine: Machine, tmp_path: Path
+) -> None:
+    text = CONVOLUTION.format(c=c, o=o, i=9, y=(9 - 1) // s + 1, s=s, w="%q[c, kx, ky, o]")
+    graph = parse(text.replace("x : u8", f"x : {given}"))
+    w = extremes((o, c, 3, 3), DType.I8, s)
+    filters = with_algorithms(with_weights(graph, w), machine, DIRECT)
+    if any(".points" in v for v in filters.values):
+        pytest.skip("filters take fewer products")
+    check(graph, w, machine, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("machine", "wanted"), [(V3, True), (V4, True), (VNNI, False), (TARGETS["amx"], False)]
+)
+def test_signs_are_apart_where_instructions_take_small_bytes_only(
+    machine: Machine, *, wanted: bool
+) -> None:
+    text = PRODUCT.format(m=128, n=384, k=384, a="u8", b="i8", zero=3, other=0)
+    graph = with_weights(parse(text), extremes((384, 384), DType.I8, 0))
+    assert signed(optimize(graph, pipeline=pipeline_for(machine))) is wanted
+
+
+def test_magnitudes_are_multiplied_four_at_a_time() -> None:
+    text = PRODUCT.format(m=128, n=384, k=384, a="u8", b="i8", zero=3, other=0)
+    graph = with_weights(parse(text), extremes((384, 384), DType.I8, 0))
+    found = optimize(graph, pipeline=pipeline_for(V3))
+    (total,) = (n for n in found.nodes if isinstance(n, Nest) and n.reducer is not None)
+    factors = factors_of(total.reducer, total.body)
+    assert factors is not None
+    assert [f.dtype for f in factors] == [DType.I8, DType.U8]
+    constants = {n.out.name: n for n in found.nodes if hasattr(n, "data")}
+    small = small_factors([total], constants)
+    assert small == {"w.sizes": Small(any_two=True)}
+    assert V3.products(DType.I8, DType.U8, small=True) == QUAD
+
+
+def test_sums_have_signs_apart_that_are_assigned_so() -> None:
+    text = PRODUCT.format(m=4, n=8, k=8, a="u8", b="i8", zero=3, other=0)
+    graph = with_weights(parse(text), extremes((8, 8), DType.I8, 0))
+    assert not signed(optimize(graph, pipeline=pipeline_for(V3)))
+    (offer,) = (o for o in offers(graph, V3, DIRECT) if o.algorithm == SAID)
+    assert offer.value == "y"
+    assert offer.cost >= offer.direct
+    assert signed(with_algorithms(graph, V3, Assigned((("y", SAID),))))
+    assert not signed(with_algorithms(graph, V3, DIRECT))
+
+
+IMAGE = """
+graph "one by one"
+dims c = 256, o = 64, y = 56, x = 56
+%q : u8{c,x,y} = input "q" [c, y, x]
+%w : i8{c,o} = input "w" [o, c]
+%t : i32{o,x,y} = sum{c} i32(%q[c, x, y]) * i32(%w[c, o])
+output "t" [o, y, x] = %t
+"""
+
+
+def test_what_is_multiplied_together_lies_side_by_side() -> None:
+    """In planes of an image it does not: they are copied, and lanes go along the constant."""
+    graph = with_weights(parse(IMAGE), extremes((64, 256), DType.I8, 0))
+    assignment = decide(optimize(graph, pipeline=pipeline_for(V3)), V3).assignment
+    (copy,) = assignment.copies
+    arrangement = dict(assignment.arrangements)[copy.name]
+    assert (copy.value, arrangement.order[-1]) == ("q", "c")
