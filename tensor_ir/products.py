@@ -70,7 +70,7 @@ def summed_along(bound: tuple[str, ...], r: Read) -> tuple[str, ...]:
 
 
 def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapping[str, Small]:
-    """What is known of constants of bytes that are multiplied by bytes of the other sign in sums."""
+    """What is known of constants of bytes that are multiplied by bytes of another sign in sums."""
     found: dict[str, Small] = {}
     for n in nests:
         pair = factors_of(n.reducer, n.body) or ()
