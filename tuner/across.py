@@ -75,14 +75,17 @@ def along_reads(
     Each then fills parts of lines that are far apart. The other parts of those lines follow with
     the next vectors that are read: where the first cache has the lines until then, that takes less
     time than to wait for loads from afar. So it does where less is stored than is read. None
-    elsewhere, and where narrow elements are read, of which a square is a small part of each line.
+    elsewhere, where vectors that are read would not be full, and where narrow elements are read, of
+    which a square is a small part of each line.
     """
     operand = _crossing(order[-1], touches)
     if operand is None or operand.is_store or operand.bytes != WORD:
         return None
     *others, along, vector = order
-    long = fuse_innermost([*others, along], sizes, touches, fused)
-    near = typical(long.size, symbols) * machine.line_bytes <= machine.l1 // 2
+    size = typical(fuse_innermost([*others, along], sizes, touches, fused).size, symbols)
+    if size < machine.width:
+        return None
+    near = size * machine.line_bytes <= machine.l1 // 2
     less = all(t.bytes < operand.bytes for t in touches if t.is_store)
     return (*others, vector, along) if near or less else None
 
