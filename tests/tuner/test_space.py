@@ -224,7 +224,7 @@ WRONG: dict[str, tuple[Any, str, dict[str, object], str]] = {
     "no such chunk": (TILED, PRODUCTS, {"chunk": ("i", 7)}, "no equal parts"),
     "a chunk of the vector": (TILED, PRODUCTS, {"chunk": ("j", 48)}, "no chunks"),
     "no block": (TILED, PRODUCTS, {"block": 64, "holder": "y"}, "no blocks of 64"),
-    "no holder": (TILED, PRODUCTS, {"block": 16, "holder": "z"}, "'z' cannot hold"),
+    "no holder": (TILED, PRODUCTS, {"block": 16, "holder": "z", "reuse": 8}, "cannot hold"),
     "nothing to prepare": (TILED, PRODUCTS, {"prepare": "w"}, "nothing of w is the same"),
     "other loops": (ROWS, ROWS_TEXT, {"order": ("j",)}, "the loops around are i"),
     "long lanes": (ROWS, ROWS_TEXT, {"lanes": (Lane("j", 1, True),)}, "j is too long"),
