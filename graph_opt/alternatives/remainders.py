@@ -141,8 +141,9 @@ class TakeRemainders:
             yield self._cycles(sums) + gathered + far, block
 
     def _direct(self, p: Parted, editor: Editor) -> float:
-        """What all products take with signs apart, as they are otherwise."""
-        signed = self.machine.coefficients.filtering.signed
+        """What all products take otherwise, with signs apart where that was measured."""
+        m, w = self.machine, self.machine.coefficients
+        signed = w.filtering.signed if m.registers <= w.tiles.few_registers else 1.0
         return self._cycles(p.deep * editor.typical(p.nest.out.dims)) * signed
 
     def _cycles(self, products: float) -> float:
