@@ -59,8 +59,10 @@ class Tiles:
     few_registers: int
     """Vector registers of which a tile of sums leaves none to load ahead."""
     written: int
-    """Multiplications of the part of a sum of bytes that is written out: each part takes addresses
-    and a branch, which operations of sums do not hide (Zen 3: 1 to 3 % for twice as many)."""
+    """Multiplications of the part of a long sum that is written out."""
+    written_bytes: int
+    """Those of a sum of bytes: each part takes addresses and a branch, which its operations do not
+    hide (Zen 3: 1 to 3 % for twice as many)."""
 
 
 @record

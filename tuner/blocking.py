@@ -226,7 +226,10 @@ def reduction_block(
         return None
     reduction = shape.reductions[0]
     partial = _partial(shape)
-    step, around = _panel_step(shape, tile, machine), _around(shape, tile, bound, machine)
+    step, width = _panel_step(shape, tile, machine), tile.vectors * machine.width
+    sizes = {**dict(tile.rows), tile.vector: width}
+    shares = inside_shares(shape, sizes, machine) if tile.inside else {}
+    around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
     w, extent = machine.coefficients.blocks, shape.extents[bound[-1]]
     lines = _shared_lines(reduction, tile, bound[-1], machine.line_bytes)
     busy = tile.size / machine.fma_per_cycle
@@ -240,7 +243,7 @@ def reduction_block(
     tiles = _tiles(shape, tile, {})
     if step * around * extent < machine.l2 // 8 or tiles > w.few_tiles:
         return None
-    length = _panel_block(shape, tile, bound, machine)
+    length = _panel_block(shape, tile, bound[-1], step, around, machine)
     # Lanes that lie apart in the output are put there once, not after each block.
     apart = any(t.is_store and not t.unit(tile.vector) for t in shape.touches)
     return None if length is None else (length, partial if apart else output)
@@ -262,7 +265,7 @@ def chunk_block(
     vectors = [t for t in shape.reductions[0].reads if t.depends(tile.vector)]
     if any(shape.extents[v] > 1 for v in bound[:-1]) or not all(t.packed for t in vectors):
         return None
-    length = _panel_block(shape, tile, bound, machine)
+    length = _panel_block(shape, tile, bound[-1], _panel_step(shape, tile, machine), 1, machine)
     return None if length is None else (length, _partial(shape))
 
 
@@ -295,27 +298,21 @@ def _panel_step(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
     return sum(width * t.bytes for t in shape.reductions[0].reads if t.depends(tile.vector))
 
 
-def _around(shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine) -> int:
-    """The iterations of the reduction loops around the innermost one."""
-    sizes = {**dict(tile.rows), tile.vector: tile.vectors * machine.width}
-    shares = inside_shares(shape, sizes, machine) if tile.inside else {}
-    return ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
-
-
 def _panel_block(
-    shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
+    shape: Shape, tile: RegisterTile, last: str, step: int, around: int, machine: Machine
 ) -> int | None:
     """How much of a reduction's vector operand the first cache holds; None where it holds all.
 
-    More where the other operand is read in pieces of rows: the hardware asks ahead for long ones.
+    An iteration of the `last` loop reads `step` bytes of it, `around` times. More where the other
+    operand is read in pieces of rows: the hardware asks ahead for long ones.
     """
-    around, w = _around(shape, tile, bound, machine), machine.coefficients.blocks
-    most = int(machine.l1 * w.panel) // max(_panel_step(shape, tile, machine) * around, 1)
+    w = machine.coefficients.blocks
+    most = int(machine.l1 * w.panel) // max(step * around, 1)
     if around > 1:
         rows = [t for t in shape.reductions[0].reads if not t.depends(tile.vector)]
-        pieces = (t.bytes for t in rows if t.strides.get(bound[-1]) == 1)
+        pieces = (t.bytes for t in rows if t.strides.get(last) == 1)
         most = max(most, w.piece_lines * machine.line_bytes // max(pieces, default=machine.l1))
-    return _even_block(shape.extents[bound[-1]], most, around * tile.size, machine)
+    return _even_block(shape.extents[last], most, around * tile.size, machine)
 
 
 def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:

@@ -19,8 +19,15 @@ from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.narrow import Quantised, quantised_sum
-from rutc.graph_opt.rules.pairs import fits_bytes, is_window, moved_nest
+from rutc.graph_opt.rules.narrow import Quantised
+from rutc.graph_opt.rules.pairs import (
+    ByConstant,
+    by_constant,
+    fits_bytes,
+    is_window,
+    moved_nest,
+    small_products,
+)
 from rutc.tensor_ir import (
     Cast,
     Const,
@@ -28,7 +35,6 @@ from rutc.tensor_ir import (
     DType,
     Expr,
     Index,
-    Lit,
     Nest,
     Node,
     Read,
@@ -106,26 +112,14 @@ class TakeRemainders:
 
     def _product(self, n: Node, editor: Editor) -> Parted | Reason:
         """The sum of products that has remainders; blocks are not chosen yet."""
-        machine = self.machine
-        if machine.products(DType.U8, DType.I8, small=True) != QUAD or machine.adds_products:
-            return Reason("there is an instruction for all such products, or none for small ones")
-        if machine.has_matrices(DType.I8):
-            return Reason("registers for matrices take such products")
-        found = quantised_sum(n, editor)
-        if isinstance(found, Reason):
-            return found
-        assert isinstance(n, Nest)
-        if any(p.is_real for p in found):
-            return Reason("the products are not integers")
-        if len(n.bound) != 1 or is_window(n, editor, machine):
+        products = small_products(n, editor, self.machine)
+        if isinstance(products, Reason):
+            return products
+        nest, factors = products
+        if len(nest.bound) != 1 or is_window(nest, editor, self.machine):
             return Reason("it sums along several dims, or over a small window")
-        constant = [editor.constant(p.q.value) is not None for p in found]
-        if sum(constant) != 1:
-            return Reason("not one of its factors is constant")
-        weights, source = found if constant[0] else found[::-1]
-        const = editor.constant(weights.q.value)
-        assert const is not None
-        return _parted(n, source, weights, const, editor)
+        found = by_constant(nest, factors, editor)
+        return found if isinstance(found, Reason) else _parted(found, editor)
 
     def _blocks(self, p: Parted, editor: Editor) -> Iterator[tuple[float, int]]:
         """(cycles, columns that share a list) for every size of blocks."""
@@ -222,12 +216,9 @@ def _in_groups(length: int) -> int:
     return -(-length // QUAD) * QUAD
 
 
-def _parted(
-    n: Nest, source: Quantised, weights: Quantised, const: Const, editor: Editor
-) -> Parted | Reason:
-    (along,) = n.bound
-    if not isinstance(weights.zero, Lit | None) or weights.q.fill is not None:
-        return Reason("the constant's zero point varies, or it is read outside")
+def _parted(p: ByConstant, editor: Editor) -> Parted | Reason:
+    source, weights, const = p.source, p.weights, p.const
+    (along,) = p.nest.bound
     loops = {c.as_var: d for d, c in index_coords(weights.q) if not c.is_const}
     units = [d for d, c in index_coords(weights.q) if c.is_const and editor.size((d,)) == 1]
     if len(loops) != 2 or along not in loops or len(loops) + len(units) < len(const.axes):
@@ -241,17 +232,16 @@ def _parted(
         return Reason(f"%{source.q.value} is gathered, or not read at the loop that is summed")
     if any(column in c.names() for _, c in coords):
         return Reason("both factors vary along the constant's columns")
-    zero = int(weights.zero.value) if weights.zero is not None else 0
     axes = [const.axes.index(d) for d in (loops[along], loops[column], *units)]
     size = [const.data.array.shape[i] for i in axes[:2]]
-    array = const.data.array.transpose(axes).reshape(size).astype(np.int16) - zero
+    array = const.data.array.transpose(axes).reshape(size).astype(np.int16) - p.zero
     if not fits_bytes(array):
         return Reason("the constant's differences from its zero point are more than 8 bits hold")
     if pairs_are_small(array, 0):
         return Reason("pairs of its products fit 16 bits")
     rest = _remainders(array)
     less = Data((array - rest).astype(np.int8))
-    return Parted(n, source, const, along, column, less, Data(rest))
+    return Parted(p.nest, source, const, along, column, less, Data(rest))
 
 
 def _remainders(array: np.ndarray) -> np.ndarray:

@@ -19,8 +19,15 @@ from rutc.graph_opt.exprs import at_point, index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.filter_whole import FilterWhole
-from rutc.graph_opt.rules.narrow import Quantised, quantised_sum
-from rutc.graph_opt.rules.pairs import filtered_in_pairs, fits_bytes, has_small_pairs, is_window
+from rutc.graph_opt.rules.narrow import Quantised
+from rutc.graph_opt.rules.pairs import (
+    by_constant,
+    filtered_in_pairs,
+    fits_bytes,
+    has_small_pairs,
+    is_window,
+    small_products,
+)
 from rutc.tensor_ir import (
     BitCast,
     Cast,
@@ -35,7 +42,7 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
-from rutc.tensor_ir.machine import COMMON, QUAD, Machine
+from rutc.tensor_ir.machine import COMMON, Machine
 
 SAID = "signs apart"
 """The name of the algorithm."""
@@ -92,41 +99,29 @@ class TakeSigns:
 
     def _product(self, n: Node, editor: Editor) -> Signed | Reason:
         """The sum of products whose constant has magnitudes and signs."""
-        machine = self.machine
-        if machine.products(DType.U8, DType.I8, small=True) != QUAD or machine.adds_products:
-            return Reason("there is an instruction for all such products, or none for small ones")
-        if machine.has_matrices(DType.I8):
-            return Reason("registers for matrices take such products")
-        found = quantised_sum(n, editor)
+        products = small_products(n, editor, self.machine)
+        if isinstance(products, Reason):
+            return products
+        nest, factors = products
+        if is_window(nest, editor, self.machine):
+            return Reason("it sums over a small window, without pairs")
+        found = by_constant(nest, factors, editor)
         if isinstance(found, Reason):
             return found
-        assert isinstance(n, Nest)
-        if any(p.is_real for p in found):
-            return Reason("the products are not integers")
-        if is_window(n, editor, machine):
-            return Reason("it sums over a small window, without pairs")
-        constant = [editor.constant(p.q.value) is not None for p in found]
-        if sum(constant) != 1:
-            return Reason("not one of its factors is constant")
-        weights, source = found if constant[0] else found[::-1]
-        const = editor.constant(weights.q.value)
-        assert const is not None
-        if any(len(index_coords(p.q)) < len(p.q.coords) for p in found):
+        source, weights, const = found.source, found.weights, found.const
+        if any(len(index_coords(p.q)) < len(p.q.coords) for p in (source, weights)):
             return Reason("a factor is gathered")
-        if not isinstance(weights.zero, Lit | None) or weights.q.fill is not None:
-            return Reason("the constant's zero point varies, or it is read outside")
-        if not _goes_along(weights.q, n.bound, editor):
+        if not _goes_along(weights.q, nest.bound, editor):
             return Reason(f"a summed loop does not go along all of a dim of %{const.out.name}")
-        zero = int(weights.zero.value) if weights.zero is not None else 0
-        less = const.data.array.astype(np.int32) - zero
+        less = const.data.array.astype(np.int32) - found.zero
         if not fits_bytes(less):
             return Reason("the constant less its zero point is more than 8 bits hold")
-        if has_small_pairs(n, weights.q, less, const):
+        if has_small_pairs(nest, weights.q, less, const):
             return Reason("pairs of its products fit 16 bits")
-        filters = filtered_in_pairs(self.filters, n, source, weights, less, const, 1.0, editor)
+        filters = filtered_in_pairs(self.filters, nest, source, weights, less, const, 1.0, editor)
         if not isinstance(filters, Reason):
             return Reason("filters take fewer products")
-        return Signed(n, source, weights, const, less)
+        return Signed(nest, source, weights, const, less)
 
     def _cycles(self, s: Signed, editor: Editor) -> tuple[float, float]:
         """What the sum takes with signs apart, and with factors in 16 bits."""

@@ -34,7 +34,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.expr import index_names, reads, substitute
-from rutc.tensor_ir.machine import PAIR, Machine
+from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.products import are_small, pairs_are_small, summed_along
 from rutc.tensor_ir.windows import partners
 
@@ -144,6 +144,54 @@ class MultiplyPairs:
             sides = [Quantised(read).whole, other.whole]
             return tuple(made), sides if i == 0 else sides[::-1]
         return None
+
+
+@record
+class ByConstant:
+    """A sum of products of bytes, of which `weights` are of a constant that is read inside."""
+
+    nest: Nest
+    source: Quantised
+    weights: Quantised
+    const: Const
+
+    @property
+    def zero(self) -> int:
+        """The constant's zero point."""
+        zero = self.weights.zero
+        return int(zero.value) if isinstance(zero, Lit) else 0
+
+
+def small_products(
+    n: Node, editor: Editor, machine: Machine
+) -> tuple[Nest, tuple[Quantised, Quantised]] | Reason:
+    """A sum of products of bytes, faster where one factor is small; or why there is none."""
+    if machine.products(DType.U8, DType.I8, small=True) != QUAD or machine.adds_products:
+        return Reason("there is an instruction for all such products, or none for small ones")
+    if machine.has_matrices(DType.I8):
+        return Reason("registers for matrices take such products")
+    found = quantised_sum(n, editor)
+    if isinstance(found, Reason):
+        return found
+    assert isinstance(n, Nest)
+    if any(p.is_real for p in found):
+        return Reason("the products are not integers")
+    return n, found
+
+
+def by_constant(
+    nest: Nest, found: tuple[Quantised, Quantised], editor: Editor
+) -> ByConstant | Reason:
+    """The sum with the one of its factors that is constant; or why that is none."""
+    constant = [editor.constant(p.q.value) is not None for p in found]
+    if sum(constant) != 1:
+        return Reason("not one of its factors is constant")
+    weights, source = found if constant[0] else found[::-1]
+    const = editor.constant(weights.q.value)
+    assert const is not None
+    if not isinstance(weights.zero, Lit | None) or weights.q.fill is not None:
+        return Reason("the constant's zero point varies, or it is read outside")
+    return ByConstant(nest, source, weights, const)
 
 
 def has_small_pairs(n: Nest, r: Read, less: np.ndarray, const: Const) -> bool:

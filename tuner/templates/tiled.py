@@ -49,8 +49,6 @@ from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
 from rutc.tuner.tile_loads import held_operand
 
-MOST_WRITTEN = 64
-"""Multiplications of the part of a long sum that is written out."""
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
 
@@ -439,8 +437,8 @@ def _unrolled(
             steps.append(Mark(v, Kind.UNROLL))
             size *= extent
             continue
-        twice = multiplications(r, machine) > 1
-        most = machine.coefficients.tiles.written if twice else MOST_WRITTEN
+        w = machine.coefficients.tiles
+        most = w.written_bytes if multiplications(r, machine) > 1 else w.written
         factor = next((f for f in (8, 4, 2) if f * size <= most and extent % f == 0), 1)
         if factor > 1:
             steps += [Split(v, factor), Mark(f"{v}.i", Kind.UNROLL)]
