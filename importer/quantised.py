@@ -15,7 +15,7 @@ _ROUNDING = frozenset(
         "QuantizeLinear",
     }
 )
-_FINER = frozenset({"DynamicQuantizeLSTM"})
+_BY_ROW = frozenset({"DynamicQuantizeLSTM"})
 _PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention"})
 
 
@@ -37,8 +37,8 @@ def multiplies_bytes(path: Path) -> bool:
     return _has(path, _ROUNDING | _PRODUCTS)
 
 
-def rounds_rows_more(path: Path) -> frozenset[str]:
-    """Nodes by whose definition rows are rounded to 8 bits that rutc rounds to more.
+def rounds_each_row(path: Path) -> frozenset[str]:
+    """Nodes that round all rows of a product with one step, where rutc has a step for each.
 
     Named as the graph does: by their names, or by an output.
 
@@ -46,7 +46,7 @@ def rounds_rows_more(path: Path) -> frozenset[str]:
         UserError: The file is no model.
     """
     model = load(path)
-    nodes = [n for g in subgraphs(model.graph) for n in g.node if n.op_type in _FINER]
+    nodes = [n for g in subgraphs(model.graph) for n in g.node if n.op_type in _BY_ROW]
     return frozenset(n.name or next(filter(None, n.output), "") for n in nodes)
 
 

@@ -135,6 +135,15 @@ def test_signs_are_apart_where_instructions_take_small_bytes_only(
     assert signed(optimize(graph, pipeline=pipeline_for(machine))) is wanted
 
 
+@pytest.mark.parametrize("machine", [V3, V4])
+@pytest.mark.parametrize(("rows", "wanted"), [(1, False), (2, False), (8, True)])
+def test_constants_of_few_rows_are_read_once(rows: int, machine: Machine, *, wanted: bool) -> None:
+    """Signs are as many bytes again, which take longer to read than to multiply."""
+    text = PRODUCT.format(m=rows, n=1024, k=256, a="u8", b="i8", zero=3, other=0)
+    graph = with_weights(parse(text), extremes((256, 1024), DType.I8, 0))
+    assert signed(optimize(graph, pipeline=pipeline_for(machine))) is wanted
+
+
 def test_magnitudes_are_multiplied_four_at_a_time() -> None:
     text = PRODUCT.format(m=128, n=384, k=384, a="u8", b="i8", zero=3, other=0)
     graph = with_weights(parse(text), extremes((384, 384), DType.I8, 0))

@@ -13,7 +13,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.quantised import rounds_rows_more
+from rutc.importer.quantised import rounds_each_row
 from rutc.runtime import InferenceSession
 from rutc.runtime.bundles import Bundle, bundles
 from rutc.tensor_ir import DType, Graph
@@ -151,7 +151,7 @@ class Oracle:
         return self._imported[1]
 
     def _whole(self, graph: Graph) -> _WholeTruth:
-        return _WholeTruth(graph, rounds_rows_more(self._model), self.stored)
+        return _WholeTruth(graph, rounds_each_row(self._model), self.stored)
 
 
 def _noisy(

@@ -71,7 +71,7 @@ class Truth:
     """A graph that runs in float64."""
 
     def __init__(self, graph: Graph, finer: frozenset[str] = frozenset()) -> None:
-        """Widen a graph; in noise, rows of the ONNX nodes `finer` are rounded to 8 bits."""
+        """Widen a graph; in noise, rows of the ONNX nodes `finer` are rounded with one step."""
         self.work_s = 0.0
         self._finer = rounded_rows(graph, finer)
         self._declared = {v.name: v.dtype for n in walk_nodes(graph.nodes) for v in outs(n)}
@@ -218,7 +218,7 @@ class _WideRun(Run):
         return result.reshape(x.shape)
 
     def coarse(self, n: Nest, whole: Array) -> Array:
-        """Rows in fixed point, moved as far as rounding all of them to 8 bits may move them.
+        """Rows in fixed point, moved as far as rounding all of them with one step may move them.
 
         The step is that of `DynamicQuantizeLinear`: a 255th of the range of all rows, and of 0.
         """

@@ -124,11 +124,16 @@ class TakeSigns:
         return Signed(nest, source, weights, const, less)
 
     def _cycles(self, s: Signed, editor: Editor) -> tuple[float, float]:
-        """What the sum takes with signs apart, and with factors in 16 bits."""
+        """What the sum takes with signs apart, and with factors in 16 bits.
+
+        Of few rows, it takes as long as the constant is read, of which there are two then.
+        """
         m, w = self.machine, self.machine.coefficients.filtering
         rate = m.fma_per_cycle * m.width * w.reached
         direct = editor.typical(s.nest.dims) / (rate * w.paired)
-        return direct * w.signed + editor.typical(s.nest.out.dims) / rate, direct
+        read = s.less.size / m.l2_bytes_per_cycle
+        apart = max(direct * w.signed, 2 * read)
+        return apart + editor.typical(s.nest.out.dims) / rate, max(direct, read)
 
 
 @record

@@ -1,4 +1,4 @@
-"""Products by 8-bit weights in fixed point: rows are rounded to as many bits as sums may have."""
+"""Products by 8-bit weights in fixed point: rows are rounded to 8 bits, each by its own step."""
 
 from __future__ import annotations
 
@@ -15,33 +15,30 @@ from rutc.tensor_ir import DType, Expr, Index, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO
 
 LARGEST_SUM = (1 << 31) - 1
-MOST_UNITS = (1 << 15) - 1
-"""Numbers of 16 bits are at most so large."""
-FEWEST_UNITS = 1 << 11
-"""Rows are rounded to so many units at least, each way; 8 bits have 128."""
+UNITS = (1 << 7) - 1
+"""The largest number of a row."""
 
 
 @record
 class Stored:
-    """Whole numbers {direction, k, row} that times a scale are weights, and a row's units.
+    """Whole numbers {direction, k, row} that times a scale are weights.
 
-    Sums of products by them fit 32 bits where the other factors are at most `units`.
+    Sums of their products with rows fit 32 bits.
     """
 
     numbers: Tensor
     scale: Tensor
-    units: int
 
     def sums(
         self, b: Builder, x: Tensor, direction: int, out: Sequence[Axis], row: Index
     ) -> Tensor:
         """s{.., out} = sum{k} x{.., k} * weights[direction, row, k], each row of x rounded.
 
-        step{..}  = max{k} |x| / units
-        q{.., k}  = i16(round(x / step))
+        step{..}  = max{k} |x| / 127
+        q{.., k}  = i8(round(x / step))
         s{.., out} = f32(sum{k} q * numbers[direction, k, row]) * (step * scale)
         """
-        units = lit(self.units, x.dtype)
+        units = lit(UNITS, x.dtype)
         most = reduced(b, x, (x.rank - 1,), "max", keepdims=True, lift=lambda e: apply("abs", e))
 
         def unit(e: Expr) -> Expr:
@@ -49,7 +46,7 @@ class Stored:
             return apply("select", none, lit(1, e.dtype), apply("div", e, units))
 
         def rounded(e: Expr, by: Expr) -> Expr:
-            return cast(cast(apply("round", apply("div", e, by)), DType.I32), DType.I16)
+            return cast(cast(apply("round", apply("div", e, by)), DType.I32), DType.I8)
 
         step = b.map(unit, most)
         q = b.map(rounded, x, step)
@@ -79,15 +76,14 @@ class Stored:
 def stored(b: Builder, numbers: Tensor, scale: Tensor, zero: Tensor) -> Stored | None:
     """Weights of 8 bits less their zero points; None where they are not known.
 
-    None, too, where so many are summed that rows would have few units.
+    None, too, where so many are summed that 32 bits might not hold it.
     """
     array, offset = numbers.array, zero.array
     if array is None or offset is None or scale.dtype is not DType.F32:
         return None
     whole = array.astype(np.int16) - offset.astype(np.int16).reshape(array.shape[0], 1, -1)
     most = int(np.abs(whole.astype(np.int64)).sum(axis=1).max(initial=1))
-    units = min(MOST_UNITS, LARGEST_SUM // max(most, 1))
-    if units < FEWEST_UNITS:
+    if most * UNITS > LARGEST_SUM:
         return None
     kept = numbers if not offset.any() else b.constant(whole)
-    return Stored(kept, scale, units)
+    return Stored(kept, scale)

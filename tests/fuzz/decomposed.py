@@ -144,23 +144,91 @@ def _dynamic_product(b: Nodes, x: str, y: str, y_step: str, *rest: str) -> str:
     return _integer_product(b, x, y, x_step, y_step, x_zero, y_zero, bias)
 
 
-def _lstm(b: Nodes, x: str, w: str, r: str, *rest: str) -> list[str]:
-    """LSTM of the weights in real numbers.
+def _number(b: Nodes, value: int) -> str:
+    return b.put("Constant", value_int=value)
 
-    ONNX Runtime rounds inputs and states to 8 bits; how depends on the number of its threads.
+
+def _rows(b: Nodes, x: str) -> str:
+    """Every row a whole number of times its own step, which is a 127th of its largest element."""
+    axes = b.put("Constant", value_ints=[-1])
+    most = b.put("ReduceMax", b.put("Abs", x), axes, keepdims=1)
+    nothing, one, units = (b.put("Constant", value_float=v) for v in (0.0, 1.0, 127.0))
+    step = b.put("Where", b.put("Equal", most, nothing), one, b.put("Div", most, units))
+    return b.put("Mul", b.put("Round", b.put("Div", x, step)), step)
+
+
+def _lstm(b: Nodes, x: str, w: str, r: str, *rest: str) -> list[str]:
+    """LSTM of the weights in real numbers, by rows of 8 bits.
+
+    ONNX Runtime rounds several rows with one step; which ones depends on the number of its threads.
     """
-    *others, w_scale, w_zero, r_scale, r_zero = rest
+    bias, _, hidden, memory, _, w_scale, w_zero, r_scale, r_zero = rest
+    way = b.given("direction", "forward")
+    ends = [
+        _direction(
+            b, d, x, (w, w_scale, w_zero), (r, r_scale, r_zero), bias, (hidden, memory), back
+        )
+        for d, back in enumerate({"forward": [0], "reverse": [1], "bidirectional": [0, 1]}[way])
+    ]
+    return [b.put("Concat", *(e[k] for e in ends), axis=int(k == 0)) for k in range(3)]
+
+
+def _direction(
+    b: Nodes,
+    d: int,
+    x: str,
+    w: tuple[str, str, str],
+    r: tuple[str, str, str],
+    bias: str,
+    start: tuple[str, str],
+    back: int,
+) -> list[str]:
+    """What one direction shows in all steps, and its last states, each with an axis for it."""
+    size = b.given("hidden_size")
+    at = _number(b, d)
 
     def real(numbers: str, scale: str, zero: str) -> str:
         shape = b.put("Constant", value_ints=[0, 1, -1])
         zero = b.put("Reshape", b.put("Cast", zero, to=TensorProto.FLOAT), shape)
         whole = b.put("Sub", b.put("Cast", numbers, to=TensorProto.FLOAT), zero)
-        return b.put(
-            "Transpose", b.put("Mul", whole, b.put("Reshape", scale, shape)), perm=[0, 2, 1]
-        )
+        return b.put("Gather", b.put("Mul", whole, b.put("Reshape", scale, shape)), at)
 
-    weights = [real(w, w_scale, w_zero), real(r, r_scale, r_zero)]
-    return b.several("LSTM", len(b.node.output), x, *weights, *others, **b.others())
+    gates = b.put("MatMul", _rows(b, x), real(*w))
+    if bias:
+        halves = b.several("Split", 2, b.put("Gather", bias, at), axis=0, num_outputs=2)
+        gates = b.put("Add", gates, b.put("Add", *halves))
+    parts = b.put("Constant", value_ints=[size] * 4)
+    first = b.put("Gather", gates, _number(b, 0))
+    none = b.put(
+        "Mul", b.several("Split", 4, first, parts, axis=-1)[0], b.put("Constant", value_float=0.0)
+    )
+    states = [b.put("Gather", s, at) if s else none for s in start]
+    trip = Nodes(helper.make_node("Trip", [], [f"{gates}_trip"]))
+    names = [f"{gates}_{n}" for n in ("h", "c", "x")]
+    given = trip.put("Add", names[2], trip.put("MatMul", _rows(trip, names[0]), real(*r)))
+    entry, out, forget, new = trip.several("Split", 4, given, parts, axis=-1)
+    entry, out, forget = (trip.put("Sigmoid", g) for g in (entry, out, forget))
+    kept = trip.put("Mul", forget, names[1])
+    cell = trip.put("Add", kept, trip.put("Mul", entry, trip.put("Tanh", new)))
+    shown = trip.put("Mul", out, trip.put("Tanh", cell))
+    results = [trip.put("Identity", v) for v in (shown, cell, shown)]
+    inputs, outputs = (
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ns]
+        for ns in (names, results)
+    )
+    body = helper.make_graph(trip.made, "trip", inputs, outputs)
+    last, memory, every = b.several(
+        "Scan",
+        3,
+        *states,
+        gates,
+        body=body,
+        num_scan_inputs=1,
+        scan_input_directions=[back],
+        scan_output_directions=[back],
+    )
+    axes = [b.put("Constant", value_ints=[k]) for k in (1, 0, 0)]
+    return [b.put("Unsqueeze", v, a) for v, a in zip((every, last, memory), axes, strict=True)]
 
 
 _BODIES: Mapping[str, Callable[..., str | list[str]]] = {

@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM rounds rows to 8 bits by definition, and rutc to more: noise tells of it."""
+"""DynamicQuantizeLSTM rounds all rows with one step, rutc each with its own: noise tells of it."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from benchmarks.layers import quantised_lstm
 from rutc.driver.compiler import Options, compile_model
 from rutc.importer import import_model
-from rutc.importer.quantised import rounds_rows_more
+from rutc.importer.quantised import rounds_each_row
 from rutc.verify.truth import Truth, rounded_rows
 from rutc.verify.verify import verify_model
 
@@ -26,7 +26,7 @@ def _written(path: Path, factor: float = 1.0) -> Path:
     return path
 
 
-def test_rows_of_more_bits_agree_with_rows_of_bytes(tmp_path: Path) -> None:
+def test_steps_of_rows_agree_with_one_step(tmp_path: Path) -> None:
     model = _written(tmp_path / "lstm.onnx")
     library = compile_model(model, tmp_path / "lstm.so", Options()).library
     assert verify_model(model, library).passed
@@ -42,7 +42,7 @@ def test_other_weights_do_not(tmp_path: Path, factor: float) -> None:
 def test_noise_moves_rows_by_up_to_a_step(tmp_path: Path) -> None:
     model = _written(tmp_path / "lstm.onnx")
     graph = import_model(model)
-    names = rounds_rows_more(model)
+    names = rounds_each_row(model)
     # Rows of the input, and of the state in each step.
     assert len(rounded_rows(graph, names)) == 2
     x = {"x": np.random.default_rng(0).standard_normal((12, 2, 16)).astype(np.float32)}
@@ -59,4 +59,4 @@ def test_other_models_round_as_they_say(tmp_path: Path) -> None:
     proto = onnx.load(model)
     proto.graph.node[0].op_type = "LSTM"
     onnx.save(proto, model)
-    assert rounds_rows_more(model) == frozenset()
+    assert rounds_each_row(model) == frozenset()

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 from rutc.importer.quantised import is_quantised
+from tests.fuzz.decomposed import expanded
 
 DOMAIN = "com.microsoft"
 
@@ -206,32 +207,17 @@ def test_lstm(direction, per_channel, check, node, make_node, make_model, rng):
         constants[f"{name}s"] = rng.uniform(0.002, 0.01, size).astype("f4")
         constants[f"{name}z"] = np.zeros(size, "i1")
     options = {"hidden_size": hidden, "direction": direction}
-    real = {
-        n: (constants[n] * constants[f"{n}s"].reshape(ways, 1, -1)).swapaxes(1, 2).astype("f4")
-        for n in "wr"
-    }
     outputs = ["y", "h", "c"]
-    plain = make_node("LSTM", ["x", "w", "r", "b"], outputs, **options)
-    model = make_model([plain], inputs, outputs, {**real, "b": constants["b"]})
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    expected = session.run(outputs, inputs)
     names = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
     step = node("DynamicQuantizeLSTM", names, outputs, **options)
+    expected = _by_rows(step, outputs, inputs, constants, make_model)
     check(step, inputs, constants, outputs=outputs, expected=expected)
 
 
-def _quantised_lstm(make_node, make_model, given, constants, hidden):
-    """The session's results of a quantised LSTM, and ONNX Runtime's of one of real weights."""
-    names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
-    whole = {n: constants[n].astype("f4") - constants[f"{n}z"].reshape(1, 1, -1) for n in "wr"}
-    real = {n: (whole[n] * constants[f"{n}s"].reshape(1, 1, -1)).swapaxes(1, 2) for n in "wr"}
-    plain = make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=hidden)
-    model = make_model([plain], given, ["y"], {n: a.astype("f4") for n, a in real.items()})
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    step = make_node(
-        "DynamicQuantizeLSTM", names, ["y"], domain="com.microsoft", hidden_size=hidden
-    )
-    return step, session.run(["y"], given)
+def _by_rows(step, outputs, given, constants, make_model):
+    """ONNX Runtime's results of a quantised LSTM in operators of the standard."""
+    model = make_model(expanded(step), given, outputs, constants)
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(outputs, given)
 
 
 @pytest.mark.parametrize("low", [-128, 0])
@@ -249,5 +235,9 @@ def test_lstm_of_extreme_weights(low, zero, features, check, make_node, make_mod
         constants[f"{name}z"] = np.array([zero], "i1")
     given = {"x": rng.choice([-3, 3, 1e-3], (4, 3, features)).astype("f4")}
     given["x"][1, 1] = 0
-    step, expected = _quantised_lstm(make_node, make_model, given, constants, hidden)
+    names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
+    step = make_node(
+        "DynamicQuantizeLSTM", names, ["y"], domain="com.microsoft", hidden_size=hidden
+    )
+    expected = _by_rows(step, ["y"], given, constants, make_model)
     check(step, given, constants, outputs=["y"], expected=expected)
