@@ -1,14 +1,16 @@
 """Copies where memory is not the plan's to arrange: the caller's outputs, and what the host copies.
 
 Scans, whiles and ifs move whole values by copying bytes, so both sides of a copy must have one
-order: that of the sorted dims. Carried values move one after the other, so none may be the next
+order: that of the sorted dims, or one that loops are faster in (`loop_orders`). Carried values move one after the other, so none may be the next
 state of another one. A call's operands and results lie in the orders that the call gives.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from rutc.graph_opt.decide.layout import NONE
 from rutc.graph_opt.decide.names import fresh
 from rutc.tensor_ir import (
     Body,
@@ -31,8 +33,10 @@ from rutc.tensor_ir import (
 from rutc.tensor_ir.graph import Origin, defined, outs, walk_nodes
 
 
-def with_interface_copies(graph: Graph) -> Graph:
+def with_interface_copies(graph: Graph, copied: Mapping[str, tuple[str, ...]] = NONE) -> Graph:
     """The graph with a copy of every value that cannot lie where it has to.
+
+    `copied` are the orders of what loops carry and collect, where those are no sorted dims.
 
     output a = %x, output b = %x            ->  %x.out = %x; output a = %x, output b = %x.out
     output a = %input                       ->  %input.out = %input; output a = %input.out
@@ -40,12 +44,13 @@ def with_interface_copies(graph: Graph) -> Graph:
     input %i [h, b]; scan carry(%p = %i ..) ->  %i.init = %i; scan carry(%p = %i.init ..)
     input %i [h, b]; call f(%i[b, h])       ->  %i.arg = %i; call f(%i.arg[b, h])
     """
-    return _Interface(graph).run()
+    return _Interface(graph, copied).run()
 
 
 class _Interface:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, copied: Mapping[str, tuple[str, ...]]) -> None:
         self.graph = graph
+        self.copied = copied
         self.values = graph.values
         self.constants = {n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)}
         self.taken = set(graph.values)
@@ -59,13 +64,14 @@ class _Interface:
                 self.orders[n.out.name] = n.axes
             elif isinstance(n, Scan | While | If):
                 for v in defined(n):
-                    self.orders[v.name] = v.dims
+                    self.orders[v.name] = self.copied.get(v.name, v.dims)
             elif isinstance(n, Call):
                 for v, axes in zip(n.outs, n.out_axes, strict=True):
                     self.orders[v.name] = axes
             if isinstance(n, Scan):
                 for v in n.outs[len(n.carries) :]:
-                    self.orders[v.name] = (n.dim, *(d for d in v.dims if d != n.dim))
+                    axes = (n.dim, *(d for d in v.dims if d != n.dim))
+                    self.orders[v.name] = self.copied.get(v.name, axes)
         for n in self.graph.nodes:
             for v in () if isinstance(n, Input | Const) else outs(n):
                 own[v.name] = (
@@ -113,8 +119,10 @@ class _Interface:
         params = {c.param.name for c in n.carries}
         carries: list[Carry] = []
         for c in n.carries:
-            init = self.plain(c.init, "init", before, n.origin)
-            following = self.plain(c.next, "next", body, n.origin, always=c.next in params)
+            axes = self.orders[c.param.name]
+            init = self.lying(c.init, axes, "init", before, n.origin)
+            always = c.next in params
+            following = self.lying(c.next, axes, "next", body, n.origin, always=always)
             carries.append(replace(c, init=init, next=following))
         return [*before, replace(n, carries=tuple(carries), body=tuple(body))]
 
@@ -123,12 +131,9 @@ class _Interface:
         results = tuple(self.plain(r, "result", nodes, origin) for r in b.results)
         return Body(tuple(nodes), results)
 
-    def plain(
-        self, name: str, kind: str, into: list[Node], origin: Origin, *, always: bool = False
-    ) -> str:
+    def plain(self, name: str, kind: str, into: list[Node], origin: Origin) -> str:
         """The value, or a copy of it put at the end of `into`, in the order of its sorted dims."""
-        dims = self.values[name].dims
-        return self.lying(name, dims, kind, into, origin, always=always)
+        return self.lying(name, self.values[name].dims, kind, into, origin)
 
     def lying(
         self,

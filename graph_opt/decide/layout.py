@@ -33,12 +33,19 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import factor_reads
 
 SWEEPS = 4
+NONE: Mapping[str, tuple[str, ...]] = {}
+NOTHING: Mapping[str, str | None] = {}
 
 
 def fixed_orders(
-    nodes: tuple[Node, ...], outputs: tuple[Output, ...]
+    nodes: tuple[Node, ...],
+    outputs: tuple[Output, ...],
+    copied: Mapping[str, tuple[str, ...]] = NONE,
 ) -> dict[str, tuple[str, ...]]:
-    """The orders that an interface or the host program's copies fix."""
+    """The orders that an interface or the host program's copies fix.
+
+    `copied` are those of values that the host program copies, where they are no sorted dims.
+    """
     fixed: dict[str, tuple[str, ...]] = {}
     for n in walk_nodes(nodes):
         if isinstance(n, Input):
@@ -50,12 +57,13 @@ def fixed_orders(
     for n in walk_nodes(nodes):
         if isinstance(n, Scan | While):
             for c, out in zip(n.carries, n.outs, strict=False):
-                for name in (c.init, c.next, out.name):
-                    fixed.setdefault(name, c.param.dims)
-                fixed.setdefault(c.param.name, c.param.dims)
+                axes = copied.get(c.param.name, c.param.dims)
+                for name in (c.init, c.next, out.name, c.param.name):
+                    fixed.setdefault(name, axes)
         if isinstance(n, Scan):
             for out in n.outs[len(n.carries) :]:
-                fixed.setdefault(out.name, (n.dim, *(d for d in out.dims if d != n.dim)))
+                axes = (n.dim, *(d for d in out.dims if d != n.dim))
+                fixed.setdefault(out.name, copied.get(out.name, axes))
         elif isinstance(n, Call):
             for out, axes in zip(n.outs, n.out_axes, strict=True):
                 fixed.setdefault(out.name, axes)
@@ -77,10 +85,12 @@ def choose_innermost(
     machine: Machine,
     steps: frozenset[str] = frozenset(),
     varying: AbstractSet[str] = frozenset(),
+    usual: Mapping[str, str | None] = NOTHING,
 ) -> dict[str, str | None]:
     """The innermost dim of every value; None for a value without dims longer than 1.
 
-    Values that share memory (`homes`) have one. Extents of `varying` dims are what is common.
+    Values that share memory (`homes`) have one. Extents of `varying` dims are what is common. What
+    has a `usual` one keeps it unless another is better.
     """
     constants = frozenset(n.out.name for n in walk_nodes(nodes) if isinstance(n, Const))
     nests = [n for n in walk_nodes(nodes) if isinstance(n, Nest)]
@@ -96,13 +106,14 @@ def choose_innermost(
     for name, axes in fixed.items():
         long = [d for d in axes if extents[d] > 1]
         inner[name] = long[-1] if long else None
-    free = [v for v in values.values() if v.name not in fixed]
-    for v in free:
-        inner[v.name] = None
+    own_homes = (v for v in values.values() if homes.get(v.name, v.name) == v.name)
+    free = [v for v in own_homes if v.name not in fixed]
+    for name in (*(v.name for v in free), *(m for m in homes if m not in fixed)):
+        inner[name] = usual.get(name)
     for c in costs:
         _, vector = c.best(inner)
         for v in c.nest.outs:
-            if v.name not in fixed:
+            if v.name not in fixed and v.name not in usual:
                 longest = max(v.dims, key=lambda d: extents[d], default=None)
                 inner[v.name] = vector if vector in v.dims else longest
     members: dict[str, list[str]] = {}

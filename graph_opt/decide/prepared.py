@@ -14,6 +14,7 @@ from rutc.graph_opt.decide.growth import InPlace, grown_in_place
 from rutc.graph_opt.decide.inplace import share_bases
 from rutc.graph_opt.decide.interface import with_interface_copies
 from rutc.graph_opt.decide.layout import fixed_orders
+from rutc.graph_opt.decide.loop_orders import loop_orders
 from rutc.graph_opt.decide.numbering import numbered
 from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.graph import Const, Graph, walk_nodes
@@ -103,8 +104,9 @@ def prepare(graph: Graph) -> Prepared:
     """
     found = numbered(graph)
     kept = grown_in_place(found.graph)
-    before = with_interface_copies(kept.graph)
-    fixed = {**fixed_orders(before.nodes, before.outputs), **kept.orders}
+    copied = loop_orders(kept.graph)
+    before = with_interface_copies(kept.graph, copied)
+    fixed = {**fixed_orders(before.nodes, before.outputs, copied), **kept.orders}
     shared = share_bases(before, fixed)
     if shared.graph is not before:
         verify(shared.graph, since=before)

@@ -342,3 +342,27 @@ def test_copies_with_channels_side_by_side_have_the_halo_of_planes() -> None:
     (layout,) = [x for x in plan.layouts.values() if x.halo]
     assert layout.halo == (("q", 6, 6),)
     assert layout.axes[-1].dim == "c"
+
+
+CELL = """
+graph "cell"
+dims n = 8, h = 64, k = 64, t = 5
+%s : f32{{h,n}} = input "s" [{axes}]
+%x : f32{{k,n,t}} = input "x" [t, n, k]
+%w : f32{{h,k}} = const [h, k] data "w"
+%l : f32{{k,n}}, %ys : f32{{k,n,t}} = scan t carry(%p : f32{{k,n}} = %i -> %c) collect(%c) {{
+  %z : f32{{h,n}} = sum{{k}} %p[k, n] * %w[h, k]
+  %c : f32{{k,n}} = tanh(%z[h=k, n] + %x[k, n, t])
+}}
+output "last" [n, k] = %l
+output "ys" [t, n, k] = %ys
+"""
+
+
+@pytest.mark.parametrize("axes", ["n, h", "h, n"])
+def test_what_a_scan_carries_lies_as_its_body_is_fastest(axes: str) -> None:
+    """The longer dim of products is innermost; only what the caller has otherwise is copied."""
+    text = constants(CELL.format(axes=axes), w=(64, 64))
+    text = text.replace("%l :", "%i : f32{k,n} = %s[h=k, n]\n%l :")
+    plan = plan_of(text)
+    assert {innermost(plan, v) for v in ("p", "c", "z", "ys", "l", "i")} <= {"k", "h"}

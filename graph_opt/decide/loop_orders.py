@@ -1,0 +1,130 @@
+"""In which order of dims lies what loops carry and collect.
+
+The host program copies a state's next value to where the trip reads it, so the state, its first
+value, the next one and the last one lie in one order. The dim that is innermost in all of them is
+chosen with the layouts of what the loop computes (see `layout`), for a common machine: what a graph
+is prepared as depends on the graph alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from rutc.graph_opt.decide.layout import choose_innermost, fixed_orders
+from rutc.tensor_ir.affine import plain, typical
+from rutc.tensor_ir.graph import (
+    Const,
+    Graph,
+    Input,
+    Nest,
+    Scan,
+    Scatter,
+    Value,
+    While,
+    outs,
+    walk_nodes,
+)
+from rutc.tensor_ir.machine import COMMON
+
+Axes = tuple[str, ...]
+
+
+def loop_orders(graph: Graph) -> dict[str, Axes]:
+    """The orders of what loops carry and collect: of parameters, of last states, of collections.
+
+    Those are left out whose sorted dims are as good (of collections the loop's dim is first).
+    """
+    loops = [n for n in walk_nodes(graph.nodes) if isinstance(n, Scan | While)]
+    homes = _homes(graph, loops)
+    if not homes:
+        return {}
+    symbols = dict(graph.symbols)
+    sizes = {d: plain(e) for d, e in graph.dims}
+    extents = {d: typical(e, symbols) for d, e in sizes.items()}
+    orders = fixed_orders(graph.nodes, graph.outputs)
+    fixed = {v: axes for v, axes in orders.items() if v not in homes}
+    usual = {
+        v.name: (*first, *(d for d in v.dims if d not in first)) for v, first in _copied(loops)
+    }
+    lasts = {homes[v]: _last(axes, extents) for v, axes in usual.items() if v in homes}
+    inner = choose_innermost(
+        graph.nodes,
+        extents,
+        fixed,
+        homes,
+        COMMON,
+        frozenset(s for s, bounds in graph.symbols if bounds == (0, 1)),
+        frozenset(d for d, e in sizes.items() if not isinstance(e, int)),
+        {v: lasts[home] for v, home in homes.items()},
+    )
+    given = _given(graph)
+    found: dict[str, Axes] = {}
+    for v, first in _copied(loops):
+        axes, last = usual[v.name], inner.get(v.name)
+        if last is None or _last(axes, extents) == last or v.name not in homes:
+            continue
+        mates = [m for m, home in homes.items() if home == homes[v.name]]
+        known = (given[m] for m in mates if m in given and {*given[m]} == {*axes})
+        fits = (a for a in known if _last(a, extents) == last and a[: len(first)] == first)
+        found[v.name] = next(fits, (*(d for d in axes if d != last), last))
+    return found
+
+
+def _copied(loops: Iterable[Scan | While]) -> Iterator[tuple[Value, Axes]]:
+    """What loops carry and collect, and the dims that are first in it."""
+    for n in loops:
+        for c, out in zip(n.carries, n.outs, strict=False):
+            yield c.param, ()
+            yield out, ()
+        if isinstance(n, Scan):
+            for out in n.outs[len(n.carries) :]:
+                yield out, (n.dim,)
+
+
+def _given(graph: Graph) -> dict[str, Axes]:
+    """The orders of the caller's inputs and outputs."""
+    inputs = {n.out.name: n.axes for n in graph.nodes if isinstance(n, Input)}
+    return inputs | {o.value: o.axes for o in graph.outputs}
+
+
+def _last(axes: Axes, extents: Mapping[str, int]) -> str | None:
+    """The innermost dim of more than one element."""
+    return next((d for d in reversed(axes) if extents[d] > 1), None)
+
+
+def _homes(graph: Graph, loops: Iterable[Scan | While]) -> dict[str, str]:
+    """For what lies in one order with what a loop copies, one that stands for all of them.
+
+    It is one that a nest computes; what no nest of a loop has to do with is left out.
+    """
+    parent: dict[str, str] = {}
+
+    def top(name: str) -> str:
+        while (up := parent.setdefault(name, name)) != name:
+            name = up
+        return name
+
+    for n in loops:
+        for c, out in zip(n.carries, n.outs, strict=False):
+            for name in (c.init, c.next, out.name):
+                parent[top(name)] = top(c.param.name)
+        if isinstance(n, Scan):
+            for out, name in zip(n.outs[len(n.carries) :], n.collected, strict=True):
+                parent[top(out.name)] = top(name)
+    if not parent:
+        return {}
+    for s in walk_nodes(graph.nodes):
+        if isinstance(s, Scatter):
+            parent[top(s.out.name)] = top(s.base)
+    constants = {n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)}
+    nests = {v.name for n in walk_nodes(graph.nodes) if isinstance(n, Nest) for v in outs(n)}
+    members: dict[str, list[str]] = {}
+    for name in parent:
+        if name not in constants:
+            members.setdefault(top(name), []).append(name)
+    found: dict[str, str] = {}
+    for names in members.values():
+        made = next((name for name in names if name in nests), None)
+        if made is not None:
+            found |= dict.fromkeys(names, made)
+    return found
