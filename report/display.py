@@ -352,7 +352,7 @@ def _gains(records: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One step of a run: its name in the manifest, what it computes, its time and its work.
+    """One step: its name in the manifest, what it computes, and of a run its calls, time and work.
 
     The work is None where it depends on the run's sizes.
     """
@@ -362,6 +362,8 @@ class StepTime:
     us: float
     flops: int | None
     bytes: int | None
+    calls: float = 1.0
+    """Of a run; more than one in loops."""
 
     @property
     def gflops(self) -> float | None:
@@ -381,9 +383,9 @@ def _rate(work: int | None, us: float) -> float | None:
 
 
 def step_times(
-    entries: Sequence[ProfileEntry], kernels: Sequence[Mapping[str, object]]
+    entries: Sequence[ProfileEntry], kernels: Sequence[Mapping[str, object]], runs: int
 ) -> list[StepTime]:
-    """Returns the steps that ran with what the manifest says of each, in their order."""
+    """Returns the steps of some runs with what the manifest says of each, in their order."""
     facts: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for kernel in kernels:
         key = (str(kernel.get("symbol")), _origin(kernel))
@@ -395,13 +397,15 @@ def step_times(
         if entry.calls == 0:
             continue
         fixed = not fact.get("symbols")
+        calls = entry.calls / runs
         times.append(
             StepTime(
                 name=str(fact.get("name", entry.name)),
                 origin=entry.origin,
-                us=entry.total_us / entry.calls,
-                flops=_whole(fact.get("flops")) if fixed else None,
-                bytes=_whole(fact.get("bytes")) if fixed else None,
+                us=entry.total_us / runs,
+                flops=round(calls * _whole(fact.get("flops"))) if fixed else None,
+                bytes=round(calls * _whole(fact.get("bytes"))) if fixed else None,
+                calls=calls,
             )
         )
     return times
@@ -417,17 +421,20 @@ def _whole(value: object) -> int:
 
 
 def profile_table(times: Sequence[StepTime]) -> Table:
-    """Returns one row per step, the slowest first; rates where some are known."""
+    """Returns one row per step of a run, the slowest first; calls and rates where some are known."""
     total = sum(time.us for time in times) or 1.0
     rated = any(time.flops is not None for time in times)
-    table = Table("kernel", "computes", "us", "share", *(("GFLOP/s", "GB/s") if rated else ()))
+    repeated = any(time.calls != 1 for time in times)
+    columns = (*(("calls",) if repeated else ()), "us", "share")
+    table = Table("kernel", "computes", *columns, *(("GFLOP/s", "GB/s") if rated else ()))
     for time in sorted(times, key=lambda time: -time.us):
         table.add_row(
             time.name,
             time.origin,
+            *((f"{time.calls:g}",) if repeated else ()),
             f"{time.us:.2f}",
             f"{100 * time.us / total:.1f} %",
             *("" if r is None else f"{r:.1f}" for r in (time.gflops, time.gbytes) if rated),
         )
-    table.add_row("total", "", f"{total:.2f}")
+    table.add_row("total", "", *(("",) if repeated else ()), f"{total:.2f}")
     return table

@@ -119,7 +119,7 @@ def _step_times(
         values, sizes = run_values(session, inputs, dims)
         for _ in range(PROFILE_RUNS):
             session.run(None, values)
-        return display.step_times(session.profile(), kernels), sizes
+        return display.step_times(session.profile(), kernels, PROFILE_RUNS), sizes
 
 
 def _plans(where: object) -> str:
