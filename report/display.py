@@ -362,7 +362,7 @@ class StepTime:
     us: float
     flops: int | None
     bytes: int | None
-    calls: float = 1.0
+    calls: int = 1
     """Of a run; more than one in loops."""
 
     @property
@@ -383,9 +383,9 @@ def _rate(work: int | None, us: float) -> float | None:
 
 
 def step_times(
-    entries: Sequence[ProfileEntry], kernels: Sequence[Mapping[str, object]], runs: int
+    entries: Sequence[ProfileEntry], kernels: Sequence[Mapping[str, object]]
 ) -> list[StepTime]:
-    """Returns the steps of some runs with what the manifest says of each, in their order."""
+    """Returns the steps of a run with what the manifest says of each, in their order."""
     facts: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for kernel in kernels:
         key = (str(kernel.get("symbol")), _origin(kernel))
@@ -397,15 +397,14 @@ def step_times(
         if entry.calls == 0:
             continue
         fixed = not fact.get("symbols")
-        calls = entry.calls / runs
         times.append(
             StepTime(
                 name=str(fact.get("name", entry.name)),
                 origin=entry.origin,
-                us=entry.total_us / runs,
-                flops=round(calls * _whole(fact.get("flops"))) if fixed else None,
-                bytes=round(calls * _whole(fact.get("bytes"))) if fixed else None,
-                calls=calls,
+                us=entry.total_us,
+                flops=entry.calls * _whole(fact.get("flops")) if fixed else None,
+                bytes=entry.calls * _whole(fact.get("bytes")) if fixed else None,
+                calls=entry.calls,
             )
         )
     return times
@@ -421,7 +420,7 @@ def _whole(value: object) -> int:
 
 
 def profile_table(times: Sequence[StepTime]) -> Table:
-    """Returns one row per step of a run, the slowest first; calls and rates where some are known."""
+    """Returns one row per step of a run, the slowest first; calls in loops, rates where known."""
     total = sum(time.us for time in times) or 1.0
     rated = any(time.flops is not None for time in times)
     repeated = any(time.calls != 1 for time in times)
@@ -431,7 +430,7 @@ def profile_table(times: Sequence[StepTime]) -> Table:
         table.add_row(
             time.name,
             time.origin,
-            *((f"{time.calls:g}",) if repeated else ()),
+            *((str(time.calls),) if repeated else ()),
             f"{time.us:.2f}",
             f"{100 * time.us / total:.1f} %",
             *("" if r is None else f"{r:.1f}" for r in (time.gflops, time.gbytes) if rated),

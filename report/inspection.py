@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from rich.console import RenderableType
@@ -17,6 +19,7 @@ from rutc.report import display
 from rutc.runtime.artifact import open_artifact
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.ports import NodeArg, Ports, undamaged
+from rutc.runtime.session import ProfileEntry
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
@@ -114,12 +117,23 @@ def _step_times(
     dims: Mapping[str, int],
     threads: int | None,
 ) -> tuple[list[display.StepTime], Sizes]:
-    """What the steps of a run take, on average of some runs, and the sizes of its inputs."""
+    """What the steps of a run take, the medians of some runs, and the sizes of its inputs."""
     with WholeSession(path, threads=threads, profile=True) as session:
         values, sizes = run_values(session, inputs, dims)
+        known: list[list[ProfileEntry]] = []
         for _ in range(PROFILE_RUNS):
             session.run(None, values)
-        return display.step_times(session.profile(), kernels, PROFILE_RUNS), sizes
+            known.append(session.profile())
+    return display.step_times(
+        [_usual(of_step) for of_step in zip(*known, strict=True)], kernels
+    ), sizes
+
+
+def _usual(totals: Sequence[ProfileEntry]) -> ProfileEntry:
+    """What a step takes of a run, of what it had taken after each of several runs."""
+    *_, before, last = totals
+    us = median(b.total_us - a.total_us for a, b in pairwise(totals))
+    return replace(last, calls=last.calls - before.calls, total_us=us)
 
 
 def _plans(where: object) -> str:

@@ -39,11 +39,11 @@ def test_steps_of_one_kernel_are_told_apart() -> None:
         {"name": "g1", "symbol": "k_1", "origin": ["c"], "flops": 2000, "bytes": 100},
     ]
     entries = [
-        ProfileEntry("k_1", "c", 2, 4.0),
-        ProfileEntry("copy", "", 2, 1.0),
-        ProfileEntry("k_1", "a, b", 2, 2.0),
+        ProfileEntry("k_1", "c", 1, 2.0),
+        ProfileEntry("copy", "", 1, 0.5),
+        ProfileEntry("k_1", "a, b", 1, 1.0),
     ]
-    times = step_times(entries, kernels, 2)
+    times = step_times(entries, kernels)
     assert [time.name for time in times] == ["g1", "copy", "g0"]
     assert [time.us for time in times] == [2.0, 0.5, 1.0]
     assert [time.gflops for time in times] == [1.0, 0.0, 2.0]
@@ -52,10 +52,10 @@ def test_steps_of_one_kernel_are_told_apart() -> None:
 def test_steps_of_loops_count_as_often_as_a_run_takes_them() -> None:
     kernels = [{"name": "g0", "symbol": "k_1", "origin": [], "flops": 2000, "bytes": 100}]
     once, often = step_times(
-        [ProfileEntry("k_0", "", 2, 4.0), ProfileEntry("k_1", "", 100, 200.0)], kernels, 2
+        [ProfileEntry("k_0", "", 1, 2.0), ProfileEntry("k_1", "", 50, 100.0)], kernels
     )
-    assert (once.us, once.calls) == (2.0, 1.0)
-    assert (often.us, often.calls, often.gflops) == (100.0, 50.0, 1.0)
+    assert (once.us, once.calls) == (2.0, 1)
+    assert (often.us, often.calls, often.gflops) == (100.0, 50, 1.0)
     table = profile_table([once, often])
     assert [c.header for c in table.columns][2:4] == ["calls", "us"]
     assert "calls" not in [c.header for c in profile_table([once]).columns]
@@ -65,7 +65,7 @@ def test_a_step_whose_work_depends_on_sizes_has_no_rate() -> None:
     kernels = [
         {"name": "g0", "symbol": "k_1", "origin": [], "flops": 2000, "bytes": 100, "symbols": ["n"]}
     ]
-    (time,) = step_times([ProfileEntry("k_1", "", 2, 4.0)], kernels, 2)
+    (time,) = step_times([ProfileEntry("k_1", "", 1, 2.0)], kernels)
     assert (time.us, time.gflops, time.gbytes) == (2.0, None, None)
 
 
