@@ -1,8 +1,9 @@
 """Copies where memory is not the plan's to arrange: the caller's outputs, and what the host copies.
 
 Scans, whiles and ifs move whole values by copying bytes, so both sides of a copy must have one
-order: that of the sorted dims, or one that loops are faster in (`loop_orders`). Carried values move one after the other, so none may be the next
-state of another one. A call's operands and results lie in the orders that the call gives.
+order: that of the sorted dims, or one that loops are faster in (`loop_orders`). Carried values move
+one after the other, so none may be the next state of another one. A call's operands and results lie
+in the orders that the call gives.
 """
 
 from __future__ import annotations
