@@ -1,6 +1,7 @@
 """Sums of a few products of neighbours at once: the body of a loop of kind `dot`.
 
-The operands are integers of 8 or 16 bits, the state is an i32. With `vpdpbusd` a lane takes in four
+Operands are integers of 8 or 16 bits and the state is an i32, or they are bf16 and it is an f32:
+with `vdpbf16ps` a lane takes in two products of those. With `vpdpbusd` a lane takes in four
 products of u8 by i8, with `vpdpwssd` two of i16. Without them it takes in four where factors
 are small, as sums of two products fit 16 bits then, and are added up by a product with ones; and
 two products of i16 otherwise, to which bytes are widened. None of these saturates.
@@ -64,7 +65,9 @@ class DotEmitter:
         old = self.expressions.memory.widen(old, lane.lanes)
         if a.dtype is DType.I8:
             p, q = q, p
-        if not self.machine.adds_products:
+        if a.dtype is DType.BF16:
+            return self._bf16_pairs(old, *((q, p) if self._is_shared(a) else (p, q)))
+        if self.machine.adds_apart(a.dtype):
             sums = self._pairs(p, q) if group == PAIR else self._quads(p, q)
             # LLVM would add up products of several steps first, and spill what is not yet added;
             # where registers are few, it would also load factors of several steps first.
@@ -87,6 +90,25 @@ class DotEmitter:
         return len(along) == 1 and all(
             d in small.pairs and (at[d] - Index.of(loop.var)).is_multiple(PAIR) for d in along
         )
+
+    def _is_shared(self, f: Factor) -> bool:
+        """Whether a factor is the same for all lanes."""
+        return not any(
+            self.index.varies(self.index.resolve(c))
+            for r in f.reads
+            for _, c in r.coords
+            if isinstance(c, Index)
+        )
+
+    def _bf16_pairs(self, old: ir.Value, p: ir.Value, q: ir.Value) -> ir.Value:
+        """The state after the two products of bf16 in every lane.
+
+        Only the last operand of the instruction may be in memory, for all lanes at once, too.
+        """
+        factors = ir.VectorType(ir.BFloatType(), PAIR * self.machine.width)
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.machine.width}"
+        function = self._intrinsic(name, old.type, [old.type, factors, factors])
+        return self.builder.call(function, [old, *(self._bytes(x, factors) for x in (p, q))])
 
     def _pairs(self, p: ir.Value, q: ir.Value) -> ir.Value:
         """The sums of the two products of i16 in every lane."""
@@ -203,7 +225,7 @@ class DotEmitter:
         parts: list[ir.Value] = []
         for i in range(loop.extent):
             with self.index.constant(loop.var, i):
-                parts.append(emit_cast(b, self.expressions.emit(r), r.dtype, DType.I32))
+                parts.append(self._bits(self.expressions.emit(r), r.dtype))
         # A neighbour beyond the operand's end is one number for all lanes.
         if any(map(is_vector, parts)):
             parts = [self.expressions.memory.widen(p, lane.lanes) for p in parts]
@@ -219,3 +241,9 @@ class DotEmitter:
             total = placed if total is None else b.or_(total, placed)
         assert total is not None
         return self.expressions.memory.widen(total, lane.lanes)
+
+    def _bits(self, part: ir.Value, dtype: DType) -> ir.Value:
+        """A neighbour in the lower bits of an i32."""
+        if dtype is not DType.BF16:
+            return emit_cast(self.builder, part, dtype, DType.I32)
+        return self.builder.zext(part, ir.VectorType(I32, part.lanes) if is_vector(part) else I32)

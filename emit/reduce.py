@@ -94,7 +94,7 @@ class ReductionEmitter:
     def _adds_pairs(self, s: Update) -> bool:
         """Whether an update adds products that LLVM makes of pairs of factors in 16 bits."""
         pair = narrow_factors(s)
-        if pair is None or self.machine.adds_products:
+        if pair is None or not self.machine.adds_apart(pair[0].dtype):
             return False
         return self.machine.products(*(r.dtype for r in pair)) > 1
 

@@ -13,7 +13,8 @@ from math import prod
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
-from rutc.graph_opt.alternatives.split_precision import ROUNDED, SMALLEST, WHOLE, MultiplyParts
+from rutc.graph_opt.alternatives.factor_parts import ROUNDED, SMALLEST, WHOLE
+from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import FILTERING, OnStep
 from rutc.graph_opt.versions import FEW_ROWS
@@ -77,7 +78,7 @@ class Algorithms:
                 step = MultiplyParts(
                     symbolic=not name.endswith(FEW_ROWS),
                     parts=parts,
-                    coefficients=self.machine.coefficients,
+                    machine=self.machine,
                     assigned=self.assigned,
                 )
                 if name.removesuffix(FEW_ROWS) == step.name:

@@ -122,7 +122,17 @@ class NestCost:
     @cached_property
     def grouped(self) -> bool:
         """Whether neighbours along a bound loop are multiplied together: narrow products."""
-        return self.in_matrices or factors_of(self.nest.reducer, self.nest.body) is not None
+        pair = factors_of(self.nest.reducer, self.nest.body)
+        if pair is None or pair[0].dtype is not DType.BF16:
+            return self.in_matrices or pair is not None
+        return self.in_matrices or self.in_pairs
+
+    @cached_property
+    def in_pairs(self) -> bool:
+        """Whether pairs of products of bf16 are added to vectors."""
+        pair = factors_of(self.nest.reducer, self.nest.body)
+        bf16 = pair is not None and pair[0].dtype is DType.BF16
+        return bf16 and not self.in_matrices and self.machine.products(DType.BF16, DType.BF16) > 1
 
     @cached_property
     def in_matrices(self) -> bool:

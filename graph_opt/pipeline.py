@@ -9,11 +9,13 @@ from time import perf_counter
 
 from rutc.errors import InternalError
 from rutc.graph_opt.alternatives import Assigned
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
+from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.alternatives.signs import TakeSigns
-from rutc.graph_opt.alternatives.split_precision import ROUNDED, SAID_ROUNDED, MultiplyParts
+from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED, MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
 from rutc.graph_opt.rounding import rounding_of
@@ -88,7 +90,7 @@ def pipeline_for(
     """
     separate = SeparateWindows(machine=machine, assigned=assigned)
     filters = MinimalFiltering(spread=spread, machine=machine, assigned=assigned)
-    parts = MultiplyParts(coefficients=machine.coefficients, assigned=assigned)
+    parts = MultiplyParts(machine=machine, assigned=assigned)
     if assigned is not None:
         bf16 = bf16 or any(name == SAID_ROUNDED for _, name in assigned.algorithms)
     first = (replace(parts, parts=ROUNDED),) if bf16 else ()
@@ -153,7 +155,7 @@ def pipeline_for(
         Sweep("split constants", (SliceConstant(), split_constant), again=True),
         # Once dims are what they stay. The first of the steps that choose algorithms; those before
         # it only normalise. Before filters, whose differences need all bits of their inputs.
-        *(first if machine.has_matrices(DType.BF16) else ()),
+        *(first if machine.has_matrices(DType.BF16) or adds_pairs(machine) else ()),
         # Once dims are what they stay: a window of another dim would be none.
         Sweep("reduce windows dim by dim", (separate, *CLEAN)),
         # After all that looks for sums of products, scales their weights or splits their dims.

@@ -337,6 +337,16 @@ class SplitPrecision:
 
 
 @record
+class Bf16Pairs:
+    """Of products of factors that are rounded to bf16, which vectors multiply in pairs."""
+
+    rounded: float
+    """Cycles to round a vector of a value."""
+    packed: float
+    """Cycles to bring an element of a computed factor into the order of vectors of pairs."""
+
+
+@record
 class Remainders:
     """Of remainders of products of bytes, which are summed apart."""
 
@@ -377,6 +387,7 @@ class Coefficients:
     slices: Slices
     filtering: Filtering
     split_precision: SplitPrecision
+    bf16_pairs: Bf16Pairs
     remainders: Remainders
     counting: Counting
 

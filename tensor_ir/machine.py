@@ -17,6 +17,9 @@ NARROWEST_MASKED = 4
 PAIR = 2
 """Products of neighbours that instructions for factors of 16 bits add up."""
 
+BF16_PAIRS = "avx512bf16"
+"""The feature of instructions that add products of pairs of bf16 to an f32."""
+
 QUAD = 4
 """Products of neighbours that instructions for factors of 8 bits add up."""
 
@@ -27,7 +30,8 @@ class Machine:
 
     `vector_bits` is the width of a vector register, `registers` their number; `fma_per_cycle` and
     `loads_per_cycle` are vector operations, `scalar_loads_per_cycle` loads of single elements, into
-    all lanes too. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
+    all lanes too; `bf16_pairs_per_cycle` are those that add up products of pairs of bf16, where
+    there are any. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
     processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
     sorted out of their neighbours; `divide_cycles` is the time from one division of vectors to the
     next, `fma_latency` the cycles until a multiply-add has its result. Caches are bytes per core;
@@ -48,6 +52,7 @@ class Machine:
     vector_bits: int
     registers: int
     fma_per_cycle: float = 2.0
+    bf16_pairs_per_cycle: float = 1.0
     loads_per_cycle: float = 2.0
     scalar_loads_per_cycle: float = 2.0
     load_cycles: float = 0.2
@@ -111,10 +116,13 @@ class Machine:
         return replace(self, features=frozenset(f for f in self.features if "bf16" not in f))
 
     def products(self, a: DType, b: DType, *, small: bool = False) -> int:
-        """How many products of neighbours of these types instructions add to an i32 at once.
+        """How many products of neighbours of these types instructions add up at once.
 
-        1 where there are none. Factors of i8 may be `small` (`tensor_ir.products`).
+        They are added to an i32, those of bf16 to an f32. 1 where there are no such instructions.
+        Factors of i8 may be `small` (`tensor_ir.products`).
         """
+        if a is DType.BF16 and b is DType.BF16:
+            return PAIR if BF16_PAIRS in self.features else 1
         bytes_ = (DType.I8, DType.U8)
         if not {a, b} <= {*bytes_, DType.I16} or self.architecture != "x86_64":
             return 1
@@ -126,6 +134,10 @@ class Machine:
     def adds_products(self) -> bool:
         """Whether one instruction adds products of neighbours, of bytes or of i16, to an i32."""
         return ("avx512vnni" if self.vector_bits == 512 else "avxvnni") in self.features
+
+    def adds_apart(self, dtype: DType) -> bool:
+        """Whether another instruction adds sums of products of neighbours of a type to what is."""
+        return dtype is not DType.BF16 and not self.adds_products
 
     def lanes(self, extent: int) -> int:
         """Lanes that a vector loop of `extent` iterations uses: a power of two."""

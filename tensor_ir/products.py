@@ -95,16 +95,17 @@ def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapp
 
 
 def narrow_factors(s: Update) -> tuple[Factor, Factor] | None:
-    """The integers whose products an update adds to an i32; None where it does not."""
+    """The narrow numbers whose products an update adds to a wide one; None where it does not."""
     return factors_of(s.reducer, s.elements)
 
 
 def factors_of(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Factor, Factor] | None:
-    """The integers of which a reduction sums the products in i32; None for any other."""
+    """The narrow numbers of which a reduction sums the products; None for any other.
+
+    They are integers, summed in i32, or bf16, summed in f32.
+    """
     found = _products(reducer, elements)
-    if found is None or len(found) != 1 or found[0][0].dtype is DType.BF16:
-        return None
-    return found[0]
+    return found[0] if found is not None and len(found) == 1 else None
 
 
 def terms_of(

@@ -18,13 +18,8 @@ from rutc.driver.compiler import Options, compile_model
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import offers, with_algorithms
-from rutc.graph_opt.alternatives.split_precision import (
-    HIGHEST,
-    ROUNDED,
-    SAID,
-    WHOLE,
-    MultiplyParts,
-)
+from rutc.graph_opt.alternatives.factor_parts import HIGHEST, ROUNDED, WHOLE
+from rutc.graph_opt.alternatives.split_precision import SAID, MultiplyParts
 from rutc.graph_opt.bf16_parts import parts_of
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
@@ -331,10 +326,10 @@ def test_machines_with_matrices_of_bf16_multiply_parts() -> None:
     assert [name for name in known if name in common] == common
     assert not any(isinstance(step, MultiplyParts) for step in plain)
     parts = [step for step in pipeline_for(able()) if step.name not in known]
-    assert parts == [MultiplyParts()]
+    assert parts == [MultiplyParts(machine=able())]
     assert [step.name for step in pipeline_for(able().without_bf16())] == known
     rounding = [step for step in pipeline_for(able(), bf16=True) if step.name not in known]
-    assert rounding == [MultiplyParts(parts=ROUNDED), MultiplyParts()]
+    assert rounding == [MultiplyParts(parts=ROUNDED, machine=able()), MultiplyParts(machine=able())]
     assert pipeline_for(V4, bf16=True) == plain
     assert pipeline_for(able(), bf16=True, exact=True) == pipeline_for(able(), exact=True)
 

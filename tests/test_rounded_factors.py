@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from rutc.driver.build import Builder
 from rutc.graph_opt import EXACT, optimize, versions
 from rutc.graph_opt.algorithms import Algorithms
-from rutc.graph_opt.alternatives.split_precision import ROUNDED
+from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Index, Nest

@@ -17,7 +17,8 @@ from rutc.driver.compile_job import Draft
 from rutc.driver.launches import Pending
 from rutc.driver.planning import planned
 from rutc.graph_opt import versions
-from rutc.graph_opt.alternatives.split_precision import ROUNDED, SAID, WHOLE
+from rutc.graph_opt.alternatives.factor_parts import ROUNDED, WHOLE
+from rutc.graph_opt.alternatives.split_precision import SAID
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.tensor_ir import DType

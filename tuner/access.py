@@ -109,7 +109,7 @@ class Reduction:
 
     @cached_property
     def narrow(self) -> tuple[DType, DType] | None:
-        """The types of the factors whose products are summed in i32; None for any other sum."""
+        """The types of the narrow factors whose products are summed; None for any other sum."""
         found = narrow_factors(self.update)
         return None if found is None else (found[0].dtype, found[1].dtype)
 
@@ -132,7 +132,13 @@ class Reduction:
 
     def adds_apart(self, machine: Machine) -> bool:
         """Whether other instructions add these sums to the states."""
-        return self.together(machine) > 1 and not machine.adds_products
+        narrow = self.narrow
+        return narrow is not None and self.together(machine) > 1 and machine.adds_apart(narrow[0])
+
+    def pairs_bf16(self, machine: Machine) -> bool:
+        """Whether instructions add up pairs of its products, of bf16."""
+        narrow = self.narrow
+        return narrow is not None and narrow[0] is DType.BF16 and self.together(machine) > 1
 
     @property
     def bound(self) -> tuple[Loop, ...]:

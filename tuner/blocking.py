@@ -17,7 +17,7 @@ from rutc.tensor_ir.steps import (
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cost import inside_shares, state_registers
+from rutc.tuner.tile_cost import busy_cycles, inside_shares, state_registers
 from rutc.tuner.tiles import even_tile
 
 
@@ -98,7 +98,7 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     w, width = machine.coefficients.blocks, tile.vectors * machine.width
     panels = [t for r in shape.reductions for t in r.reads if t.depends(tile.vector)]
     step = sum(width * t.bytes for t in panels)
-    busy = tile.size / machine.fma_per_cycle
+    busy = max(busy_cycles(r, tile.size, machine) for r in shape.reductions)
     if (
         any(t.gathered for t in panels)
         or sum(t.buffer_bytes for t in panels) > machine.l2 // 2
@@ -232,7 +232,7 @@ def reduction_block(
     around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
     w, extent = machine.coefficients.blocks, shape.extents[bound[-1]]
     lines = _shared_lines(reduction, tile, bound[-1], machine.line_bytes)
-    busy = tile.size / machine.fma_per_cycle
+    busy = busy_cycles(reduction, tile.size, machine)
     if lines and step + lines > w.busy * busy * machine.l2_bytes_per_cycle:
         fit = int(machine.l1 * w.lines) // ((step + lines) * around)
         length = _even_block(extent, fit, around * tile.size, machine)

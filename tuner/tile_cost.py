@@ -74,6 +74,13 @@ def multiplications(r: Reduction, machine: Machine) -> int:
     return r.together(machine) // PAIR if r.adds_apart(machine) else 1
 
 
+def busy_cycles(r: Reduction, vectors: float, machine: Machine) -> float:
+    """Cycles in which so many vectors are multiplied and added to states, a product in each lane."""
+    if r.pairs_bf16(machine):
+        return vectors / (PAIR * machine.bf16_pairs_per_cycle)
+    return vectors / machine.fma_per_cycle
+
+
 def product_registers(r: Reduction, machine: Machine) -> int:
     """Registers that hold sums of products until they are added: as many as a cycle computes.
 
@@ -184,6 +191,8 @@ class _Operands:
     reduction: Reduction
     steps: float
     """Iterations of its loops, products that are added up together as one."""
+    pair: int
+    """Products of bf16 that are one."""
     across: tuple[Touch, ...]
     """What it reads that is the same for all lanes."""
     along: tuple[Touch, ...]
@@ -202,12 +211,14 @@ class _Operands:
     ) -> _Operands:
         """What is asked of a reduction whose loops do such `shares` of their iterations, or all."""
         steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
-        if r.adds_apart(machine):
+        pair = PAIR if r.pairs_bf16(machine) else 1
+        if r.adds_apart(machine) or pair > 1:
             steps = ceil(steps / r.together(machine))
         along = tuple(t for t in r.reads if t.depends(vector))
         return _Operands(
             r,
             steps,
+            pair,
             tuple(t for t in r.reads if not t.depends(vector)),
             along,
             max((spread_bytes(t, r, machine) for t in along), default=1),
@@ -344,7 +355,7 @@ class TileCosts:
         latency = 1 if r.adds_apart(machine) else machine.fma_latency
         work = max(
             _both(
-                size * wide * each.multiplications / machine.fma_per_cycle,
+                busy_cycles(r, size * wide * each.multiplications * each.pair, machine),
                 latency,
                 w.together,
             ),
@@ -359,12 +370,13 @@ class TileCosts:
         # The vector operand streams past for every tile: from the second cache, unless it fits
         # the first beside the rows.
         panel = sum(
-            loads_of_step(t, vector, 1, rows, 1) * vectors * width * t.bytes for t in each.along
+            loads_of_step(t, vector, 1, rows, 1) * vectors * width * t.bytes * each.pair
+            for t in each.along
         )
         if max(panel, each.spread) * each.steps > machine.l1 // 2:
             work += w.stream * panel / machine.l2_bytes_per_cycle
         # So do the rows' lines, one after the other where the first cache does not hold them.
-        work += w.stream * lines * machine.line_bytes / machine.l2_bytes_per_cycle
+        work += w.stream * lines * each.pair * machine.line_bytes / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((loads_of_step(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * each.width_each + max(held, vectors) * wide + 1

@@ -39,7 +39,14 @@ CLOSE = 1.08
 """Rounds this far apart are about as fast."""
 COUNT = 48 * 1000
 """Operations of a run: a multiple of what each loop does in one iteration."""
-RATES = ("fma_per_cycle", "loads_per_cycle", "divide_cycles", "fma_latency", "l2_bytes_per_cycle")
+RATES = (
+    "fma_per_cycle",
+    "bf16_pairs_per_cycle",
+    "loads_per_cycle",
+    "divide_cycles",
+    "fma_latency",
+    "l2_bytes_per_cycle",
+)
 """The fields of a machine that are measured."""
 
 
@@ -155,6 +162,7 @@ def measure(machine: Machine) -> dict[str, float]:
         for number in ROUNDS:
             for _ in range(number if number == ROUNDS.start else 1):
                 rounds["fma_per_cycle"].append(cycles("fmas"))
+                rounds["bf16_pairs_per_cycle"].append(cycles("bf16_pairs"))
                 rounds["loads_per_cycle"].append(cycles("loads", array))
                 rounds["divide_cycles"].append(cycles("divisions"))
                 rounds["fma_latency"].append(cycles("chained_fmas"))

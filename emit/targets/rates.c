@@ -38,6 +38,17 @@ void fmas(long count) {
     }
 }
 
+/* Sums of products of pairs of bf16, of 12 chains; multiply-adds where no instruction does it. */
+void bf16_pairs(long count) {
+#ifdef __AVX512BF16__
+  vector a = (vector){}, c[12] = {};
+  for (long i = 0; i < count; i += 12)
+    EACH(k, 12) __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(c[k]) : "v"(a));
+#else
+  fmas(count);
+#endif
+}
+
 /* Divisions of 8 chains. */
 void divisions(long count) {
   vector a = (vector){} + 3.0f, c[8];

@@ -14,114 +14,50 @@ Where a precision asks for it, the first part stands for the number: one product
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from functools import cache, reduce
-from math import ceil, inf, prod, sqrt
-
-import numpy as np
+from collections.abc import Iterable
+from functools import cache
+from math import ceil, inf, prod
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs, pair_candidate
+from rutc.graph_opt.alternatives.factor_parts import (
+    GROWTH,
+    ROUNDED,
+    TERMS,
+    WHOLE,
+    Candidate,
+    bytes_of,
+    computed_factors,
+    in_parts,
+    loops_read,
+    taken_apart,
+    terms_of_parts,
+)
 from rutc.graph_opt.alternatives.rounded_reads import read_rounded
-from rutc.graph_opt.alternatives.window_rows import Taps, in_rows, side_by_side
-from rutc.graph_opt.bf16_parts import are_finite, parts_of
+from rutc.graph_opt.alternatives.window_rows import side_by_side
 from rutc.graph_opt.decide.halo import growth, reach, shares_inside
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
-from rutc.graph_opt.exprs import at_point, index_coords, point
+from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
-from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
+from rutc.graph_opt.rules.row_groups import Orders, row_choices
 from rutc.graph_opt.weighted import weighted
-from rutc.tensor_ir import (
-    Apply,
-    Cast,
-    Const,
-    Data,
-    DType,
-    Expr,
-    Graph,
-    Index,
-    Lit,
-    Nest,
-    Node,
-    Read,
-    Value,
-    apply,
-)
+from rutc.tensor_ir import Const, DType, Graph, Index, Nest, Read
 from rutc.tensor_ir.affine import plain, product
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.machine import COMMON
+from rutc.tensor_ir.machine import COMMON, Machine
 from rutc.tensor_ir.windows import partners
 
-NAMES = ("hi", "mid", "lo")
-WHOLE, ROUNDED = len(NAMES), 1
-"""How many parts hold all of a number in f32, and how many a rounded one."""
-TERMS = ((0, 2), (0, 1), (1, 1), (1, 0), (0, 0), (2, 0))
-"""The products of parts that are kept, (of the value, of the constant): each shares a part with
-the next, which registers then hold already."""
-HIGHEST = (2 - 2.0**-7) * 2.0**127
-"""The largest number in bf16: less than the largest in f32, which would round to an infinity."""
 SAID = "split into bf16"
 SAID_ROUNDED = "rounded to bf16"
 """The names of the algorithms: of all parts, and of the first alone."""
-SMALLEST = 2.0**-102
-"""Factors that are not smaller have parts that are no subnormal numbers."""
-
 SHORTEST, LONGEST = 16, 32
 """Products of a row and a column that one instruction does."""
-
-GROWTH = DType.BF16.bytes / DType.F32.bytes
-"""The size of a part in sizes of an f32."""
-
-
-@record
-class Candidate:
-    """A sum that takes less time with parts: so many cycles less, at common sizes."""
-
-    nest: Nest
-    source: Read
-    weights: Read
-    const: Const | None
-    """The node of the weights; None where they are computed, too."""
-    rows: Rows
-    number: Index
-    """How many rows there are, all dims together that the constant does not have."""
-    saved: float
-    direct: float
-    """The cycles of the sum as it is."""
-    products: int
-    """Of a sum."""
-    parts: int = WHOLE
-    taps: Taps | None = None
-    """What is laid side by side first, where there are too few neighbours to multiply."""
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether all parts of the constant are; what is computed is taken to be."""
-        return self.const is None or are_finite(self.const.data.array)
-
-    @property
-    def largest(self) -> float:
-        """No sum overflows where no element of the value, or of both values, is larger."""
-        # Parts are rounded up by 2^-8 at most, both of a product.
-        highest = float(np.finfo(np.float32).max) / (1 + 2.0**-8) ** 2
-        if self.const is None:
-            return sqrt(highest / max(self.products, 1))
-        axes = {d for d, c in index_coords(self.weights) if c.as_var in self.nest.bound}
-        summed = tuple(i for i, d in enumerate(self.const.axes) if d in axes)
-        sizes = np.abs(self.const.data.array).sum(axis=summed, dtype=np.float64)
-        return highest / max(float(sizes.max(initial=0.0)), 1.0)
-
-    @property
-    def growth(self) -> float:
-        """Bytes that the constant's parts take more than it, which may stay beside them."""
-        return (self.parts * GROWTH - 1) * _bytes(self.const)
-
 
 @rounds(
     changes="Where registers multiply matrices of bf16, factors of f32 are taken apart into three "
@@ -163,13 +99,22 @@ class MultiplyParts:
     saving: float = 40_000.0
     symbolic: bool = True
     parts: int = WHOLE
-    coefficients: Coefficients = COMMON.coefficients
-    """Those of a machine; rates and caches are the usual ones."""
+    machine: Machine = COMMON
     assigned: Assigned | None = None
     """What to take apart, instead of what is weighed so."""
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def coefficients(self) -> Coefficients:
+        """Those of the machine."""
+        return self.machine.coefficients
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether factors are rounded for instructions that add up pairs of their products."""
+        return self.parts == ROUNDED and adds_pairs(self.machine)
 
     @property
     def name(self) -> str:
@@ -184,7 +129,7 @@ class MultiplyParts:
     def run(self, editor: Editor) -> None:
         """Takes the products apart that pay most."""
         for c in self.chosen(editor):
-            editor.replace(c.nest, tuple(_in_parts(c, editor)))
+            editor.replace(c.nest, tuple(in_parts(c, editor)))
         if self.parts == ROUNDED:
             read_rounded(editor)
 
@@ -223,6 +168,9 @@ class MultiplyParts:
 
         None where that does not depend on the inputs' sizes.
         """
+        if self.in_pairs:
+            # They pay for any number of rows.
+            return None
         number = _most_saving(self._found(Editor(graph)))
         w = self.coefficients.split_precision
         many = w.many_rows if self.parts == WHOLE else w.busy_rows
@@ -243,10 +191,12 @@ class MultiplyParts:
         """What there is to gain, or why nothing."""
         if n.reducer is None or n.reducer.name != "sum" or editor.block(n) != ROOT:
             return Reason("it is no sum that stands by itself")
+        if self.in_pairs:
+            return pair_candidate(n, editor, self.machine, self.least, every=every)
         whole = self.parts == WHOLE
         operands: tuple[Read, Read, Const | None] | Reason = weighted(n, editor)
         if isinstance(operands, Reason) and not whole:
-            operands = _computed(n, editor) or operands
+            operands = computed_factors(n, editor) or operands
         if isinstance(operands, Reason):
             return operands
         source, weights, const = operands
@@ -256,8 +206,8 @@ class MultiplyParts:
         most_taps = self.coefficients.windows.most_taps
         if whole and _comes_from_windows(source.value, editor, most_taps):
             return Reason(f"%{source.value} is computed in the order of its windows")
-        _, read = _taken(source, editor)
-        choices = row_choices(n, read, _loops(weights), editor, orders)
+        _, read = taken_apart(source, editor)
+        choices = row_choices(n, read, loops_read(weights), editor, orders)
         columns, inner = _sides(n, source, weights, editor)
         taps = None
         if not whole and const is not None and not _length(inner):
@@ -298,7 +248,7 @@ class MultiplyParts:
         worth = max(self.least * direct, self.saving if whole else -inf)
         if not every and saved < worth:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
-        weighed = _loops(weights)
+        weighed = loops_read(weights)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
         return Candidate(
             n, source, weights, const, rows, number, saved, direct, products, self.parts, taps
@@ -322,7 +272,7 @@ class MultiplyParts:
     def _direct(self, n: Nest, const: Const | None, inside: float, editor: Editor) -> float:
         """Cycles of one core for the sum in f32, which does the products `inside` of its value."""
         per_cycle = self.coefficients.filtering.reached * COMMON.fma_per_cycle * COMMON.width
-        streamed = _bytes(const) / self.coefficients.split_precision.streamed
+        streamed = bytes_of(const) / self.coefficients.split_precision.streamed
         return max(editor.typical(n.dims) * inside / per_cycle, streamed)
 
     def _cycles(
@@ -340,11 +290,11 @@ class MultiplyParts:
         Parts take `grown` times as much with their halo.
         """
         w = self.coefficients.split_precision
-        whole, _ = _taken(source, editor)
-        taken = editor.typical(_loops(whole))
-        constant = self.parts * GROWTH * _bytes(const)
+        whole, _ = taken_apart(source, editor)
+        taken = editor.typical(loops_read(whole))
+        constant = self.parts * GROWTH * bytes_of(const)
         high = rows_in_use(editor.typical(rows.loops))
-        products = editor.typical(n.dims) * len(_terms(self.parts)) / len(TERMS)
+        products = editor.typical(n.dims) * len(terms_of_parts(self.parts)) / len(TERMS)
         cycles = products / w.products * max(w.busy_rows / high, idle)
         cycles = max(cycles, constant / w.streamed)
         cycles += w.split * taken * self.parts / WHOLE + w.store * editor.typical(n.out.dims)
@@ -403,96 +353,3 @@ def _length(extent: int) -> int:
 
 def _plain_loops(r: Read) -> list[str]:
     return [v for _, c in index_coords(r) if (v := c.as_var) is not None]
-
-
-def _bytes(const: Const | None) -> int:
-    """What a constant takes; a computed value is none."""
-    return 0 if const is None else const.data.array.nbytes
-
-
-def _computed(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
-    """Two factors that are computed, each read at one loop for each of its dims, or at one place.
-
-    The second is the one that is brought into the order of registers: the smaller one, if any.
-    """
-    match n.body[0]:
-        case Apply(op="mul", args=(Read() as a, Read() as b)) if a.value != b.value:
-            pass
-        case _:
-            return None
-    if {n.out.dtype, a.dtype, b.dtype} != {DType.F32}:
-        return None
-    for r in (a, b):
-        coords = index_coords(r)
-        loops = [c.as_var for _, c in coords if not c.is_const]
-        if r.fill is not None or len(coords) != len(r.coords):
-            return None
-        if None in loops or len(set(loops)) != len(loops) or editor.constant(r.value) is not None:
-            return None
-    # Blocks are of dims of known sizes: either factor may be the one that lies in them.
-    shared = _loops(a) & _loops(b) & {*n.out.dims}
-    if editor.size({*n.dims} - shared) is None:
-        return None
-    sizes = [editor.typical(editor.values[r.value].dims) for r in (a, b)]
-    return (b, a, None) if sizes[0] < sizes[1] else (a, b, None)
-
-
-def _terms(parts: int) -> tuple[tuple[int, int], ...]:
-    """The products that are kept of so many parts."""
-    return tuple((i, j) for i, j in TERMS if i + j < parts)
-
-
-def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
-    """The parts of both factors, and the sum of their products."""
-    if c.taps is not None and c.const is not None:
-        yield from in_rows(c.nest, c.source, c.weights, c.const, c.taps, editor)
-        return
-    lefts: list[Expr] = []
-    rest, read = _taken(c.source, editor)
-    if c.rows.step > 1:
-        rest, read = in_phases(c.source, c.rows, editor)
-    dims = tuple(sorted(_loops(rest)))
-    left: Expr = rest
-    # What lies beyond the largest bf16 goes into the other parts: to round it gives an infinity.
-    high = apply("min", apply("max", rest, Lit(-HIGHEST, DType.F32)), Lit(HIGHEST, DType.F32))
-    for part in _names(c.source.value, c.parts, editor):
-        # A number that is rounded alone may become an infinity.
-        taken = high if left is rest and c.parts > ROUNDED else left
-        value = Value(part, DType.BF16, dims)
-        yield Nest((value,), (), None, (Cast(taken, DType.BF16),))
-        left = apply("sub", left, Cast(at_point(value), DType.F32))
-        lefts.append(Cast(replace(read, value=part), DType.F32))
-    names = _names(c.weights.value, c.parts, editor)
-    if c.const is None:
-        value = editor.values[c.weights.value]
-        out = Value(names[0], DType.BF16, value.dims)
-        yield Nest((out,), (), None, (Cast(at_point(value), DType.BF16),))
-    else:
-        arrays = parts_of(c.const.data.array, c.parts)
-        for part, array in zip(names, arrays, strict=True):
-            out = Value(part, DType.BF16, c.const.out.dims)
-            yield Const(out, c.const.axes, Data(array), c.const.origin)
-    coords = c.weights.coords
-    rights = [Cast(Read(part, coords, DType.BF16), DType.F32) for part in names]
-    terms = [apply("mul", lefts[i], rights[j]) for i, j in _terms(c.parts)]
-    yield replace(c.nest, body=(reduce(lambda a, b: apply("add", a, b), terms),))
-
-
-def _taken(source: Read, editor: Editor) -> tuple[Read, Read]:
-    """(what is taken apart, how a part of it is read): all of a value, or what is read of it."""
-    value = editor.values[source.value]
-    loops = [c.names() for _, c in index_coords(source)]
-    apart = sum(map(len, loops)) == len(_loops(source)) and source.fill is None
-    if apart and 2 * editor.typical(_loops(source)) <= editor.typical(value.dims):
-        coords = point(tuple(sorted(_loops(source))))
-        return source, Read(source.value, coords, DType.BF16)
-    fill = None if source.fill is None else replace(source.fill, dtype=DType.BF16)
-    return at_point(value), replace(source, dtype=DType.BF16, fill=fill)
-
-
-def _loops(r: Read) -> frozenset[str]:
-    return frozenset(v for _, c in index_coords(r) for v in c.names())
-
-
-def _names(value: str, parts: int, editor: Editor) -> list[str]:
-    return [editor.fresh_value(f"{value}.{part}") for part in NAMES[:parts]]

@@ -200,9 +200,14 @@ class Counter(Accesses):
         together = self.machine.products(pair[0].dtype, pair[1].dtype, small=small)
         if together < groups[0].trip:
             return False
-        direct = self.machine.adds_products
+        direct = not self.machine.adds_apart(pair[0].dtype)
         changes = len(factors) - len(pair)
-        tally.add("dots", times * ((1 if direct else 2 if together == PAIR else 3) + changes))
+        if pair[0].dtype is DType.BF16:
+            # They use the units of multiply-adds.
+            each = self.machine.fma_per_cycle / self.machine.bf16_pairs_per_cycle
+            tally.add("multiply_adds", times * each)
+        else:
+            tally.add("dots", times * ((1 if direct else 2 if together == PAIR else 3) + changes))
         widened = together == PAIR
         for r in factors:
             before = dict(tally.work)

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from rutc.driver.build import Builder
-from rutc.graph_opt.alternatives.split_precision import ROUNDED
+from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.interpret import interpret
