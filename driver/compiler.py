@@ -99,7 +99,7 @@ def compile_model(
             if options.dump is not None:
                 make_folder(options.dump)
                 dump = DumpFolder(options.dump, write_file)
-            algorithms = Algorithms(machine, options.spread, dump)
+            algorithms = Algorithms(machine, options.spread, dump, bf16=options.in_bf16)
             with stage("optimize"):
                 found = versions_for(graph, machine, options, algorithms)
             with stage("plan"):

@@ -59,9 +59,12 @@ class DotEmitter:
         group = self.machine.products(a.dtype, b.dtype, small=small)
         if group < loop.extent:
             return None
-        self.index.ranges[loop.var] = (0, loop.extent - 1)
-        p, q = (self._factor(f, loop, group, lane) for f in (a, b))
-        del self.index.ranges[loop.var]
+        with (
+            self.index.variable(loop.var, None, (0, loop.extent - 1)),
+            # Blocks of values may be as long as vectors.
+            self.index.variable(lane.var, None, (lane.base, lane.base + lane.lanes - 1)),
+        ):
+            p, q = (self._factor(f, loop, group, lane) for f in (a, b))
         old = self.expressions.memory.widen(old, lane.lanes)
         if a.dtype is DType.I8:
             p, q = q, p

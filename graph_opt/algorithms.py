@@ -12,11 +12,12 @@ from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned
-from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED, SMALLEST, WHOLE
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, Filtered, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.pipeline import FILTERING, OnStep
+from rutc.graph_opt.pipeline import FILTERING, OnStep, rounds_factors
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Origin
@@ -63,6 +64,8 @@ class Algorithms:
     after: OnStep | None = None
     assigned: Assigned | None = None
     """The algorithms that are chosen already."""
+    bf16: bool = False
+    """Whether factors may be rounded."""
     found: dict[str, Algorithm] = field(default_factory=dict, init=False)
     _before: Graph | None = field(default=None, init=False)
 
@@ -70,8 +73,12 @@ class Algorithms:
         """Note what a step chose."""
         if changed and self._before is not None:
             if name == FILTERING:
+                bf16 = self.bf16 or rounds_factors(self.assigned)
                 rule = MinimalFiltering(
-                    spread=self.spread, machine=self.machine, assigned=self.assigned
+                    spread=self.spread,
+                    machine=self.machine,
+                    assigned=self.assigned,
+                    rounded=bf16 and adds_pairs(self.machine),
                 )
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
             for parts in (WHOLE, ROUNDED):
@@ -98,12 +105,13 @@ def _filtered(rule: MinimalFiltering, graph: Graph) -> Iterator[Algorithm]:
         found = rule.choice(n, editor)
         if isinstance(found, Filtered):
             bounds, filters = found.bounds(), found.filters.values()
+            errors = ROUNDING if found.rounded else 1.0
             yield Algorithm(
-                "minimal filtering",
+                "minimal filtering" + SAID_IN_BF16 * found.rounded,
                 found.nest.out.name,
                 found.nest.origin,
                 prod(f.typical for f in filters),
-                bounds.growth,
+                bounds.growth * errors,
                 bounds.steps,
                 0.0,
                 bounds.largest,

@@ -134,6 +134,11 @@ class NestCost:
         bf16 = pair is not None and pair[0].dtype is DType.BF16
         return bf16 and not self.in_matrices and self.machine.products(DType.BF16, DType.BF16) > 1
 
+    @property
+    def by_columns(self) -> bool:
+        """Whether a computed factor is copied into columns of pairs of products."""
+        return self.in_matrices or self.in_pairs
+
     @cached_property
     def in_matrices(self) -> bool:
         """Whether products of bf16 are summed in registers for matrices: parts are nowhere else."""

@@ -11,7 +11,7 @@ from rutc.errors import InternalError
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED
-from rutc.graph_opt.alternatives.filtering import MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.alternatives.signs import TakeSigns
@@ -89,11 +89,12 @@ def pipeline_for(
     choose algorithms, unless these are `assigned`; with `bf16`, factors may be rounded to that.
     """
     separate = SeparateWindows(machine=machine, assigned=assigned)
-    filters = MinimalFiltering(spread=spread, machine=machine, assigned=assigned)
     parts = MultiplyParts(machine=machine, assigned=assigned)
-    if assigned is not None:
-        bf16 = bf16 or any(name == SAID_ROUNDED for _, name in assigned.algorithms)
+    bf16 = bf16 or rounds_factors(assigned)
     first = (replace(parts, parts=ROUNDED),) if bf16 else ()
+    filters = MinimalFiltering(
+        spread=spread, machine=machine, assigned=assigned, rounded=bf16 and adds_pairs(machine)
+    )
     steps: tuple[Pass, ...] = (
         # Importers leave unused constants and branches behind; every later step is cheaper without.
         Sweep("remove what is unread"),
@@ -168,6 +169,12 @@ def pipeline_for(
         DropDims(),
     )
     return tuple(_exact(steps)) if exact else steps
+
+
+def rounds_factors(assigned: Assigned | None) -> bool:
+    """Whether factors of sums are rounded to bf16 by what is assigned."""
+    said = (SAID_ROUNDED, SAID_IN_BF16)
+    return assigned is not None and any(x.endswith(said) for _, x in assigned.algorithms)
 
 
 def _in_pairs(machine: Machine) -> tuple[Rule, ...]:

@@ -255,7 +255,7 @@ def _planned(
     if rounds(options):
         graph = rounded(graph, machine, options).graph
         note("round", graph, True)
-    algorithms = Algorithms(machine, options.spread, note)
+    algorithms = Algorithms(machine, options.spread, note, bf16=options.in_bf16)
     found = versions_for(graph, machine, options, algorithms)
     recorded = None if records is None else records.plans
     return model_plan(graph, found, machine, options, algorithms, recorded)

@@ -20,9 +20,9 @@ FILES = ("driver/build.py", "driver/plan_cost.py", "emit/dot.py", "tensor_ir/win
 
 LIMITS: dict[str, tuple[str, ...]] = {
     "driver/build.py": ("MOST_CYCLES",),
+    "graph_opt/alternatives/factor_parts.py": ("HIGHEST", "SMALLEST"),
     "graph_opt/alternatives/filtering.py": ("MOST_GROWTH", "MOST_FILTERED"),
     "graph_opt/algorithms.py": ("TINY", "ROUNDING"),
-    "graph_opt/alternatives/split_precision.py": ("HIGHEST", "SMALLEST"),
     "graph_opt/alternatives/window_rows.py": ("MOST_CHANNELS",),
     "graph_opt/bf16_parts.py": ("LARGEST", "BLOCK"),
     "graph_opt/decide/chains.py": ("MOST_MEMBERS",),
@@ -52,7 +52,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "tensor_ir/cost/estimate.py": ("TINY",),
     "tensor_ir/cost/frames.py": ("SAMPLES",),
     "tensor_ir/cost/work.py": ("LEVELS",),
-    "tuner/access.py": ("SOME",),
+    "tuner/access.py": ("COLUMNS", "SOME"),
     "tuner/across.py": ("WORD",),
     "tuner/arms.py": ("LONGEST", "MOST_TURNS"),
     "tuner/engine.py": ("PATIENCE_S", "PAUSE_S", "COLLISIONS", "REACH_S"),

@@ -24,11 +24,15 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.layout import Layout
+from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import Window, window
+
+COLUMNS = 16
+"""Columns of pairs of products that a value is arranged in."""
 
 SOME = 8
 """Iterations of a loop whose number varies that a schedule has in mind at least.
@@ -45,8 +49,9 @@ class Touch:
 
     `strides[v]` is 0 where v does not matter and None where the place is no affine function of v.
     Strides that are no constants are what they commonly are; `exact` has them as they are.
-    A `packed` access is to a constant, whose layout follows the schedule: its strides are those of
-    the ideal layout, 1 for every variable that it depends on. The place of a `gathered` access
+    A `packed` access is to a constant, whose layout follows the schedule, or to a value that is
+    `arranged` so, in columns of pairs: its strides are those of the ideal layout, 1 for every
+    variable that it depends on. The place of a `gathered` access
     depends on data. Of a `small` one,
     elements are small factors: any two, or neighbours along the loops of its `pairs`. Of one in
     `nibbles`, two elements share one of its `bytes`.
@@ -63,6 +68,7 @@ class Touch:
     exact: Mapping[str, Size | None] = field(default_factory=dict)
     small: Small = Small()
     nibbles: bool = False
+    arranged: bool = False
 
     def line(self, machine: Machine) -> int:
         """The elements of a cache line."""
@@ -177,7 +183,7 @@ class Shape:
     @cached_property
     def constants(self) -> frozenset[str]:
         """The buffers that the kernel reads whose layout is still free."""
-        return frozenset(t.buffer for t in self.touches if t.packed)
+        return frozenset(t.buffer for t in self.touches if t.packed and not t.arranged)
 
     @property
     def private(self) -> list[str]:
@@ -358,7 +364,8 @@ def _touch(
             scattered |= index_names(c)
     strides: dict[str, int | None] = {}
     exact: dict[str, Size | None] = {}
-    packed = buffer.name in constants
+    arranged = not is_store and in_columns(buffer.layout)
+    packed = buffer.name in constants or arranged
     if packed:
         for c in coords.values():
             for v in c.names():
@@ -378,8 +385,25 @@ def _touch(
     small = replace(buffer.small, pairs=tuple(v for v in moved if v is not None))
     nibbles = buffer.layout.nibbles
     return Touch(
-        buffer.name, is_store, strides, loops, packed, each, size, gathered, exact, small, nibbles
+        buffer.name,
+        is_store,
+        strides,
+        loops,
+        packed,
+        each,
+        size,
+        gathered,
+        exact,
+        small,
+        nibbles,
+        arranged,
     )
+
+
+def in_columns(layout: Layout) -> bool:
+    """Whether columns of pairs lie side by side: %b[n/16, k/2, n % 16, k % 2]."""
+    inside = tuple((a.extent, a.stride) for a in layout.axes[-2:])
+    return inside == ((COLUMNS, PAIR), (PAIR, 1)) and not layout.axes[-1].whole
 
 
 def _stride(factor: Index | None, ranges: Mapping[str, Range]) -> int | None:

@@ -75,7 +75,7 @@ def multiplications(r: Reduction, machine: Machine) -> int:
 
 
 def busy_cycles(r: Reduction, vectors: float, machine: Machine) -> float:
-    """Cycles in which so many vectors are multiplied and added to states, a product in each lane."""
+    """Cycles that multiply so many vectors and add them to states, a product in each lane."""
     if r.pairs_bf16(machine):
         return vectors / (PAIR * machine.bf16_pairs_per_cycle)
     return vectors / machine.fma_per_cycle

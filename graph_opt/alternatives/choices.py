@@ -111,7 +111,9 @@ class Chosen:
                 case MinimalFiltering():
                     choices = (rule.choice(n, editor) for n in editor.nodes.values())
                     filtered = (c for c in choices if isinstance(c, Filtered))
-                    self.found += ((c.nest.out.name, said(c.filters)) for c in filtered)
+                    self.found += (
+                        (c.nest.out.name, said(c.filters, rounded=c.rounded)) for c in filtered
+                    )
                 case SeparateWindows():
                     self._separated(rule, editor)
 

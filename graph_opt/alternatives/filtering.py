@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import ceil, log2, prod
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives.bf16_pairs import are_neighbours
+from rutc.graph_opt.bf16_parts import parts_of
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
@@ -37,13 +40,15 @@ from rutc.tensor_ir import (
     cast,
 )
 from rutc.tensor_ir.affine import floordiv, mod
-from rutc.tensor_ir.machine import COMMON, Machine
+from rutc.tensor_ir.machine import COMMON, PAIR, Machine
 
 MOST_GROWTH = 4.0
 """How much larger than the weights the transformed weights may be."""
 UNIT_STRIDE = range(1, 2)
 UNIT_POINTS = (4, 6)
 """Points of the filters to consider for windows of unit stride."""
+SAID_IN_BF16 = " in bf16"
+"""What the name of a filter ends in whose factors are rounded."""
 MOST_FILTERED = 2
 """Window dims to transform: with each, errors and tiles at the edges grow."""
 
@@ -90,6 +95,9 @@ class MinimalFiltering:
     Errors are relative to the largest input of a tile: they grow up to twofold on average where
     inputs are of one magnitude, and hide what is far below (`minimal_filter.Bounds`). An input that
     is no finite number makes NaN of the tiles that it is in.
+
+    If factors are `rounded` to bf16, as pairs of their products are added up then, tiles and
+    weights are so once they are transformed: where filters lose no more than `most_bits` by it.
     """
 
     share: float = 0.8
@@ -99,6 +107,8 @@ class MinimalFiltering:
     machine: Machine = COMMON
     assigned: Assigned | None = None
     """What to filter how, instead of what is weighed so."""
+    rounded: bool = False
+    most_bits: float = 1.0
 
     def __str__(self) -> str:
         return "MinimalFiltering"
@@ -114,7 +124,8 @@ class MinimalFiltering:
         if isinstance(found, Reason):
             return ()
         return tuple(
-            Offer(found.nest.out.name, said(f), cycles, found.direct) for cycles, f in found.choices
+            Offer(found.nest.out.name, said(c.filters, rounded=c.rounded), c.cycles, found.direct)
+            for c in found.choices
         )
 
     def choice(self, n: Node, editor: Editor) -> Filtered | Reason:
@@ -125,23 +136,27 @@ class MinimalFiltering:
         choices, direct = list(found.choices), found.direct
         if self.assigned is not None:
             name = found.nest.out.name
-            choices = [c for c in choices if self.assigned.has(name, said(c[1]))]
+            choices = [
+                c for c in choices if self.assigned.has(name, said(c.filters, rounded=c.rounded))
+            ]
             if not choices:
                 return Reason("it is assigned another algorithm")
         else:
             if found.nest.out.name in self.spread:
-                choices = [(c, f) for c, f in choices if all(x.reach == x.taps for x in f.values())]
-            least = min((cycles for cycles, _ in choices), default=direct)
+                choices = [c for c in choices if all(x.reach == x.taps for x in c.filters.values())]
+            least = min((c.cycles for c in choices), default=direct)
             most = min(self.share * direct, direct - self.saving)
-            choices = [c for c in choices if c[0] <= most]
+            choices = [c for c in choices if c.cycles <= most]
             if not choices:
                 return Reason(
                     f"it saves too little: about {least:.0f} cycles instead of {direct:.0f}"
                 )
-        _, filters = min(choices, key=lambda c: c[0] * (1 + self.bit * _lost_bits(c[1])))
+        best = min(choices, key=lambda c: c.cycles * (1 + self.bit * _lost_bits(c.filters)))
         if not found.const.data.is_finite:
             return Reason(f"not all of %{found.const.out.name} is finite")
-        return Filtered(found.nest, found.source, found.weights, found.const, filters)
+        return Filtered(
+            found.nest, found.source, found.weights, found.const, best.filters, best.rounded
+        )
 
     def _filters(self, n: Node, editor: Editor) -> _Filters | Reason:
         """The filters that there are, each with its estimated cycles, or why none."""
@@ -155,14 +170,25 @@ class MinimalFiltering:
         if not windows:
             return Reason("no bound dim is a window of unit stride")
         work = Work(n, source, const, tuple(windows), editor, self.machine)
-        choices = tuple(
-            (work.cycles(f), f)
-            for f in filters_of(windows, editor)
-            if work.growth(f) <= MOST_GROWTH
-        )
-        if not choices:
+        known = [f for f in filters_of(windows, editor) if work.growth(f) <= MOST_GROWTH]
+        if not known:
             return Reason("its windows are too long")
-        return _Filters(n, source, weights, const, work.cycles({}), choices)
+        choices = [_Choice(work.cycles(f), f) for f in known]
+        if self.rounded and are_neighbours(n, source, weights, editor, self.machine):
+            faster = PAIR * self.machine.bf16_pairs_per_cycle / self.machine.fma_per_cycle
+            pairs = replace(work, faster=faster, bytes=float(DType.BF16.bytes))
+            few = [f for f in known if _lost_bits(f) <= self.most_bits]
+            choices += [_Choice(pairs.cycles(f), f, rounded=True) for f in few]
+        return _Filters(n, source, weights, const, work.cycles({}), tuple(choices))
+
+
+@record
+class _Choice:
+    """Filters of a sum, and the cycles that it takes so."""
+
+    cycles: float
+    filters: Mapping[Window, Filter]
+    rounded: bool = False
 
 
 @record
@@ -174,12 +200,13 @@ class _Filters:
     weights: Read
     const: Const
     direct: float
-    choices: tuple[tuple[float, Mapping[Window, Filter]], ...]
+    choices: tuple[_Choice, ...]
 
 
-def said(filters: Mapping[Window, Filter]) -> str:
+def said(filters: Mapping[Window, Filter], *, rounded: bool = False) -> str:
     """The name of an algorithm: `filter ky by 4, kx by 4` has 4 x 4 outputs a tile."""
-    return "filter " + ", ".join(f"{w.tap} by {f.outputs}" for w, f in filters.items())
+    named = "filter " + ", ".join(f"{w.tap} by {f.outputs}" for w, f in filters.items())
+    return named + SAID_IN_BF16 if rounded else named
 
 
 @record
@@ -191,6 +218,8 @@ class Filtered:
     weights: Read
     const: Const
     filters: Mapping[Window, Filter]
+    rounded: bool = False
+    """Whether what is transformed is rounded to bf16."""
 
     def bounds(self) -> Bounds:
         """What the filters may cost."""
@@ -326,15 +355,16 @@ def filtered(found: Filtered, editor: Editor) -> tuple[Node, ...]:
     tiles: dict[Window, str] = {}
     for w in order:
         tiles[w] = editor.fresh_dim(f"{w.out}.tile", _count(w, filters[w], editor))
+    factor = DType.BF16 if found.rounded else None
     new_const, new_weights = _transformed_weights(
-        found.const, found.weights, filters, points, editor
+        found.const, found.weights, filters, points, editor, factor
     )
-    tiled, read = _transformed_input(n, source, filters, points, tiles, editor)
+    tiled, read = _transformed_input(n, source, filters, points, tiles, editor, factor)
     # One sum per point.
     out_dims = {*n.out.dims, *points.values(), *tiles.values()} - {w.out for w in order}
     summed = Value(editor.fresh_value(f"{n.out.name}.points"), kind, tuple(sorted(out_dims)))
     bound = tuple(d for d in n.bound if d not in {w.tap for w in order})
-    products = apply("mul", *(cast(r, kind) if whole else r for r in (read, new_weights)))
+    products = apply("mul", *(cast(r, kind) for r in (read, new_weights)))
     reducer = n.reducer if bound else None
     sums = Nest((summed,), bound, reducer, (products,), n.origin)
     # The outputs of each tile.
@@ -365,12 +395,15 @@ def _transformed_weights(
     filters: Mapping[Window, Filter],
     points: Mapping[Window, str],
     editor: Editor,
+    factor: DType | None,
 ) -> tuple[Const, Read]:
     along = {w.axis: w for w in filters}
     position = {const.axes.index(w.axis): f for w, f in filters.items()}
     axes = tuple(points[along[d]] if d in along else d for d in const.axes)
     name = editor.fresh_value(f"{const.out.name}.points")
     array = transform_weights(position, const.data.array)
+    if factor is DType.BF16:
+        (array,) = parts_of(array, 1)
     kind = DType.of(array.dtype)
     value = Value(name, kind, tuple(sorted(axes)))
     coords = [
@@ -388,6 +421,7 @@ def _transformed_input(
     points: Mapping[Window, str],
     tiles: Mapping[Window, str],
     editor: Editor,
+    factor: DType | None,
 ) -> tuple[Nest, Read]:
     """The nest of transformed tiles, with the input's own other dims, and the read of it."""
     order = list(filters)
@@ -396,7 +430,8 @@ def _transformed_input(
     dims = (*others, *points.values(), *tiles.values())
     name = editor.fresh_value(f"{source.value}.points")
     kind = source.dtype
-    value = Value(name, kind, tuple(sorted(dims)))
+    stored = factor or kind
+    value = Value(name, stored, tuple(sorted(dims)))
     outside = any(_reaches_out(w, filters[w], editor) for w in order)
     fill = Lit(0.0 if kind.is_float else 0, kind) if outside else None
 
@@ -408,12 +443,12 @@ def _transformed_input(
         return read if kind.is_float else cast(read, DType.I32)
 
     axes = [(filters[w].of_input, Index.of(points[w])) for w in order]
-    tiled = Nest((value,), (), None, (cast(transformed(axes, element), kind),), n.origin)
+    tiled = Nest((value,), (), None, (cast(transformed(axes, element), stored),), n.origin)
     coords = {d: c for d, c in index_coords(source) if d not in along}
     inside = all(_stays_inside(d, c, editor) for d, c in coords.items())
     coords |= {d: Index.of(d) for d in (*points.values(), *tiles.values())}
-    kept = None if inside else source.fill
-    return tiled, Read(name, tuple(sorted(coords.items())), kind, kept)
+    kept = None if inside or source.fill is None else replace(source.fill, dtype=stored)
+    return tiled, Read(name, tuple(sorted(coords.items())), stored, kept)
 
 
 def _count(w: Window, f: Filter, editor: Editor) -> Index:

@@ -20,7 +20,7 @@ from math import ceil, inf, prod
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned, Offer
-from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs, pair_candidate
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.alternatives.factor_parts import (
     GROWTH,
     ROUNDED,
@@ -35,6 +35,7 @@ from rutc.graph_opt.alternatives.factor_parts import (
     terms_of_parts,
 )
 from rutc.graph_opt.alternatives.rounded_reads import read_rounded
+from rutc.graph_opt.alternatives.rounded_sums import pair_candidate
 from rutc.graph_opt.alternatives.window_rows import side_by_side
 from rutc.graph_opt.decide.halo import growth, reach, shares_inside
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
@@ -58,6 +59,7 @@ SAID_ROUNDED = "rounded to bf16"
 """The names of the algorithms: of all parts, and of the first alone."""
 SHORTEST, LONGEST = 16, 32
 """Products of a row and a column that one instruction does."""
+
 
 @rounds(
     changes="Where registers multiply matrices of bf16, factors of f32 are taken apart into three "

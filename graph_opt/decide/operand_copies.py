@@ -81,7 +81,7 @@ class OperandCopies:
             taken[r.value] = name
 
         columns = None
-        if cost.in_matrices and vector is not None and vector in n.out.dims:
+        if cost.by_columns and vector is not None and vector in n.out.dims:
             columns = self._columns(n, cost, vector)
             if columns is not None:
                 name = self._name(("columns", columns, packed_dims(n, columns)))

@@ -301,7 +301,7 @@ def _operands(kernel: Kernel, shape: Shape, machine: Machine) -> Operands | None
         return None
     if not all(machine.has_matrices(x.dtype) for pair in terms for x in pair):
         return None
-    packed = frozenset(t.buffer for t in r.reads if t.packed)
+    packed = frozenset(t.buffer for t in r.reads if t.packed and not t.arranged)
     rights = [t for t in r.reads if t.buffer in packed]
     if not packed and len(terms) == 1:
         rights = [t for x in terms[0] for t in _in_columns(kernel, x, r.reads)]
@@ -335,7 +335,7 @@ def _in_columns(kernel: Kernel, r: Read, reads: Iterable[Touch]) -> Iterator[Tou
             strides[v] = 1 if whole else None
     for t in reads:
         if t.buffer == r.value:
-            yield replace(t, strides=strides)
+            yield replace(t, strides=strides, packed=False)
 
 
 def _alike(touches: list[Touch]) -> bool:

@@ -298,11 +298,14 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     steps += ask_far_rows(t, tile, around, wanted, unrolled, extents, machine)
             else:
                 asked = tiling.prefetch and (prepared is None or t.buffer not in prepared.operands)
-                packs[t.buffer] = (
-                    packing(kernel, t, wanted, tile, width, shape.extents, block, loops.original)
-                    if group == 1
-                    else grouped_packing(kernel, t, wanted, tile, width, group)
-                )
+                if not t.arranged:
+                    packs[t.buffer] = (
+                        packing(
+                            kernel, t, wanted, tile, width, shape.extents, block, loops.original
+                        )
+                        if group == 1
+                        else grouped_packing(kernel, t, wanted, tile, width, group)
+                    )
                 if t.strides.get(tile.vector) is None or t.gathered or not asked:
                     continue
                 if not t.depends(tile.vector) or not t.depends(bound[-1]):
