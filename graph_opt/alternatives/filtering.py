@@ -97,7 +97,8 @@ class MinimalFiltering:
     is no finite number makes NaN of the tiles that it is in.
 
     If factors are `rounded` to bf16, as pairs of their products are added up then, tiles and
-    weights are so once they are transformed: where filters lose no more than `most_bits` by it.
+    weights are so once they are transformed: where all windows are filtered, and lose no more than
+    `most_bits` by it.
     """
 
     share: float = 0.8
@@ -177,7 +178,7 @@ class MinimalFiltering:
         if self.rounded and are_neighbours(n, source, weights, editor, self.machine):
             faster = PAIR * self.machine.bf16_pairs_per_cycle / self.machine.fma_per_cycle
             pairs = replace(work, faster=faster, bytes=float(DType.BF16.bytes))
-            few = [f for f in known if _lost_bits(f) <= self.most_bits]
+            few = [f for f in known if len(f) == len(windows) and _lost_bits(f) <= self.most_bits]
             choices += [_Choice(pairs.cycles(f), f, rounded=True) for f in few]
         return _Filters(n, source, weights, const, work.cycles({}), tuple(choices))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import ceil, inf, prod
 
-from rutc.graph_opt.alternatives.bf16_pairs import are_neighbours, sides
+from rutc.base.record import record
+from rutc.graph_opt.alternatives.bf16_pairs import sides
 from rutc.graph_opt.alternatives.factor_parts import (
     ROUNDED,
     Candidate,
@@ -14,6 +15,7 @@ from rutc.graph_opt.alternatives.factor_parts import (
     taken_apart,
 )
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
+from rutc.graph_opt.alternatives.window_rows import MOST_CHANNELS, Taps, side_by_side
 from rutc.graph_opt.decide.halo import reach, shares_inside
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
@@ -38,66 +40,76 @@ def pair_candidate(
     if products is None:
         return Reason("the number of its products is known at run time only")
     columns, inner = sides(n, source, weights, editor)
-    if not are_neighbours(n, source, weights, editor, machine):
+    taps = None
+    if const is not None and inner <= MOST_CHANNELS:
+        taps = side_by_side(n, source, weights, lambda length: length % PAIR == 0, editor)
+    if columns < machine.width or (inner < PAIR and taps is None):
         return Reason("its products have too few neighbours")
-    direct = _direct(n, source, const, columns, editor, machine)
-    cycles = _in_pairs(n, source, weights, const, columns, inner, editor, machine)
+    work = _Work(n, source, weights, const, columns, editor, machine)
+    direct = work.direct()
+    cycles = work.in_pairs(inner) if taps is None else work.in_rows(taps)
     if not every and direct - cycles < least * direct:
         return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
     weighed = loops_read(weights)
     number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
     saved = direct - cycles
-    return Candidate(n, source, weights, const, Rows(()), number, saved, direct, products, ROUNDED)
+    return Candidate(
+        n, source, weights, const, Rows(()), number, saved, direct, products, ROUNDED, taps
+    )
 
 
-def _direct(
-    n: Nest, source: Read, const: Const | None, columns: int, editor: Editor, machine: Machine
-) -> float:
-    """Cycles of one core for the sum in f32, filtered where that is faster."""
-    cycles = _cycles(n, source, columns, machine.fma_per_cycle, editor, machine)
-    cycles = max(cycles, bytes_of(const) / machine.coefficients.split_precision.streamed)
-    filtering = MinimalFiltering(machine=machine, rounded=True)
-    filters = [o.cost for o in filtering.offers(n, editor)] if const is not None else []
-    return min(cycles, *(x for x in filters if x <= filtering.share * cycles), inf)
+@record
+class _Work:
+    """What a sum takes on one core of a machine, in cycles at common sizes.
 
+    The weights' factor has so many `columns` side by side; it is computed, too, if no constant.
+    """
 
-def _in_pairs(
-    n: Nest,
-    source: Read,
-    weights: Read,
-    const: Const | None,
-    columns: int,
-    inner: int,
-    editor: Editor,
-    machine: Machine,
-) -> float:
-    """Cycles of one core for the sum of products of rounded factors."""
-    w = machine.coefficients.bf16_pairs
-    idle = ceil(inner / PAIR) / inner
-    rate = machine.bf16_pairs_per_cycle / idle
-    cycles = _cycles(n, source, columns, rate, editor, machine)
-    rounded = bytes_of(const) / PAIR / machine.coefficients.split_precision.streamed
-    cycles = max(cycles, rounded)
-    whole, _ = taken_apart(source, editor)
-    cycles += w.rounded * editor.typical(loops_read(whole)) / machine.width
-    if const is None:
-        cycles += w.packed * editor.typical(editor.values[weights.value].dims)
-    return cycles
+    nest: Nest
+    source: Read
+    weights: Read
+    const: Const | None
+    columns: int
+    editor: Editor
+    machine: Machine
 
+    def direct(self) -> float:
+        """The sum in f32, or what filters make of it where that is faster."""
+        streamed = self.machine.coefficients.split_precision.streamed
+        cycles = max(self.products(self.machine.fma_per_cycle), bytes_of(self.const) / streamed)
+        filtering = MinimalFiltering(machine=self.machine, rounded=True)
+        filters = [] if self.const is None else filtering.offers(self.nest, self.editor)
+        return min(cycles, *(x.cost for x in filters if x.cost <= filtering.share * cycles), inf)
 
-def _cycles(
-    n: Nest, source: Read, columns: int, rate: float, editor: Editor, machine: Machine
-) -> float:
-    """Cycles of the products that are inside of the value, so many of which are vectors a cycle."""
-    inside = 1.0
-    if source.fill is not None:
+    def in_pairs(self, inner: int) -> float:
+        """The sum of pairs of products along a loop of `inner` iterations, factors rounded."""
+        w, width = self.machine.coefficients.bf16_pairs, self.machine.width
+        idle = PAIR * ceil(inner / PAIR) / inner
+        whole, _ = taken_apart(self.source, self.editor)
+        cycles = self.paired(idle) + w.rounded * self.editor.typical(loops_read(whole)) / width
+        if self.const is None:
+            cycles += w.packed * self.editor.typical(self.editor.values[self.weights.value].dims)
+        return cycles
+
+    def in_rows(self, taps: Taps) -> float:
+        """The sum of pairs of products of taps that are laid side by side first."""
+        copy = self.machine.coefficients.layouts.copy
+        return self.paired(taps.each / taps.channels) + copy * taps.copied(self.source, self.editor)
+
+    def paired(self, idle: float) -> float:
+        """So many times the products of the sum, in pairs, or all constants from memory."""
+        streamed = bytes_of(self.const) / PAIR / self.machine.coefficients.split_precision.streamed
+        return max(self.products(self.machine.bf16_pairs_per_cycle * PAIR / idle), streamed)
+
+    def products(self, per_cycle: float) -> float:
+        """The products inside of the value, so many vectors of which are done in a cycle."""
+        n, editor, machine, inside = self.nest, self.editor, self.machine, 1.0
         sizes = {d: plain(e) for d, e in editor.extents.items()}
         symbols = dict(editor.graph.symbols)
-        halo = reach(n, source, sizes, symbols)
+        halo = None if self.source.fill is None else reach(n, self.source, sizes, symbols)
         if halo is not None:
-            shares = shares_inside(
-                n, source, halo, sizes, editor.values, symbols, machine.coefficients
-            )
+            w = machine.coefficients
+            shares = shares_inside(n, self.source, halo, sizes, editor.values, symbols, w)
             inside = prod(shares.values())
-    vectors = editor.typical(n.dims) / columns * ceil(columns / machine.width)
-    return vectors * inside / (machine.coefficients.filtering.reached * rate)
+        vectors = editor.typical(n.dims) / self.columns * ceil(self.columns / machine.width)
+        return vectors * inside / (machine.coefficients.filtering.reached * per_cycle)
