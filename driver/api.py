@@ -112,7 +112,8 @@ def compile(
         output: The library; None: the model's name with `.so`, in the current directory.
         target: The machine: `native` or the name of a target.
         precision: `fp32`; with `bf16`, `fp16`, `w8`, `w4` weights are stored in 16, 8, 4 bits where
-            kernels are faster by it, and all is computed in float32; with `int8` products of
+            kernels are faster by it, and all is computed in float32, but for `bf16` on processors
+            that multiply it; with `int8` products of
             weights are summed in 8 bits where that is faster, with `auto` those of which results
             stay within the tolerance (docs/numerics.md).
         calibrate: A folder of inputs as of `rutc verify --data`, with `int8`: the ranges of values

@@ -20,6 +20,7 @@ from rutc.graph_opt.plan import (
     Write,
 )
 from rutc.tensor_ir.affine import ZERO, Index, Range, maximum, product
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, reads, walk
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
@@ -59,7 +60,7 @@ def _cycles(
 def work_of(group: Group, extents: Extents) -> Index:
     """Floating-point operations of a group: arithmetic in bodies, and one per reduced element.
 
-    All products of the parts of two numbers are one operation.
+    All products of the parts of two numbers are one operation, and so is a product of rounded ones.
     """
     total = ZERO
     extents = _with_slices(group, extents)
@@ -68,7 +69,7 @@ def work_of(group: Group, extents: Extents) -> Index:
         each = sum(
             1 for e in n.body for x in walk(e) if isinstance(x, Apply | Cast) and x.dtype.is_float
         )
-        if len(terms_of(n.reducer, n.body) or ()) > 1:
+        if any(a.dtype is DType.BF16 for a, _ in terms_of(n.reducer, n.body) or ()):
             each = 1
         total += points * (each + (1 if n.reducer is not None else 0))
     return total

@@ -227,6 +227,19 @@ def test_windows_that_are_not_filtered_are_multiplied_in_pairs(tmp_path: Path) -
     assert [a.name for a in told.found.values()] == ["factors in bf16"]
 
 
+def test_what_is_filtered_reads_values_as_they_are(tmp_path: Path) -> None:
+    """Beside a product that rounds the same value, as a branch of a residual block has."""
+    n = Net()
+    x = n("Relu", n.input(1, 64, 28, 28))
+    rng = np.random.default_rng(0)
+    three, one = (n.const(rng.standard_normal((64, 64, k, k)).astype(np.float32)) for k in (3, 1))
+    sums = n("Conv", x, three, pads=[1, 1, 1, 1]), n("Conv", x, one)
+    path = n.save(tmp_path / "net.onnx", n("Add", *sums))
+    (version,) = versions_for(import_model(path), PAIRS, Options(precision="bf16"))
+    algorithms = sorted(a for _, a in version.assigned.algorithms)
+    assert algorithms == [f"filter kx by 2, ky by 2{SAID_IN_BF16}", SAID_ROUNDED]
+
+
 def test_a_pair_for_all_lanes_is_an_operand_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     product(path, (512,), 256, 16)

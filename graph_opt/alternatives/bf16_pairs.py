@@ -18,9 +18,7 @@ def adds_pairs(machine: Machine) -> bool:
     return pairs and not machine.has_matrices(DType.BF16)
 
 
-def are_neighbours(
-    n: Nest, source: Read, weights: Read, editor: Editor, machine: Machine
-) -> bool:
+def are_neighbours(n: Nest, source: Read, weights: Read, editor: Editor, machine: Machine) -> bool:
     """Whether there are as many columns as lanes, and pairs along the longest summed loop."""
     columns, inner = sides(n, source, weights, editor)
     return columns >= machine.width and inner >= PAIR

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor
@@ -18,8 +18,11 @@ from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import used
 
 
-def read_rounded(editor: Editor) -> None:
-    """Makes nests read the numbers in bf16 that values were rounded to before, in their place."""
+def read_rounded(editor: Editor, but: Collection[str] = ()) -> None:
+    """Makes nests read the numbers in bf16 that values were rounded to before, in their place.
+
+    Those that give the values `but` read what they do.
+    """
     rounded: dict[str, str] = {}
     for key in tuple(editor.names()):
         n = editor.nodes.get(key)
@@ -30,7 +33,7 @@ def read_rounded(editor: Editor) -> None:
             if isinstance(editor.producer(source), Nest) and not editor.is_output(source):
                 rounded.setdefault(source, n.out.name)
             continue
-        if rounded.keys().isdisjoint(used(n)):
+        if rounded.keys().isdisjoint(used(n)) or n.outs[0].name in but:
             continue
         body = tuple(transform(e, lambda x: _widened(x, rounded)) for e in n.body)
         if body != n.body:

@@ -7,6 +7,7 @@ from math import ceil, inf, prod
 from rutc.base.record import record
 from rutc.graph_opt.alternatives.bf16_pairs import sides
 from rutc.graph_opt.alternatives.factor_parts import (
+    GROWTH,
     ROUNDED,
     Candidate,
     bytes_of,
@@ -14,7 +15,7 @@ from rutc.graph_opt.alternatives.factor_parts import (
     loops_read,
     taken_apart,
 )
-from rutc.graph_opt.alternatives.filtering import MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
 from rutc.graph_opt.alternatives.window_rows import MOST_CHANNELS, Taps, side_by_side
 from rutc.graph_opt.decide.halo import reach, shares_inside
 from rutc.graph_opt.editor import Editor
@@ -58,6 +59,14 @@ def pair_candidate(
     )
 
 
+def filtered_sums(editor: Editor, machine: Machine) -> frozenset[str]:
+    """The values of sums over windows that are about to be filtered."""
+    filtering = MinimalFiltering(machine=machine, rounded=True)
+    nests = (editor.nest(name) for name in editor.names())
+    sums = (n for n in nests if n is not None and n.bound)
+    return frozenset(n.out.name for n in sums if isinstance(filtering.choice(n, editor), Filtered))
+
+
 @record
 class _Work:
     """What a sum takes on one core of a machine, in cycles at common sizes.
@@ -75,8 +84,7 @@ class _Work:
 
     def direct(self) -> float:
         """The sum in f32, or what filters make of it where that is faster."""
-        streamed = self.machine.coefficients.split_precision.streamed
-        cycles = max(self.products(self.machine.fma_per_cycle), bytes_of(self.const) / streamed)
+        cycles = max(self.products(self.machine.fma_per_cycle), self.streamed)
         filtering = MinimalFiltering(machine=self.machine, rounded=True)
         filters = [] if self.const is None else filtering.offers(self.nest, self.editor)
         return min(cycles, *(x.cost for x in filters if x.cost <= filtering.share * cycles), inf)
@@ -98,8 +106,12 @@ class _Work:
 
     def paired(self, idle: float) -> float:
         """So many times the products of the sum, in pairs, or all constants from memory."""
-        streamed = bytes_of(self.const) / PAIR / self.machine.coefficients.split_precision.streamed
-        return max(self.products(self.machine.bf16_pairs_per_cycle * PAIR / idle), streamed)
+        return max(self.products(self.machine.bf16_pairs_per_cycle * PAIR / idle), self.streamed)
+
+    @property
+    def streamed(self) -> float:
+        """All constants from memory: they may be stored in bf16 whether factors are or not."""
+        return GROWTH * bytes_of(self.const) / self.machine.coefficients.split_precision.streamed
 
     def products(self, per_cycle: float) -> float:
         """The products inside of the value, so many vectors of which are done in a cycle."""

@@ -35,7 +35,7 @@ from rutc.graph_opt.alternatives.factor_parts import (
     terms_of_parts,
 )
 from rutc.graph_opt.alternatives.rounded_reads import read_rounded
-from rutc.graph_opt.alternatives.rounded_sums import pair_candidate
+from rutc.graph_opt.alternatives.rounded_sums import filtered_sums, pair_candidate
 from rutc.graph_opt.alternatives.window_rows import side_by_side
 from rutc.graph_opt.decide.halo import growth, reach, shares_inside
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
@@ -133,7 +133,7 @@ class MultiplyParts:
         for c in self.chosen(editor):
             editor.replace(c.nest, tuple(in_parts(c, editor)))
         if self.parts == ROUNDED:
-            read_rounded(editor)
+            read_rounded(editor, filtered_sums(editor, self.machine) if self.in_pairs else ())
 
     def chosen(self, editor: Editor) -> list[Candidate]:
         """The sums to take apart, those that gain most for each byte first."""
