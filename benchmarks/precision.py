@@ -41,7 +41,10 @@ MODELS = (
     "bert_base_128",
     "minilm_l6",
     "vit_b16",
+    "gpt2",
     "gpt2_6l_past",
+    "light_densenet121",
+    "light_inception_v1",
 )
 THREADS = (1, 2)
 CASES = {case_name(model, n): (model, n) for model in MODELS for n in THREADS}
@@ -51,6 +54,8 @@ PRECISIONS = ("fp32", "bf16", "fp16", INT8)
 ONNXRUNTIME, OPENVINO = "onnxruntime", "openvino"
 QUANTISED, OPENVINO_QUANTISED = f"{ONNXRUNTIME} int8", f"{OPENVINO} int8"
 COLUMNS = (*PRECISIONS, ONNXRUNTIME, QUANTISED, OPENVINO, OPENVINO_QUANTISED)
+ERRORS = ("bf16", INT8, QUANTISED)
+"""The columns whose errors are told."""
 COMPARED = (
     (INT8, "fp32", "rutc's own float32"),
     (INT8, QUANTISED, "ONNX Runtime's int8"),
@@ -172,7 +177,8 @@ def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
     said = (
         "Written by `python -m benchmarks.precision`. Milliseconds of a run, in turns. In `bf16`",
-        "and `fp16` weights are stored in 16 bits where that is estimated to be faster, with",
+        "and `fp16` weights are stored in 16 bits where that is estimated to be faster, in `bf16`",
+        "what they are multiplied by is rounded, too, where the processor multiplies it, and with",
         f"`int8` products are summed in 8 bits where it is; ranges are of {CALIBRATED} inputs.",
         "*ORT int8* is what `quantize_static` of ONNX Runtime makes of the model (per channel, 7",
         "bits where the processor adds up pairs in 16), from the same inputs. *OV* is OpenVINO in",
@@ -187,17 +193,20 @@ def page(entries: Sequence[Entry]) -> str:
 def _table(entries: Sequence[Entry]) -> list[str]:
     lines = [
         "| model | fp32 | bf16 | fp16 | int8 | ORT fp32 | ORT int8 | OV | OV int8 "
-        "| int8: error | ORT int8 |",
-        "|---" * (len(COLUMNS) + 3) + "|",
+        "| bf16: error | int8 | ORT int8 |",
+        "|---" * (len(COLUMNS) + len(ERRORS) + 1) + "|",
     ]
     told_times = []
     for entry in entries:
         us, errors = entry.get("us"), entry.get("errors")
         if not isinstance(us, dict) or not isinstance(errors, dict):
-            lines.append(f"| {case_of(entry)} | {entry.get('error', '')} |" + " |" * 9)
+            lines.append(
+                f"| {case_of(entry)} | {entry.get('error', '')} |"
+                + " |" * (len(COLUMNS) + len(ERRORS) - 1)
+            )
             continue
         cells = [f"{us[c] / 1e3:.2f}" if c in us else "-" for c in COLUMNS]
-        cells += [f"{errors[c]:.3f}" if c in errors else "-" for c in (INT8, QUANTISED)]
+        cells += [f"{errors[c]:.3f}" if c in errors else "-" for c in ERRORS]
         lines.append(f"| {case_of(entry)} | {' | '.join(cells)} |")
         told_times.append(us)
     for own, other, name in COMPARED:

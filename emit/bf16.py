@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rutc.emit import ir
 from rutc.emit.load_store import MemoryEmitter
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import BF16_VECTORS, Machine
 
-FEATURE = "avx512bf16"
 I16 = ir.IntType(16)
 
 
@@ -16,7 +15,7 @@ def narrowed(memory: MemoryEmitter, value: ir.Value, machine: Machine) -> ir.Val
     Subnormal numbers count as zeros.
     """
     lanes = value.lanes
-    if FEATURE not in machine.features or 32 * lanes not in (256, 512):
+    if BF16_VECTORS not in machine.features or 32 * lanes not in (256, 512):
         return None
     result = ir.VectorType(ir.BFloatType(), lanes)
     name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"

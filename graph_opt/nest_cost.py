@@ -120,24 +120,26 @@ class NestCost:
         return frozenset(name for name in names if names.count(name) > 1)
 
     @cached_property
+    def _narrow(self) -> DType | None:
+        """The type of the narrow factors whose products are summed, one product at a point."""
+        pair = factors_of(self.nest.reducer, self.nest.body)
+        return None if pair is None else pair[0].dtype
+
+    @cached_property
     def grouped(self) -> bool:
         """Whether neighbours along a bound loop are multiplied together: narrow products."""
-        pair = factors_of(self.nest.reducer, self.nest.body)
-        if pair is None or pair[0].dtype is not DType.BF16:
-            return self.in_matrices or pair is not None
+        return self.by_columns or self._narrow not in (None, DType.BF16)
+
+    @cached_property
+    def by_columns(self) -> bool:
+        """Whether a factor that is computed is copied into columns of pairs of products."""
         return self.in_matrices or self.in_pairs
 
     @cached_property
     def in_pairs(self) -> bool:
         """Whether pairs of products of bf16 are added to vectors."""
-        pair = factors_of(self.nest.reducer, self.nest.body)
-        bf16 = pair is not None and pair[0].dtype is DType.BF16
-        return bf16 and not self.in_matrices and self.machine.products(DType.BF16, DType.BF16) > 1
-
-    @property
-    def by_columns(self) -> bool:
-        """Whether a computed factor is copied into columns of pairs of products."""
-        return self.in_matrices or self.in_pairs
+        able = self.machine.products(DType.BF16, DType.BF16) > 1
+        return able and self._narrow is DType.BF16 and not self.in_matrices
 
     @cached_property
     def in_matrices(self) -> bool:

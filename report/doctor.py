@@ -15,6 +15,7 @@ from rutc.emit import cache
 from rutc.emit.targets.select import host_features, native_target, remeasured, save_native
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
+from rutc.tensor_ir.dtype import DType
 
 PACKAGES = (
     *("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "sqlalchemy", "typer"),
@@ -74,6 +75,8 @@ def _target() -> tuple[Finding, ...]:
     except UserError as error:
         return (Finding("target", "none", str(error)),)
     m = target.machine
+    pairs = m.products(DType.BF16, DType.BF16) > 1
+    bf16 = f"{m.bf16_pairs_per_cycle:g} sums of pairs of products of bf16, " if pairs else ""
     caches = f"{m.l1 >> 10} and {m.l2 >> 10} KiB a core, lines of {m.line_bytes} bytes"
     return (
         Finding("target", f"{target.name}: {target.describe}"),
@@ -81,7 +84,7 @@ def _target() -> tuple[Finding, ...]:
         Finding(
             "in a cycle",
             f"{m.fma_per_cycle:g} multiply-adds and {m.loads_per_cycle:g} loads of "
-            f"{m.vector_bits} bits, {m.l2_bytes_per_cycle:g} bytes from the second cache",
+            f"{m.vector_bits} bits, {bf16}{m.l2_bytes_per_cycle:g} bytes from the second cache",
         ),
         Finding(
             "cycles",

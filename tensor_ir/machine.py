@@ -17,8 +17,8 @@ NARROWEST_MASKED = 4
 PAIR = 2
 """Products of neighbours that instructions for factors of 16 bits add up."""
 
-BF16_PAIRS = "avx512bf16"
-"""The feature of instructions that add products of pairs of bf16 to an f32."""
+BF16_VECTORS = "avx512bf16"
+"""The feature of instructions that make bf16, and add up products of pairs of it."""
 
 QUAD = 4
 """Products of neighbours that instructions for factors of 8 bits add up."""
@@ -122,7 +122,7 @@ class Machine:
         Factors of i8 may be `small` (`tensor_ir.products`).
         """
         if a is DType.BF16 and b is DType.BF16:
-            return PAIR if BF16_PAIRS in self.features else 1
+            return PAIR if BF16_VECTORS in self.features and self.vector_bits == 512 else 1
         bytes_ = (DType.I8, DType.U8)
         if not {a, b} <= {*bytes_, DType.I16} or self.architecture != "x86_64":
             return 1

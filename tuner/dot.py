@@ -1,4 +1,4 @@
-"""Reductions of 8-bit products: several neighbours of the reduced loop go into one instruction."""
+"""Sums of narrow products: several neighbours of the reduced loop go into one instruction."""
 
 from __future__ import annotations
 
