@@ -19,7 +19,7 @@ from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import FILTERING, OnStep, rounds_factors
 from rutc.graph_opt.versions import FEW_ROWS
-from rutc.tensor_ir import Graph
+from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.graph import Origin
 from rutc.tensor_ir.machine import COMMON, Machine
 
@@ -53,6 +53,8 @@ class Algorithm:
     outputs: tuple[int, ...] = ()
     taps: tuple[int, ...] = ()
     reach: tuple[int, ...] = ()
+    factors: str = str(DType.F32)
+    """The type that factors of products are rounded to."""
 
 
 @dataclass
@@ -118,14 +120,23 @@ def _filtered(rule: MinimalFiltering, graph: Graph) -> Iterator[Algorithm]:
                 tuple(f.outputs for f in filters),
                 tuple(f.taps for f in filters),
                 bounds.reach,
+                str(DType.BF16 if found.rounded else DType.F32),
             )
 
 
 def _in_parts(step: MultiplyParts, graph: Graph) -> Iterator[Algorithm]:
-    name, errors, smallest = "parts in bf16", 1.0, SMALLEST
+    name, errors, smallest, kind = "parts in bf16", 1.0, SMALLEST, DType.F32
     if step.parts < WHOLE:
-        name, errors, smallest = "factors in bf16", ROUNDING, TINY
+        name, errors, smallest, kind = "factors in bf16", ROUNDING, TINY, DType.BF16
     for c in step.chosen(Editor(graph)):
         yield Algorithm(
-            name, c.nest.out.name, c.nest.origin, errors, errors, 0, smallest, c.largest
+            name,
+            c.nest.out.name,
+            c.nest.origin,
+            errors,
+            errors,
+            0,
+            smallest,
+            c.largest,
+            factors=str(kind),
         )

@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from rutc.driver.build import Builder
+from rutc.driver.compiler import compile_model
 from rutc.driver.options import Options
 from rutc.driver.planning import versions_for
 from rutc.emit.codegen import compile_assembly
@@ -29,6 +30,8 @@ from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.verify.tolerance import Level
+from rutc.verify.verify import verify_model
+from rutc.verify.weight_noise import stored_type
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
@@ -247,3 +250,15 @@ def test_a_pair_for_all_lanes_is_an_operand_in_memory(tmp_path: Path) -> None:
     lines = [line for line in text.splitlines() if INSTRUCTION in line]
     shared = [line for line in lines if re.search(r"\{1to16\}", line)]
     assert len(shared) > len(lines) / 2
+
+
+def test_verification_knows_of_factors_that_only_filters_round(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    convolution(path, (1, 64, 28, 28), 64, 3, 1)
+    told = Algorithms(PAIRS, bf16=True)
+    versions_for(import_model(path), PAIRS, Options(precision="bf16"), on_step=told)
+    assert stored_type({"algorithms": told.facts()}) is DType.BF16
+    if not runnable(PAIRS):
+        return
+    done = compile_model(path, tmp_path / "model.so", Options(precision="bf16"))
+    assert verify_model(path, done.library).passed

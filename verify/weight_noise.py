@@ -10,7 +10,7 @@ Limits that are relative to the largest magnitude of a slice count in roundings 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 
@@ -24,11 +24,17 @@ LEAST_DIMS = 2
 
 
 def stored_type(manifest: Mapping[str, object]) -> DType | None:
-    """The type with the fewest digits that values of an artifact are stored in instead of f32."""
-    listed = manifest.get("stored")
-    known = listed if isinstance(listed, list) else []
-    names = {s.get("type") for s in known if isinstance(s, dict)}
+    """The type with the fewest digits that values or factors of an artifact have instead of f32."""
+    names = {*_told(manifest, "stored", "type"), *_told(manifest, "algorithms", "factors")}
     return next((t for t in (DType.I4, DType.I8, DType.BF16, DType.F16) if str(t) in names), None)
+
+
+def _told(manifest: Mapping[str, object], what: str, fact: str) -> Iterator[object]:
+    """A fact of each of what the manifest lists."""
+    listed = manifest.get(what)
+    for each in listed if isinstance(listed, list) else []:
+        if isinstance(each, dict):
+            yield each.get(fact)
 
 
 def roundoff_of(stored: DType | None) -> float:

@@ -9,6 +9,7 @@ in order of products in f32, which rounds each product as it adds it. Long sums 
 registers are no such sums, but made of partial ones, which err less.
 
 Where a precision asks for it, the first part stands for the number: one product instead of six.
+Vectors that add up pairs of products of bf16 take such factors, too (`rounded_sums`).
 """
 
 from __future__ import annotations
