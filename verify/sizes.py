@@ -1,6 +1,7 @@
 """Sizes to run a model of symbolic sizes at: common ones, and samples that cover its ranges."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 from math import prod
 
 import numpy as np
@@ -174,6 +175,17 @@ def multiples(sizes: Sizes, symbols: Ranges) -> Iterator[Sizes]:
         if found not in told and all(low <= found[n] <= high for n, (low, high) in symbols.items()):
             told.append(found)
             yield found
+
+
+def sums(sizes: Sizes, symbols: Ranges) -> Iterator[Sizes]:
+    """Yields other sizes, of which one is the sum of two others.
+
+    A decoder's mask has a column for each token before and for each new one.
+    """
+    for name, (low, high) in symbols.items():
+        for a, b in combinations([other for other in symbols if other != name], 2):
+            if low <= sizes[a] + sizes[b] <= high:
+                yield {**sizes, name: sizes[a] + sizes[b]}
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from rutc.verify.sizes import (
     narrowed,
     session_symbols,
     sizes_text,
+    sums,
 )
 from rutc.verify.tolerance import Level, is_float
 from rutc.verify.verification import (
@@ -198,10 +200,9 @@ class Verifier:
         them; None: at none that are tried.
         """
         symbols = narrowed(session_symbols(self.session), dims)
-        for sizes in multiples(draw.sizes, symbols):
-            if not affordable(self.session, sizes):
-                break
-            if not self.takes(replace(draw, sizes=sizes)):
+        tried = chain(multiples(draw.sizes, symbols), sums(draw.sizes, symbols))
+        for sizes in tried:
+            if not affordable(self.session, sizes) or not self.takes(replace(draw, sizes=sizes)):
                 continue
             for name, size in draw.sizes.items():
                 # What need not be such a multiple stays.

@@ -78,16 +78,17 @@ class Member:
 class Chain:
     """Kernels over slices of `size` indices of the first one's last dim, `within` so many bytes.
 
-    Each slice reads `again` bytes that others read, too, at most, where sizes are common. Slices
-    may be `blocks`: parts of an index of another dim, or of lines. Others may be `crowded`:
-    they cannot be so short that what passes between the kernels takes no more than it may.
+    A slice of one index has `least` bytes to keep where sizes are common: what others read, too,
+    and what passes between its kernels. Slices may be `blocks`: parts of an index of another dim,
+    or of lines. Others may be `crowded`: they cannot be so short that what passes between the
+    kernels takes no more than it may.
     """
 
     members: tuple[Member, ...]
     size: int
     within: int | None
     gain: float
-    again: float
+    least: float
     blocks: bool
     crowded: bool
 

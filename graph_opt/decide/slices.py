@@ -58,8 +58,8 @@ class Slicer(Chains):
     def _best(self, steps: Sequence[PlanStep], start: int) -> Chain | None:
         """The chain from this step on that saves most; None if none pays.
 
-        Of several that save as much, it is the one whose slices share least: where sizes are not
-        the common ones, less leaves the cache.
+        Of several that save as much, it is the one whose slices have least to keep: where sizes are
+        not the common ones, less leaves the cache.
         """
         first = steps[start]
         found: list[Chain] = []
@@ -67,7 +67,7 @@ class Slicer(Chains):
             return None
         for d in self._cut(first.group):
             found += self._over(steps, start, (d,))
-        return max(found, key=lambda chain: (chain.gain, -chain.again), default=None)
+        return max(found, key=lambda chain: (chain.gain, -chain.least), default=None)
 
     def _cut(self, group: Group) -> list[str]:
         """The dims of which there may be several slices."""
@@ -131,7 +131,8 @@ class Slicer(Chains):
             room = self.near(self.coefficients.ring) * self.extent(members[0].dims[-1])
             crowded = not blocks and self._bytes_between(members) * least > room
             again = max(self._read_again(members, level) for level in range(len(members[0].dims)))
-            found.append(Chain(members, size, within, gain, again, blocks, crowded))
+            index_bytes = self._common(self.index_bytes(members))
+            found.append(Chain(members, size, within, gain, again + index_bytes, blocks, crowded))
         return found
 
     def _lose_rows(self, member: Member, size: int) -> bool:
@@ -216,7 +217,7 @@ class Slicer(Chains):
         if self._common(index_bytes) > self.near(w.most_ring):
             return None
         count, each = self.equal_slices(members, self.extent(last), within)
-        if self._common(count) < w.fewest:
+        if self._common(count) * prod(map(self._common_extent, outer)) < w.fewest:
             return None
         return self.most(each), within
 

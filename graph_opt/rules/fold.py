@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import as_view, node_reads, point
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import quantised
-from rutc.tensor_ir import Const, Data, Graph, If, Lit, Nest, Node, Read
-from rutc.tensor_ir.expr import index_names
+from rutc.tensor_ir import Const, Data, DType, Graph, If, Index, Lit, Nest, Node, Read
+from rutc.tensor_ir.expr import factors, index_names
 from rutc.tensor_ir.graph import mentioned, outs
 from rutc.tensor_ir.interpret import interpret_values
 
@@ -26,11 +28,13 @@ class FoldConstants:
     A result may be as large as `small_bytes`, or `growth` times what the nest reads: larger ones
     are cheaper to compute at run time than to store. A view keeps its source unless it is small.
     With `keep_quantised`, matrices of 8-bit numbers stay, which sums of products may want.
+    Products of matrices take a fraction of the time of other nests of as many points.
     """
 
     small_bytes: int = 1 << 16
     growth: float = 2.0
     most_points: int = 1 << 28
+    most_products: int = 1 << 32
     keep_quantised: bool = False
 
     def __call__(self, n: Node, editor: Editor) -> Result:
@@ -65,10 +69,50 @@ class FoldConstants:
                 return Reason("a view of a large constant is read in its place")
             if size > self.growth * read:
                 return Reason(f"{size} bytes from {read}: too large to store")
-        if points > self.most_points:
+        operands = _matrices(n)
+        if points > (self.most_products if operands else self.most_points):
             return Reason(f"{points} points are too many to compute while compiling")
-        origin = merge_origins(*sources.values(), n)
-        return fold(replace(n, origin=origin), sources, editor)
+        n = replace(n, origin=merge_origins(*sources.values(), n))
+        if operands:
+            return (_multiplied(n, operands, sources),)
+        return fold(n, sources, editor)
+
+
+def _matrices(n: Nest) -> tuple[Read, Read] | None:
+    """The two factors of a product of matrices: floats read at a loop's index along every dim.
+
+    Both have all of the dims that are summed over, and no other in common.
+    """
+    if n.reducer is None or n.reducer.name != "sum" or n.out.dtype not in (DType.F32, DType.F64):
+        return None
+    match factors(n.body[0]):
+        case [Read() as left, Read() as right]:
+            loops = [_loops(left), _loops(right)]
+            covered = {d for found in loops for d in found}
+            shared = set(loops[0]) & set(loops[1])
+            whole = all(len(set(found)) == len(found) and None not in found for found in loops)
+            if whole and covered == set(n.dims) and shared == set(n.bound):
+                return left, right
+            return None
+        case _:
+            return None
+
+
+def _loops(r: Read) -> list[str | None]:
+    """The loop whose index a read has along each of the value's dims, None where it has another."""
+    return [c.as_var if r.fill is None and isinstance(c, Index) else None for _, c in r.coords]
+
+
+def _multiplied(n: Nest, operands: tuple[Read, Read], sources: dict[str, Const]) -> Const:
+    """The constant that a product of matrices gives, summed in f64."""
+    number = {d: i for i, d in enumerate(n.dims)}
+    given: list[np.ndarray | list[int]] = []
+    for r in operands:
+        c, loops = sources[r.value], dict(zip((d for d, _ in r.coords), _loops(r), strict=True))
+        given += [c.data.array.astype(np.float64), [number[str(loops[d])] for d in c.axes]]
+    with np.errstate(all="ignore"):
+        found = np.einsum(*given, [number[d] for d in n.out.dims], optimize=True)
+        return Const(n.out, n.out.dims, Data(found.astype(n.out.dtype.numpy)), n.origin)
 
 
 def fold(n: Nest, sources: dict[str, Const], editor: Editor) -> tuple[Node, ...]:

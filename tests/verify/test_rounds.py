@@ -209,6 +209,31 @@ def test_sizes_that_no_run_takes_give_way_to_multiples(tmp_path: Path) -> None:
         verify_model(model, library, dims={"h": 12})
 
 
+def test_sizes_that_no_run_takes_give_way_to_sums(tmp_path: Path) -> None:
+    """A mask is read at the positions of all tokens, those before the new ones included."""
+    nodes = [
+        helper.make_node("Concat", ["past", "new"], ["tokens"], axis=0),
+        helper.make_node("Shape", ["tokens"], ["count"]),
+        helper.make_node("Squeeze", ["count"], ["length"]),
+        helper.make_node("Range", ["zero", "length", "one"], ["at"]),
+        helper.make_node("Gather", ["mask", "at"], ["seen"]),
+        helper.make_node("Mul", ["tokens", "seen"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(np.array(k), n) for k, n in ((0, "zero"), (1, "one"))]
+    sizes = {"past": "before", "new": "after", "mask": "total"}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [d]) for n, d in sizes.items()]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", inputs, [y], weights)
+    model = tmp_path / "m.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), model)
+    library = compile_model(model, tmp_path / "m.so").library
+    found = verify_model(model, library)
+    assert found.passed
+    for sizes in ("before=1 after=1 total=2", "before=64 after=64 total=128"):
+        assert sizes in found.inputs
+
+
 def test_sizes_that_the_artifact_refuses_are_told(tmp_path: Path) -> None:
     """ONNX Runtime gives a window that does not fit an element; rutc refuses what it makes."""
     nodes = [
