@@ -8,18 +8,34 @@ where the result cannot be told (then the operator is imported as usual).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil, isfinite
 
 import numpy as np
 
 from rutc.importer.expressions import OperatorError
+from rutc.importer.known_moves import (
+    Attributes,
+    axes_of,
+    counted,
+    cut,
+    expanded,
+    gathered,
+    joined,
+    normalized,
+    one_hot,
+    places,
+    reshaped,
+    selected,
+    squeezed,
+    tiled,
+    transposed,
+    unsqueezed,
+)
 from rutc.importer.overflow import LONGEST
 from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import Range, Var, floordiv, maximum, minimum, mod
 
-Attributes = Mapping[str, object]
 Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], np.ndarray | None]
 
 MOST_SYMBOLIC = 512
@@ -72,7 +88,7 @@ def folded(
         _check_depth(found)
         if not _is_short(found):
             return None
-    data = given[1] if op == "Where" else given[0]
+    data = given[{"Where": 1, "OneHot": 2}.get(op, 0)]
     kind = DType.BOOL if op in _TESTS else DType.I64 if op == "NonZero" else data.dtype
     if op == "Cast":
         kind = dtype_of(int(str(attributes["to"])))
@@ -80,7 +96,7 @@ def folded(
             return None
         if kind is DType.STRING:
             return None
-    return _normalized(found, kind), kind
+    return normalized(found, kind), kind
 
 
 def _is_short(found: np.ndarray) -> bool:
@@ -115,17 +131,6 @@ def _as_index(a: np.ndarray) -> np.ndarray:
     out = np.empty(a.size, object)
     out[:] = [x if isinstance(x, Index) else Index.of(int(x)) for x in a.reshape(-1).tolist()]
     return out.reshape(a.shape)
-
-
-def _normalized(a: np.ndarray, kind: DType) -> np.ndarray:
-    """An ordinary array if no element is symbolic."""
-    if a.dtype != object:
-        return a.astype(kind.numpy)
-    items = a.reshape(-1).tolist()
-    if all(not isinstance(x, Index) or x.is_const for x in items):
-        plain = [x.const if isinstance(x, Index) else x for x in items]
-        return np.array(plain, kind.numpy).reshape(a.shape)
-    return a
 
 
 def _plain(fn: Callable[..., np.ndarray]) -> Fold:
@@ -235,86 +240,13 @@ def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(y == 0, 0, down + inexact), x.dtype)
 
 
-def _gather(
-    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
-) -> np.ndarray | None:
-    x, at = xs
-    assert x is not None
-    assert at is not None
-    if at.dtype == object:
-        if not all(i.is_const for i in at.reshape(-1).tolist()):
-            return None
-        at = _normalized(at, DType.I64)
-    axis = int(str(attributes.get("axis", 0)))
-    n = x.shape[axis]
-    if ((at < -n) | (at >= n)).any():
-        return None
-    return np.take(x, at, axis)
-
-
-def _concat(
-    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
-) -> np.ndarray | None:
-    return np.concatenate([x for x in xs if x is not None], int(str(attributes["axis"])))
-
-
-def _axes(xs: Sequence[np.ndarray | None], place: int) -> tuple[int, ...] | None:
-    if len(xs) <= place or xs[place] is None:
-        return None
-    found = xs[place]
-    assert found is not None
-    return tuple(i.const if isinstance(i, Index) else int(i) for i in found.reshape(-1).tolist())
-
-
-def _squeeze(
-    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
-) -> np.ndarray | None:
-    assert xs[0] is not None
-    return np.squeeze(xs[0], _axes(xs, 1))
-
-
-def _unsqueeze(
-    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
-) -> np.ndarray | None:
-    assert xs[0] is not None
-    return np.expand_dims(xs[0], _axes(xs, 1) or ())
-
-
-def _slice(
-    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
-) -> np.ndarray | None:
-    x = xs[0]
-    assert x is not None
-    if any(
-        isinstance(i, Index) and not i.is_const
-        for a in xs[1:]
-        if a is not None
-        for i in a.reshape(-1).tolist()
-    ):
-        return None
-    starts, ends = _axes(xs, 1) or (), _axes(xs, 2) or ()
-    axes = _axes(xs, 3) or tuple(range(len(starts)))
-    steps = _axes(xs, 4) or (1,) * len(starts)
-    cut = [slice(None)] * x.ndim
-    for a, lo, hi, s in zip(axes, starts, ends, steps, strict=True):
-        n = x.shape[a]
-        first, last = (i + n if i < 0 else i for i in (lo, hi))
-        if s > 0:
-            cut[a] = slice(min(max(first, 0), n), min(max(last, 0), n), s)
-        elif n:
-            last = min(max(last, -1), n - 1)
-            # In Python -1 would name the last element.
-            cut[a] = slice(min(max(first, 0), n - 1), None if last < 0 else last, s)
-    return x[tuple(cut)]
-
-
 def _reduce(how: str) -> Fold:
     def fold(
         xs: Sequence[np.ndarray | None], attributes: Attributes, ranges: Mapping[str, Range]
     ) -> np.ndarray | None:
         x = xs[0]
         assert x is not None
-        axes = _axes(xs, 1)
+        axes = axes_of(xs, 1)
         if not axes:
             if attributes.get("noop_with_empty_axes"):
                 return x
@@ -359,81 +291,6 @@ def _exact(x: np.ndarray) -> bool:
     return bool(np.isfinite(x).all() and (np.abs(x) < 1 << 31).all())
 
 
-def _where(
-    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
-) -> np.ndarray | None:
-    c, x, y = xs
-    assert c is not None
-    if c.dtype == object:
-        c = np.array([bool(i.const) for i in c.reshape(-1).tolist()]).reshape(c.shape)
-    assert x is not None
-    assert y is not None
-    return np.where(c, x, y)
-
-
-def _expand(
-    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
-) -> np.ndarray | None:
-    x = xs[0]
-    assert x is not None
-    shape = np.broadcast_shapes(x.shape, _axes(xs, 1) or ())
-    return np.broadcast_to(x, shape) if np.prod(shape) <= SMALL else None
-
-
-def _range(
-    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
-) -> np.ndarray | None:
-    arrays = [x.reshape(-1)[:1] for x in xs if x is not None]
-    real = DType.of(arrays[0].dtype).is_float
-    start, limit, delta = (float(x[0]) if real else int(x[0]) for x in arrays)
-    if delta == 0 or not all(map(isfinite, (start, limit, delta, (limit - start) / delta))):
-        return None
-    count = max(0, ceil((limit - start) / delta) if real else int(-((start - limit) // delta)))
-    if count > SMALL:
-        return None
-    return np.array([start + i * delta for i in range(count)], np.float64 if real else np.int64)
-
-
-def _reshape(
-    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
-) -> np.ndarray | None:
-    x = xs[0]
-    assert x is not None
-    shape = list(_axes(xs, 1) or ())
-    if not attributes.get("allowzero"):
-        shape = [x.shape[i] if e == 0 and i < x.ndim else e for i, e in enumerate(shape)]
-    if int(np.prod([e for e in shape if e != -1])) == 0 and -1 in shape:
-        return None
-    if -1 not in shape and int(np.prod(shape)) != x.size:
-        return None
-    return x.reshape(shape)
-
-
-def _transpose(
-    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
-) -> np.ndarray | None:
-    perm = attributes.get("perm")
-    assert xs[0] is not None
-    return np.transpose(xs[0], None if perm is None else tuple(perm))  # type: ignore[arg-type]
-
-
-def _tile(
-    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
-) -> np.ndarray | None:
-    assert xs[0] is not None
-    times = _axes(xs, 1) or ()
-    if xs[0].size * int(np.prod(times)) > SMALL:
-        return None
-    return np.tile(xs[0], times)
-
-
-def _nonzero(
-    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
-) -> np.ndarray | None:
-    assert xs[0] is not None
-    return np.stack(np.nonzero(xs[0])).astype(np.int64)
-
-
 _FOLDS: dict[str, Fold] = {
     "Abs": _plain(np.abs),
     "Add": _plain(np.add),
@@ -441,12 +298,12 @@ _FOLDS: dict[str, Fold] = {
     "Cast": _cast,
     "Ceil": _plain(np.ceil),
     "Clip": _clip,
-    "Concat": _concat,
+    "Concat": joined,
     "Div": _indexwise(_quotient, _divided),
     "Equal": _indexwise(_compared(_equal), np.equal),
-    "Expand": _expand,
+    "Expand": expanded,
     "Floor": _plain(np.floor),
-    "Gather": _gather,
+    "Gather": gathered,
     "Greater": _indexwise(_compared(_greater), np.greater),
     "GreaterOrEqual": _indexwise(_compared(_greater_equal), np.greater_equal),
     "Identity": _plain(lambda x: x),
@@ -457,24 +314,26 @@ _FOLDS: dict[str, Fold] = {
     "Mod": _modulo,
     "Mul": _plain(np.multiply),
     "Neg": _plain(np.negative),
-    "NonZero": _nonzero,
+    "NonZero": places,
     "Not": _plain(np.logical_not),
+    "OneHot": one_hot,
     "Or": _plain(np.logical_or),
-    "Range": _range,
+    "Pow": _plain(np.power),
+    "Range": counted,
     "ReduceMax": _reduce("max"),
     "ReduceMin": _reduce("min"),
     "ReduceProd": _reduce("prod"),
     "ReduceSum": _reduce("sum"),
-    "Reshape": _reshape,
+    "Reshape": reshaped,
     "Round": _plain(np.rint),
-    "Slice": _slice,
+    "Slice": cut,
     "Sqrt": _plain(np.sqrt),
-    "Squeeze": _squeeze,
+    "Squeeze": squeezed,
     "Sub": _plain(np.subtract),
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
-    "Where": _where,
+    "Tile": tiled,
+    "Transpose": transposed,
+    "Unsqueeze": unsqueezed,
+    "Where": selected,
 }
 _SYMBOLIC = frozenset(_FOLDS) - {
     "Abs",
@@ -485,6 +344,7 @@ _SYMBOLIC = frozenset(_FOLDS) - {
     "NonZero",
     "Not",
     "Or",
+    "Pow",
     "Range",
     "Round",
     "Sqrt",

@@ -67,7 +67,7 @@ class Tensor:
         return self.known
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype}{shape_text(self.shape)}"
 
 
 @record(eq=False)
@@ -198,6 +198,11 @@ def known_ints(elements: Iterable[Index | int], shape: Sequence[int], dtype: DTy
     return out.reshape(shape)
 
 
+LONGEST = 64
+"""Characters of an extent in a message."""
+
+
 def shape_text(shape: Sequence[Index | int]) -> str:
-    """A shape for messages: `[1, 3, batch]`."""
-    return f"[{', '.join(map(str, shape))}]"
+    """A shape for messages: `[1, 3, batch]`; of long expressions the begin is enough."""
+    texts = map(str, shape)
+    return f"[{', '.join(t if len(t) <= LONGEST else t[: LONGEST - 2] + '..' for t in texts)}]"

@@ -112,15 +112,15 @@ def modest(session: InferenceSession, sizes: Sizes) -> bool:
     Its operations are estimated from those at the sizes that it was planned for, as many more as it
     holds more.
     """
-    held = _held_bytes(session, sizes)
+    held = held_bytes(session, sizes)
     flops = session.manifest.get("flops")
     planned = {name: common_size(r) for name, r in planned_ranges(session.manifest).items()}
-    common = _held_bytes(session, planned)
+    common = held_bytes(session, planned)
     work = flops * held / max(common, 1) if isinstance(flops, int) else 0.0
     return held <= MOST_BYTES and work <= MOST_FLOPS
 
 
-def _held_bytes(session: InferenceSession, sizes: Sizes) -> int:
+def held_bytes(session: InferenceSession, sizes: Sizes) -> int:
     """The bytes of memory, inputs and outputs of a run, but for outputs whose sizes it computes."""
     total = int(parse_index(str(session.manifest.get("arena_bytes"))).evaluate(sizes))
     for tensor in (*session.ports.inputs, *session.ports.outputs):
@@ -186,6 +186,16 @@ def sums(sizes: Sizes, symbols: Ranges) -> Iterator[Sizes]:
         for a, b in combinations([other for other in symbols if other != name], 2):
             if low <= sizes[a] + sizes[b] <= high:
                 yield {**sizes, name: sizes[a] + sizes[b]}
+
+
+def grown(common: Sizes, symbols: Ranges) -> Iterator[Sizes]:
+    """Yields common sizes, and 2, 4, .. times as large ones; what is commonly 1 stays so.
+
+    Signals of which blocks of blocks are taken, or that are mirrored at their ends, are long.
+    """
+    for step in (1, *MULTIPLES, *(MULTIPLES[-1] * m for m in MULTIPLES)):
+        found = {name: size * step if size > 1 else size for name, size in common.items()}
+        yield {name: min(size, symbols[name][1]) for name, size in found.items()}
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:

@@ -1,10 +1,9 @@
 """Checks a compiled model against float64 and ONNX Runtime on real or generated inputs."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +28,14 @@ from rutc.verify.reference import Reference, comparable
 from rutc.verify.rounds import Draw, Round, affordable, draws, following, others
 from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
+    MOST_BYTES,
     Sizes,
     advice,
+    grown,
+    held_bytes,
     multiples,
     narrowed,
+    session_common_sizes,
     session_symbols,
     sizes_text,
     sums,
@@ -48,6 +51,9 @@ from rutc.verify.verification import (
 )
 from rutc.verify.weight_noise import roundoff_of
 from rutc.verify.whole import WholeSession, load_whole
+
+LONG_S = 1.0
+"""Larger sizes are tried as long as a run takes less."""
 
 
 def verify_model(
@@ -164,9 +170,11 @@ class Verifier:
                 continue
             if told and not draw.extra:
                 refused = told
-                other = self.nearest(draw, dims, [v.inputs for v in found])
-                told = told if other is None else self.add(found, other)
-                draw = draw if other is None else other
+                for other in self.nearest(draw, dims, [v.inputs for v in found]):
+                    told = self.add(found, other)
+                    if not told:
+                        draw = other
+                        break
             if told:
                 continue
             ran = draw.sizes if ran is None else ran
@@ -193,25 +201,34 @@ class Verifier:
             return f"{str(error).rstrip('.')}. They were {item.source}."
         return ""
 
-    def nearest(self, draw: Draw, dims: Mapping[str, int], ran: Sequence[str]) -> Draw | None:
-        """Returns other inputs than those that `ran`, of the nearest sizes that a model may take.
+    def nearest(self, draw: Draw, dims: Mapping[str, int], ran: Sequence[str]) -> Iterator[Draw]:
+        """Yields other inputs than those that `ran`, the nearest sizes first that a model may take.
 
-        They are no larger than those drawn for verification may be, and the compiled model runs at
-        them; None: at none that are tried.
+        The compiled model runs at them. Longer ones are tried while runs are short.
         """
         symbols = narrowed(session_symbols(self.session), dims)
-        tried = chain(multiples(draw.sizes, symbols), sums(draw.sizes, symbols))
-        for sizes in tried:
-            if not affordable(self.session, sizes) or not self.takes(replace(draw, sizes=sizes)):
-                continue
-            for name, size in draw.sizes.items():
-                # What need not be such a multiple stays.
-                fewer = {**sizes, name: size}
-                if self.takes(replace(draw, sizes=fewer)):
-                    sizes = fewer
-            found = replace(draw, sizes=sizes)
-            return None if found.made(self.session).source in ran else found
-        return None
+        common = session_common_sizes(self.session, dims)
+        near = (*multiples(draw.sizes, symbols), *sums(draw.sizes, symbols))
+        tried = [sizes for sizes in near if affordable(self.session, sizes)]
+        for sizes in (*tried, *grown(common, symbols)):
+            if not self.session.fits(sizes) or held_bytes(self.session, sizes) > MOST_BYTES:
+                return
+            begin = time.perf_counter()
+            if self.takes(replace(draw, sizes=sizes)):
+                found = replace(draw, sizes=self.least(draw, sizes) if sizes in near else sizes)
+                if found.made(self.session).source in ran:
+                    return
+                yield found
+            if time.perf_counter() - begin > LONG_S:
+                return
+
+    def least(self, draw: Draw, sizes: Sizes) -> Sizes:
+        """The same, but for those that need not differ from what is drawn."""
+        for name, size in draw.sizes.items():
+            fewer = {**sizes, name: size}
+            if self.takes(replace(draw, sizes=fewer)):
+                sizes = fewer
+        return sizes
 
     def takes(self, draw: Draw) -> bool:
         """Whether the compiled model runs on these inputs."""
