@@ -30,6 +30,7 @@ from rutc.graph_opt.rules.contraction import (
 from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
+from rutc.graph_opt.rules.gathers import sum_gathered
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import (
     MultiplyByReciprocal,
@@ -154,6 +155,8 @@ def pipeline_for(
         # After the splits, which are what makes a constant's dim a multiple of one loop plus
         # another.
         Sweep("split constants", (SliceConstant(), split_constant), again=True),
+        # Once dims are what they stay: a copy that is read at splits of its dims is a gather, too.
+        Sweep("gather in sums", (sum_gathered, *CLEAN)),
         # Once dims are what they stay. The first of the steps that choose algorithms; those before
         # it only normalise. Before filters, whose differences need all bits of their inputs.
         *(first if machine.has_matrices(DType.BF16) or adds_pairs(machine) else ()),

@@ -152,10 +152,10 @@ def can_leave(dim: str, c: Coord, editor: Editor) -> bool:
 
 
 def _rises(c: Index) -> bool:
-    """Whether a coordinate falls nowhere as what is in it grows."""
+    """Whether a coordinate falls nowhere as what is in it grows: loops, and sizes."""
     for mono, k in c.terms:
         match mono:
-            case (Var(),):
+            case _ if all(isinstance(atom, Var) for atom in mono):
                 rises = True
             case (FloorDiv(num, den),) if den.is_const:
                 rises = _rises(num)

@@ -17,6 +17,7 @@ from rutc.graph_opt.rules.contraction import (
 )
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
+from rutc.graph_opt.rules.gathers import sum_gathered
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import (
     MultiplyByReciprocal,
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     split_constant,
     split_free_dim,
     sum_as_viewed,
+    sum_gathered,
     pad_quantised,
     sum_integers,
     sum_narrow,
