@@ -5,6 +5,8 @@ is what is called so, or else a size that every input which has it has as its ou
 nowhere else, as exports make it; an input of one dim alone, a text or a sound, tells nothing.
 The sides of a picture are longer than other sizes: what two free sizes beside known ones are, of an
 input of several dims, unless another input has one of them that is none.
+A size of which the model divides blocks, as the samples of a sound, is as large as leaves some of
+the largest blocks.
 A size that a run computes from others, as one to which two extents must be equal, is what they
 make it.
 
@@ -18,13 +20,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rutc.tensor_ir import Graph, Index
-from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.affine import FloorDiv, typical
 from rutc.tensor_ir.ranges import Range, with_common
 
 BATCH = 1
 """Examples that a run commonly has."""
 SIDE = 320
 """Pixels of a side of a picture: detectors take 320 to 640, classifiers 224 or so."""
+BLOCKS = 16
+"""What is left at least of a size of which blocks of blocks are taken: half a second of speech."""
+LARGEST = 1 << 18
+"""No size is taken as more for that."""
 
 
 def with_common_sizes(
@@ -45,11 +51,29 @@ def with_common_sizes(
     common = {**_sides(g, frozenset(batches)), **dict.fromkeys(batches, BATCH), **told}
     symbols: dict[str, Range] = {}
     for s, limits in g.symbols:
+        if s not in common:
+            common |= _of_blocks(g, s, limits)
         size = computed.get(s)
         if size is not None and size.names() <= symbols.keys():
             common.setdefault(s, typical(size, symbols))
         symbols[s] = with_common(limits, common.get(s))
     return replace(g, symbols=tuple(symbols.items()))
+
+
+def _of_blocks(g: Graph, s: str, limits: Range) -> dict[str, int]:
+    """A size that leaves some blocks wherever dims are quotients of it; none if any size does."""
+    extents = {Index.of(e) for e in g.extents.values()}
+    quotients = [e for e in extents if e.names() == {s} and _divides(e)]
+    size = usual = typical(Index.of(s), {s: limits})
+    quotients = [e for e in quotients if e.evaluate({s: LARGEST}) >= BLOCKS]
+    most = min(LARGEST, limits[1])
+    while size < most and any(e.evaluate({s: size}) < BLOCKS for e in quotients):
+        size = min(2 * size, most)
+    return {s: size} if size > usual > 0 else {}
+
+
+def _divides(e: Index) -> bool:
+    return any(isinstance(atom, FloorDiv) for mono, _ in e.terms for atom in mono)
 
 
 def _batches(g: Graph, params: Mapping[str, str]) -> list[str]:

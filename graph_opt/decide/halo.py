@@ -90,10 +90,13 @@ def needed_halo(
     if halo is None or whole:
         return halo
     w, value = coefficients.fusion, values[r.value]
+    open_ = {d for d in halo if not isinstance(sizes[d], int)}
     most = w.halo * _elements(value, {}, sizes, symbols) + w.halo_elements
 
     def fits(found: Halo) -> bool:
-        return _elements(value, found, sizes, symbols) <= most
+        # A halo is as long at any size, and a value that is short at common ones may be long.
+        known = {d: n for d, n in found.items() if d not in open_}
+        return _elements(value, known, sizes, symbols) <= most
 
     shares = shares_inside(nest, r, halo, sizes, values, symbols, coefficients)
     rest = {d: n for d, n in halo.items() if d == inner or d not in shares}
@@ -150,12 +153,14 @@ def shares_inside(
 ) -> dict[str, float]:
     """The dims along which a loop over windows leaves out what lies outside, and what is left.
 
-    There are none unless the halo would be larger than the value.
+    There are none unless the halo would be larger than the value, nor along dims of which a run
+    tells the size.
     """
     if nest.reducer is None or growth(values[r.value], halo, sizes, symbols) <= 2:
         return {}
     extents = {d: typical(sizes[d], symbols) for d in {*nest.dims, *dict(r.coords)}}
-    shares = {d: _share_inside(nest, r, d, extents, coefficients.windows) for d in halo}
+    known = [d for d in halo if isinstance(sizes[d], int)]
+    shares = {d: _share_inside(nest, r, d, extents, coefficients.windows) for d in known}
     least = coefficients.windows.least_gain
     return {d: share for d, share in shares.items() if share < least}
 
