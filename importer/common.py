@@ -27,8 +27,8 @@ BATCH = 1
 """Examples that a run commonly has."""
 SIDE = 320
 """Pixels of a side of a picture: detectors take 320 to 640, classifiers 224 or so."""
-BLOCKS = 16
-"""What is left at least of a size of which blocks of blocks are taken: half a second of speech."""
+BLOCKS = 8
+"""What is left at least of a size of which blocks of blocks are taken."""
 LARGEST = 1 << 18
 """No size is taken as more for that."""
 

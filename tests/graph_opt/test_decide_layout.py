@@ -137,6 +137,21 @@ def test_windows_in_steps_over_images_of_any_size_read_a_halo() -> None:
     assert plan_of(text).layouts["y"].halo == (("a", 1, 1),)
 
 
+def test_long_windows_over_rows_of_any_number_read_a_halo() -> None:
+    """However few rows there commonly are: a window that is mostly outside then is not always."""
+    text = """
+    graph "where tokens are, by their neighbours"
+    symbols t = 0..2147483647@16
+    dims a = t, b = t + 1, g = 4, k = 128, m = 48, n = 48
+    %x : f32{a,g,n} = input "x" [a, g, n]
+    %v : f32{g,k,m,n} = input "v" [g, k, n, m]
+    %y : f32{a,g,n} = tanh(%x[a, g, n])
+    %z : f32{b,g,m} = sum{k,n} %y[a=b+k-64, g, n else 0.0] * %v[g, k, m, n]
+    output "z" [b, g, m] = %z
+    """
+    assert plan_of(text).layouts["y"].halo == (("a", 64, 64),)
+
+
 def test_an_input_that_is_used_often_is_copied_to_get_a_halo() -> None:
     plan = plan_of(PRODUCTS_OF_WINDOWS)
     assert plan.layouts["x"].halo == ()

@@ -10,6 +10,7 @@ from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import PIPELINE, DumpFolder, optimize, pipeline_for
 from rutc.graph_opt.rewrite import DropDims, Reason, Result, Sweep
+from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.tensor_ir import Graph, Nest, Node, apply
 from rutc.tensor_ir.parse import parse
 from tests.machines import TILES, weighing
@@ -83,6 +84,21 @@ def test_rules_without_an_end_are_named() -> None:
         optimize(graph(), pipeline=(Sweep("swing forever", (swing,)),))
     swung = optimize(graph(), pipeline=(Sweep("swing once", (swing,), once=True),))
     assert [n.origin for n in swung.nodes if isinstance(n, Nest)] == [(), ()]
+
+
+@pytest.mark.parametrize(("body", "left"), [("%a[i, k] * %b[k, j]", 0), ("%a[i, k] + %b[k, j]", 1)])
+def test_products_of_matrices_may_have_more_points_than_other_nests(body: str, left: int) -> None:
+    text = f"""
+    graph "of constants"
+    dims i = 2, j = 2, k = 3
+    %a : f32{{i,k}} = const [i,k] [[1, 2, 3], [4, 5, 6]]
+    %b : f32{{j,k}} = const [k,j] [[1, 0], [0, 1], [1, -1]]
+    %y : f32{{i,j}} = sum{{k}} {body}
+    output "y" [i,j] = %y
+    """
+    step = Sweep("fold", (FoldConstants(most_points=4),))
+    folded = optimize(parse(text), pipeline=(step,))
+    assert sum(isinstance(n, Nest) for n in folded.nodes) == left
 
 
 def test_passes_print_themselves() -> None:

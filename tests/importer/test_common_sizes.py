@@ -1,6 +1,7 @@
 """What free sizes are taken to be commonly: told, or 1 where they are numbers of examples."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +212,22 @@ def test_a_size_that_two_extents_must_have_is_what_they_commonly_are(tmp_path: P
     assert common_sizes(symbols) == {"n": 1, "h": 128, "same": 64}
     symbols = dict(import_model(tmp_path / "m.onnx", dims={"h": (16, 640, 1, 320)}).symbols)
     assert common_size(symbols["same"]) == 160
+
+
+@pytest.mark.parametrize(("dims", "common"), [({}, 512), ({"t": (0, 200)}, 200), ({"t": 7}, None)])
+def test_what_windows_in_steps_leave_of_a_sound_is_commonly_several(
+    tmp_path: Path, dims: dict[str, int | tuple[int, int]], common: int | None
+) -> None:
+    """Sixty-four samples make one frame: of 128 there would be two."""
+    steps = {"kernel_shape": [4], "strides": [4]}
+    names = ["x", "a", "b", "y"]
+    nodes = [
+        helper.make_node("AveragePool", [before], [after], **steps)
+        for before, after in pairwise(names)
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "t"])
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "m.onnx")
+    found = common_sizes(dict(import_model(tmp_path / "m.onnx", dims=dims).symbols))
+    assert found.get("t") == common

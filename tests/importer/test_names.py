@@ -64,6 +64,42 @@ def test_shape_arithmetic_folds(dims, heads, rng):
     assert_close(got, np.exp(x).reshape(-1, 12), reduction=16)
 
 
+def test_repeats_that_are_made_of_known_operands_are_known(tmp_path, make_node, rng):
+    """As torch.repeat_interleave is exported, and an extent that is a root."""
+    nodes = [
+        make_node("Shape", ["x"], ["shape"]),
+        make_node("Gather", ["shape", "one"], ["count"]),
+        make_node("Unsqueeze", ["count", "first"], ["counts"]),
+        make_node("Concat", ["ones", "counts"], ["off_on"], axis=0),
+        make_node("OneHot", ["first_axis", "rank", "off_on"], ["hot"]),
+        make_node("Reshape", ["hot", "flat"], ["repeats"]),
+        make_node("Tile", ["x", "repeats"], ["tiled"]),
+        make_node("Pow", ["nine", "half"], ["root"]),
+        make_node("Cast", ["root"], ["three"], to=TensorProto.INT64),
+        make_node("Unsqueeze", ["three", "first"], ["threes"]),
+        make_node("Concat", ["minus", "threes"], ["split"], axis=0),
+        make_node("Reshape", ["tiled", "split"], ["y"]),
+    ]
+    constants = [
+        ("one", np.array(1)),
+        ("first", np.array([0])),
+        ("ones", np.array([1])),
+        ("first_axis", np.array([-2])),
+        ("rank", np.array(2)),
+        ("flat", np.array([-1])),
+        ("nine", np.array(9, np.float32)),
+        ("half", np.array(0.5, np.float32)),
+        ("minus", np.array([-1])),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, [6, "n"])}
+    graph = import_model(save(tmp_path / "m.onnx", nodes, inputs, ["y"], constants))
+    verify(graph)
+    assert [s for s, _ in graph.symbols] == ["n"]
+    x = rng.standard_normal((6, 4)).astype("f4")
+    got = interpret(graph, {"x": x})["y"]
+    assert np.array_equal(got, np.tile(x, (4, 1)).reshape(-1, 3))
+
+
 def test_names_are_deterministic_and_readable(heads):
     first, second = import_model(heads), import_model(heads)
     assert first == second
