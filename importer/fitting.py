@@ -31,8 +31,8 @@ def fitted(
             names = sorted(room.names()) if room is not None else []
             if room is None or len(names) != 1 or names[0] not in found:
                 continue
-            symbol, scale, spare = names[0], room.coefficient(names[0]), room.subs({names[0]: ZERO})
-            if not scale:
+            symbol, scale = names[0], room.coefficient(names[0])
+            if not scale or not (spare := room - scale * Index.of(symbol)).is_const:
                 continue
             low, high = found[symbol]
             least = max(low, -(spare.const // scale)) if scale > 0 else low

@@ -10,9 +10,11 @@ import rutc
 from rutc.emit.step_tables import MAX_SYMBOLS
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.fitting import fitted
 from rutc.importer.registry import OPERATORS
 from rutc.runtime import ModelError
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.ranges import COMMON_SIZE, common_sizes, without_common
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
@@ -401,3 +403,20 @@ def test_a_row_of_more_parts_than_a_kernel_can_be_told_sizes(tmp_path, rng):
     (want,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
     with rutc.load(tmp_path / "m.so") as session:
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], want)
+
+
+def test_room_that_divides_by_a_size_tells_no_range_of_it() -> None:
+    """What is left behind the last row that is read is no multiple of the size and a number."""
+    graph = parse("""
+    graph "a quotient of the size"
+    symbols s = 0..100, t = 0..100
+    dims a = 2*s + 100 // s, b = 2*t, i = s, k = t
+    %x : f32{a} = input "x" [a]
+    %z : f32{b} = input "z" [b]
+    %y : f32{i} = %x[a=i+3]
+    %u : f32{k} = %z[b=k+3]
+    output "y" [i] = %y
+    output "u" [k] = %u
+    """)
+    found = fitted(graph.nodes, graph.extents, dict(graph.symbols))
+    assert found == {"s": (0, 100), "t": (3, 100)}
