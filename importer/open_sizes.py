@@ -9,6 +9,7 @@ size is refused. Nothing is concluded from what a branch or a loop holds, which 
     a text of seq words plus the first min(512, seq) rows of a table    seq <= 512
     (h + 15) // 48 rows of w columns, reshaped to one row of w          33 <= h <= 80
     n * b rows, reshaped to 10 for each of b        n = 10
+    a window of 8 rows inside of (h + 3) // 4 rows      29 <= h
     x{h} beside itself halved, h upwards rounded, and doubled           h = 2, 4, 6, ..
 """
 
@@ -86,6 +87,25 @@ def at_most(b: NestBuilder, x: Index, y: Index) -> None:
     for most in (p.const for p in extreme_operands(x, Min) if p.is_const and p.const > 1):
         if minimum(most, y) == x and most < largest:
             raise SizeFoundError(y.as_var, Solutions(least, most))
+
+
+def not_empty(b: NestBuilder, x: Index) -> None:
+    """Raises SizeFoundError where an extent is 0 or less for small values of an open size only.
+
+    Those are taken out for which its bounds show that.
+    """
+    symbol = next(iter(x.names()), "")
+    if b.depth or len(x.names()) != 1 or symbol not in b.open_sizes:
+        return
+    least, most = low, high = b.ranges[symbol]
+    while low < high:
+        middle = (low + high) // 2
+        bounds = x.bounds({symbol: (least, middle)})
+        if bounds is None:
+            return
+        low, high = (middle + 1, high) if bounds[1] < 1 else (low, middle)
+    if low > least:
+        raise SizeFoundError(symbol, Solutions(low, most))
 
 
 def _open(b: NestBuilder, x: Index) -> str | None:

@@ -210,12 +210,13 @@ class Verifier:
         common = session_common_sizes(self.session, dims)
         near = (*multiples(draw.sizes, symbols), *sums(draw.sizes, symbols))
         tried = [sizes for sizes in near if affordable(self.session, sizes)]
+        refused_here = not self.takes(draw)
         for sizes in (*tried, *grown(common, symbols)):
             if not self.session.fits(sizes) or held_bytes(self.session, sizes) > MOST_BYTES:
                 return
             begin = time.perf_counter()
             if self.takes(replace(draw, sizes=sizes)):
-                found = replace(draw, sizes=self.least(draw, sizes) if sizes in near else sizes)
+                found = replace(draw, sizes=self.least(draw, sizes) if refused_here else sizes)
                 if found.made(self.session).source in ran:
                     return
                 yield found

@@ -90,7 +90,7 @@ def needed_halo(
     if halo is None or whole:
         return halo
     w, value = coefficients.fusion, values[r.value]
-    open_ = {d for d in halo if not isinstance(sizes[d], int)}
+    open_ = {d for d in halo if _is_mostly_inside(nest, r, d, halo, sizes, symbols)}
     most = w.halo * _elements(value, {}, sizes, symbols) + w.halo_elements
 
     def fits(found: Halo) -> bool:
@@ -153,16 +153,36 @@ def shares_inside(
 ) -> dict[str, float]:
     """The dims along which a loop over windows leaves out what lies outside, and what is left.
 
-    There are none unless the halo would be larger than the value, nor along dims of which a run
-    tells the size.
+    There are none unless the halo would be larger than the value, nor along dims that may be much
+    longer than it.
     """
     if nest.reducer is None or growth(values[r.value], halo, sizes, symbols) <= 2:
         return {}
     extents = {d: typical(sizes[d], symbols) for d in {*nest.dims, *dict(r.coords)}}
-    known = [d for d in halo if isinstance(sizes[d], int)]
-    shares = {d: _share_inside(nest, r, d, extents, coefficients.windows) for d in known}
+    short = [d for d in halo if not _is_mostly_inside(nest, r, d, halo, sizes, symbols)]
+    shares = {d: _share_inside(nest, r, d, extents, coefficients.windows) for d in short}
     least = coefficients.windows.least_gain
     return {d: share for d, share in shares.items() if share < least}
+
+
+def _is_mostly_inside(
+    nest: Nest,
+    r: Read,
+    d: str,
+    halo: Halo,
+    sizes: Mapping[str, Size],
+    symbols: Mapping[str, Range],
+) -> bool:
+    """Whether taps lie side by side along a dim that a run may make longer than the halo.
+
+    However short it commonly is. Taps far apart are outside for whole tiles, which is worth more.
+    """
+    c, size = r.coord(d), sizes[d]
+    if isinstance(size, int) or not isinstance(c, Index):
+        return False
+    bounds = size.bounds(symbols)
+    steps = {abs(c.coefficient(b) or 0) for b in nest.bound if b in c.names()}
+    return steps == {1} and bounds is not None and bounds[1] > sum(halo[d])
 
 
 def _elements(

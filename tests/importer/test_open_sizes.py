@@ -260,14 +260,24 @@ TOLD = {
         [helper.make_node("Conv", ["x", "w"], ["y"])],
         {"x": ["n", "c", "h", 5]},
         {"w": np.ones((4, 3, 2, 2), "f4")},
-        {"n": OPEN, "h": OPEN},
+        {"n": OPEN, "h": (2, 1 << 31)},
         {"x": (2, 3, 5, 5)},
+    ),
+    "windows of windows": (
+        [
+            helper.make_node("Conv", ["x", "w"], ["a"], strides=[4, 4], pads=[1, 1, 1, 1]),
+            helper.make_node("Conv", ["a", "v"], ["y"], strides=[8, 8]),
+        ],
+        {"x": ["n", 3, "h", 40]},
+        {"w": np.ones((4, 3, 3, 3), "f4"), "v": np.ones((2, 4, 8, 8), "f4")},
+        {"n": OPEN, "h": (29, 1 << 31)},
+        {"x": (2, 3, 31, 40)},
     ),
     "kernel of a convolution": (
         [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[2, 3])],
         {"x": ["n", "c", "h", 5], "w": ["o", "k", "a", "b"]},
         {},
-        {"n": OPEN, "c": OPEN, "h": OPEN, "o": OPEN},
+        {"n": OPEN, "c": OPEN, "h": (2, 1 << 31), "o": OPEN},
         {"x": (2, 3, 5, 5), "w": (4, 3, 2, 3)},
     ),
     "parts of a split": (

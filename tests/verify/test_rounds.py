@@ -180,7 +180,7 @@ def test_louder_inputs_have_sizes_that_the_model_takes(tmp_path: Path) -> None:
     found = _verified(path)
     assert found.passed
     assert found.unverified == ()
-    assert found.outputs[0].shape == (64 + 12,)
+    assert found.outputs[0].shape == (8 + 12,)
 
 
 def test_sizes_that_no_run_takes_give_way_to_multiples(tmp_path: Path) -> None:
