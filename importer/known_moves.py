@@ -179,9 +179,12 @@ def one_hot(
     where, depth = axes_of((at,), 0) or (), (axes_of(xs, 1) or (0,))[0]
     if not all(_is_number(e) for x in xs[:2] if x is not None for e in x.reshape(-1).tolist()):
         return None
+    if len(where) * depth > SMALL:
+        return None
     axis = int(str(attributes.get("axis", -1)))
     hit = np.array([[(i + depth if i < 0 else i) == k for k in range(depth)] for i in where])
-    return np.where(np.moveaxis(hit.reshape((*at.shape, depth)), -1, axis), values[1], values[0])
+    hit = np.moveaxis(hit.reshape((*at.shape, depth)), -1, axis)
+    return np.asarray(np.where(hit, values[1], values[0]))
 
 
 def axes_of(xs: Sequence[np.ndarray | None], place: int) -> tuple[int, ...] | None:
