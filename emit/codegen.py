@@ -7,9 +7,10 @@ import threading
 import llvmlite
 import llvmlite.binding as llvm
 
+from rutc.emit.ir_module import REPEATS
 from rutc.tensor_ir.machine import Machine
 
-VERSION = f"7 llvmlite {llvmlite.__version__}"
+VERSION = f"8 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
 _lock = threading.Lock()
@@ -92,30 +93,42 @@ def _reduce_strength(wanted: bool) -> None:
 
 
 def optimise(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
-    """Runs LLVM's passes on each function, without those that would change its loops.
+    """Runs LLVM's passes on each function, as few as change much.
 
-    They are those of level 1 on functions, of those of level 2 the one that takes tests out of
-    loops where their outcome is known, and of those on modules what changes emitted code. The
-    others would take a third more time, and find next to nothing: emitted code computes what it
-    needs once, where it is needed.
+    Emitted code computes what it needs once, where it is needed and as far outside of loops as can
+    be. So slots become values, instructions that do the same as others become those, and tests of
+    what is known go, those that loops ask again and again as well. The passes of level 1 would
+    take three times as long as these and find next to nothing more, but where loops compute again
+    what does not change in them: operations are emitted where their results are needed, and these
+    passes move them out of loops.
     """
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(target, options)
-    before = llvm.create_new_module_pass_manager()
-    before.add_sroa_pass()
-    before.add_instruction_combine_pass()
-    before.add_simplify_cfg_pass()
-    before.run(module, builder)
-    passes = builder.getFunctionPassManager()
+    passes = llvm.create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    if any(REPEATS.encode() in words for f in module.functions for words in f.attributes):
+        _run(passes, module, builder)
+        passes = builder.getFunctionPassManager()
     passes.add_jump_threading_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
+    _run(passes, module, builder)
     after = llvm.create_new_module_pass_manager()
     after.add_dead_arg_elimination_pass()
     # Functions that are known not to throw need no tables for unwinding.
     after.add_post_order_function_attributes_pass()
     after.run(module, builder)
+
+
+def _run(
+    passes: llvm.newpassmanagers.FunctionPassManager,
+    module: llvm.ModuleRef,
+    builder: llvm.PassBuilder,
+) -> None:
+    """Runs passes on all functions that have code."""
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, reduce
@@ -10,12 +11,14 @@ from typing import assert_never
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.opaque import opaque
-from rutc.tensor_ir.affine import Atom, Compound, FloorDiv, Index, Max, Min, Mod, Range, Var
+from rutc.tensor_ir.affine import ZERO, Atom, Compound, FloorDiv, Index, Max, Min, Mod, Range, Var
 
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 FIRST = ir.Constant(I32, 0)
 """The number of a vector's first lane."""
+FARTHEST = sys.maxsize
+"""The depth of what must stay where it is needed."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -130,6 +133,8 @@ class IndexEmitter:
         self._scopes = [Scope(builder.block, {})]
         self._counters: dict[str, tuple[int, Range | None]] = {}
         """Counters and symbols: how many scopes are around, and the range there."""
+        self._homes: dict[str, int] = {}
+        """By their names, how many scopes are around values that are shared in a loop outside."""
         self._resolved: dict[tuple[Index, tuple[Index | Range | None, ...]], Index] = {}
 
     @contextmanager
@@ -165,6 +170,16 @@ class IndexEmitter:
         old = self._counters.get(name)
         with self.variable(name, value, bound, end):
             self._counters[name] = len(self._scopes), self.ranges.get(name)
+            yield
+        _restore(self._counters, name, old)
+
+    @contextmanager
+    def narrowed(self, name: str, bound: Range) -> Iterator[None]:
+        """Know more of a variable's range in this scope: what depends on it stays inside."""
+        old = self._counters.get(name)
+        with self.variable(name, None, bound):
+            if old is not None:
+                self._counters[name] = len(self._scopes), bound
             yield
         _restore(self._counters, name, old)
 
@@ -224,36 +239,55 @@ class IndexEmitter:
         return self.shared((index, self.window(index)), lambda: self._sum(index), index)
 
     def shared(
-        self, key: object, build: Callable[[], ir.Value], index: Index | None = None
+        self, key: object, build: Callable[[], ir.Value], *needs: Index | ir.Value
     ) -> ir.Value:
         """What `build` emits, or what it has emitted for the same key where that dominates.
 
-        It is emitted as far outside as `index` allows, if that is all that it depends on.
+        It is emitted as far outside as what it `needs` allows, if that is told.
         """
         for scope in reversed(self._scopes):
             found = scope.values.get(key)
             if found is not None:
                 return found
-        depth = None if index is None else self._depth(index)
-        if depth is None:
+        depth = max(map(self._depth, needs), default=FARTHEST)
+        if depth == FARTHEST:
             value = self._scopes[-1].values[key] = build()
             return value
         scope, here = self._scopes[depth - 1], self.builder.block
         self.builder.position_at_end(scope.block)
         value = scope.values[key] = build()
         self.builder.position_at_end(here)
+        self._homes[value.ref] = depth
         return value
 
-    def _depth(self, index: Index) -> int | None:
-        """How many scopes are around the innermost counter in an index; None if it must stay."""
+    def _depth(self, need: Index | ir.Value) -> int:
+        """How many scopes are around the innermost counter in an index, or around a value."""
+        if isinstance(need, ir.Value):
+            return self._homes.get(need.ref, FARTHEST)
+        return self._depth_of(need)
+
+    def _depth_of(self, index: Index) -> int:
+        """How many scopes are around the innermost counter in an index; FARTHEST: it must stay."""
         depth = 1
         for name in index.names():
             known = self._counters.get(name)
             # Within a branch more may be known of a counter than where it begins.
             if known is None or known[1] != self.ranges.get(name):
-                return None
+                return FARTHEST
             depth = max(depth, known[0])
-        return depth if self._is_total(index) else None
+        return depth if self._is_total(index) else FARTHEST
+
+    def apart(self, index: Index) -> tuple[Index, Index]:
+        """(outside, inside): the terms that scopes farther outside tell, and the others."""
+        if len(index.terms) == 1:
+            return ZERO, index
+        depths = [self._depth_of(Index((term,))) for term in index.terms]
+        last = max(depths)
+        outside = [t for t, depth in zip(index.terms, depths, strict=True) if depth < last]
+        if not outside:
+            return ZERO, index
+        inside = [t for t, depth in zip(index.terms, depths, strict=True) if depth == last]
+        return Index(tuple(outside)), Index(tuple(inside), index.const)
 
     def _is_total(self, index: Index) -> bool:
         """Whether all divisors are known to be positive, even in loops without iterations."""
@@ -272,6 +306,9 @@ class IndexEmitter:
     def _sum(self, index: Index) -> ir.Value:
         if index.const:
             return self._add(self.emit(Index(index.terms)), i64(index.const))
+        outside, inside = self.apart(index)
+        if outside.terms:
+            return self._add(self.emit(outside), self.emit(inside))
         if len(index.terms) > 1:
             first, *rest = (self.emit(Index((term,))) for term in index.terms)
             return reduce(self._add, rest, first)

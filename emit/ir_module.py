@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rutc.emit.ir_types import Constant, PointerType, Type, Value
 
 POINTER = PointerType()
+REPEATS = '"repeats"'
+"""An attribute of functions that LLVM itself knows nothing of."""
 
 
 class Instruction(Value):
@@ -116,7 +118,17 @@ class GlobalVariable(Value):
 class Function(Value):
     """A function: its blocks, or only what it takes and gives."""
 
-    __slots__ = ("_names", "args", "blocks", "internal", "module", "noalias", "noinline", "result")
+    __slots__ = (
+        "_names",
+        "args",
+        "blocks",
+        "internal",
+        "module",
+        "noalias",
+        "noinline",
+        "repeats",
+        "result",
+    )
 
     def __init__(self, module: Module, name: str, result: Type, args: Sequence[Type]) -> None:
         """A function without blocks, which is a declaration."""
@@ -127,6 +139,8 @@ class Function(Value):
         self.blocks: list[Block] = []
         self.internal = self.noinline = False
         """Whether only this module knows it, and whether it stays a function."""
+        self.repeats = False
+        """Whether its loops compute again and again what does not change in them."""
         self.noalias = 0
         """How many of its first arguments point to memory of their own."""
         self._names = 0
@@ -155,5 +169,6 @@ class Function(Value):
         args = ", ".join(f"{t} {a.ref}" for t, a in zip(types, self.args, strict=True))
         linkage = "internal " if self.internal else ""
         attributes = " noinline" if self.noinline else ""
+        attributes += f" {REPEATS}" if self.repeats else ""
         blocks = "\n".join(map(str, self.blocks))
         return f"define {linkage}{result} {self.ref}({args}){attributes} {{\n{blocks}\n}}\n"

@@ -23,6 +23,7 @@ from rutc.emit.dot import DotLoop
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.frame import Frame, thread_bytes
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64
+from rutc.emit.invariant import repeats
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.opaque import opaque_count
 from rutc.emit.put import emit_put
@@ -102,6 +103,7 @@ def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Functi
     types = [ir.PointerType()] * (len(kernel.args) + 1) + [I64, I64]
     work = ir.Function(module, f"{ENTRY}_work", ir.VoidType(), types)
     work.internal = work.noinline = True
+    work.repeats = repeats(kernel)
     work.noalias = len(kernel.args)
     _KernelEmitter(module, work, kernel, machine).run()
     return work
@@ -228,13 +230,16 @@ class _KernelEmitter:
                 )
 
     @contextmanager
-    def _counted(self, lo: ir.Value, hi: ir.Value) -> Iterator[ir.Value]:
-        """A loop from lo below hi; the body is emitted inside."""
+    def _counted(self, lo: ir.Value, hi: ir.Value, *, some: bool = False) -> Iterator[ir.Value]:
+        """A loop from lo below hi, known to have `some` iterations; its body is emitted inside."""
         b = self.builder
         before = b.block
         head = self.function.append_basic_block("loop")
         done = self.function.append_basic_block("done")
-        b.cbranch(b.icmp_signed("<", lo, hi), head, done)
+        if some:
+            b.branch(head)
+        else:
+            b.cbranch(b.icmp_signed("<", lo, hi), head, done)
         b.position_at_end(head)
         counter = b.phi(I64)
         counter.add_incoming(lo, before)
@@ -267,6 +272,11 @@ class _KernelEmitter:
                 self._stmts(loop.body)
                 self.reductions.dot_loop = None
             case Kind.SERIAL | Kind.PARALLEL:
+                parts = self._parted(loop, lo, hi)
+                if parts:
+                    for part in parts:
+                        self._loop(part)
+                    return
                 low, high = lo.bounds(self.index.ranges), hi.bounds(self.index.ranges)
                 bound = None
                 if low is not None and high is not None:
@@ -277,13 +287,34 @@ class _KernelEmitter:
                     with self.index.constant(loop.var, lo.value):
                         self._stmts(loop.body)
                     return
+                least = (hi - lo).bounds(self.index.ranges)
+                some = least is not None and least[0] > 0
                 with (
-                    self._counted(self.index.emit(lo), self.index.emit(hi)) as counter,
+                    self._counted(self.index.emit(lo), self.index.emit(hi), some=some) as counter,
                     self.index.counter(loop.var, counter, bound),
                 ):
                     self._stmts(loop.body)
             case _:
                 assert_never(loop.kind)
+
+    def _parted(self, loop: Loop, lo: Index, hi: Index) -> tuple[Loop, ...]:
+        """The loop as two, where all that it does is to ask how far it is; else nothing.
+
+        for v in [lo, hi) { if v < n { S } else { T } }  ->  for v in [lo, n) { S }
+                                                             for v in [n, hi) { T }
+        """
+        match loop.body:
+            case (Branch(left, right, then, orelse),) if left.as_var == loop.var:
+                at = self.index.resolve(right)
+            case _:
+                return ()
+        if loop.var in at.names():
+            return ()
+        for least in (at - lo, hi - at):
+            bounds = least.bounds(self.index.ranges)
+            if bounds is None or bounds[0] < 0:
+                return ()
+        return Loop(loop.var, lo, at, loop.kind, then), Loop(loop.var, at, hi, loop.kind, orelse)
 
     def _bound(self, index: Index) -> Index:
         """A loop's bound, a constant where it has one value only."""
@@ -430,7 +461,7 @@ class _KernelEmitter:
             b.position_at_end(block)
             with self.index.scope(), self.expressions.region(), ExitStack() as stack:
                 if bound is not None:
-                    stack.enter_context(self.index.variable(bound[0], None, bound[1]))
+                    stack.enter_context(self.index.narrowed(*bound))
                 self._stmts(stmts)
             b.branch(done)
         b.position_at_end(done)

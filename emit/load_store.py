@@ -51,7 +51,8 @@ class MemoryEmitter:
         # Idle lanes compute, too: with defined values, or dividing by them would be undefined.
         other: ir.Value = zeros(vector)
         if guard is not None:
-            mask = both(b, mask, self.widen(guard, lanes))
+            key = "wide", guard.ref, lanes
+            mask = both(b, mask, self.index.shared(key, lambda: self.widen(guard, lanes), guard))
             other = self._memory_fill(fill, buffer, lanes)
         if self.contiguous(address, lane):
             start = address.subs({lane.var: Index.of(lane.base)})
@@ -216,20 +217,24 @@ class MemoryEmitter:
 
     def place(self, buffer: Buffer, address: Index) -> ir.Value:
         """The address of one element; the constant part last, so that places share the rest."""
-        element = memory_type(buffer.dtype)
         base = self.pointer(buffer)
         if address.terms:
             varying = Index(address.terms)
             base = self.index.shared(
                 (buffer.name, varying, self.index.window(varying)),
-                lambda: self.builder.gep(
-                    self.pointer(buffer), [self.index.emit(varying)], type_=element
-                ),
+                lambda: self._moved(buffer, varying),
                 varying,
             )
         if address.const:
+            element = memory_type(buffer.dtype)
             base = self.builder.gep(base, [i64(address.const)], type_=element)
         return base
+
+    def _moved(self, buffer: Buffer, varying: Index) -> ir.Value:
+        """The address so far into a buffer: the way that loops outside tell is gone there."""
+        outside, inside = self.index.apart(varying)
+        base = self.place(buffer, outside)
+        return self.builder.gep(base, [self.index.emit(inside)], type_=memory_type(buffer.dtype))
 
     def masked_load(
         self, buffer: Buffer, place: ir.Value, vector: ir.Type, mask: ir.Value, other: ir.Value

@@ -112,7 +112,7 @@ class PlaceEmitter:
                 continue
             if lanes is not None and not any(lanes):
                 return None, None
-            guard = self._and(guard, inside)
+            guard = inside if guard is None else self._both(guard, inside)
         return coords, guard
 
     def _ends_before(self, index: Index, high: Index) -> bool:
@@ -147,6 +147,11 @@ class PlaceEmitter:
         return splat(self.builder, emitted, value.lanes) if is_vector(value) else emitted
 
     def _within(self, index: Index, low: int, high: Index) -> ir.Value:
+        """The condition that an index is within, computed once for equal ones."""
+        key = "within", index, low, high, self.index.window(index)
+        return self.index.shared(key, lambda: self._compared(index, low, high), index, high)
+
+    def _compared(self, index: Index, low: int, high: Index) -> ir.Value:
         ranges = self.index.ranges
         bounds, last = index.bounds(ranges), high.bounds(ranges)
         value = self.index.emit(index)
@@ -176,8 +181,11 @@ class PlaceEmitter:
         inside = [low <= c.value <= high.const for c in at]
         return ir.Constant(ir.VectorType(BOOL, lane.lanes), inside)
 
-    def _and(self, a: ir.Value | None, b: ir.Value) -> ir.Value:
-        if a is None:
-            return b
-        p, q = self.same_width([a, b])
-        return both(self.builder, p, q) if is_vector(p) else self.builder.and_(p, q)
+    def _both(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """That two conditions hold, computed once for the same two."""
+
+        def build() -> ir.Value:
+            p, q = self.same_width([a, b])
+            return both(self.builder, p, q) if is_vector(p) else self.builder.and_(p, q)
+
+        return self.index.shared(("both", a.ref, b.ref), build, a, b)

@@ -1,6 +1,7 @@
 """LLVM's passes see every function of a module, those that are called included."""
 
 from rutc.emit.codegen import compile_assembly
+from rutc.emit.ir_module import REPEATS
 from rutc.emit.targets import target_named
 
 MODULE = """
@@ -32,10 +33,31 @@ define void @entry(ptr %a, i64 %n) {
 """
 
 
+def _operations(text: str) -> list[list[str]]:
+    """The instructions that a module becomes, each in words."""
+    lines = compile_assembly(text, target_named("x86-64-v3").machine).splitlines()
+    return [line.split() for line in lines if line.startswith("\t")]
+
+
 def test_all_functions_are_optimised() -> None:
-    lines = compile_assembly(MODULE, target_named("x86-64-v3").machine).splitlines()
-    operations = [line.split()[0] for line in lines if line.startswith("\t")]
-    # Both variables of the loop are one, and what is loaded for nothing is not.
+    operations = [words[0] for words in _operations(MODULE)]
+    # What is loaded for nothing is not.
     assert operations.count("imulq") == 1
-    assert sum(o.startswith(("inc", "add")) for o in operations) == 1
     assert sum(o.startswith("movq") for o in operations) == 2
+
+
+def test_variables_of_loops_are_joined_where_loops_repeat_what_they_do() -> None:
+    def additions(text: str) -> int:
+        return sum(words[0].startswith(("inc", "add")) for words in _operations(text))
+
+    assert additions(MODULE) == 2
+    assert additions(MODULE.replace("noinline", f"noinline {REPEATS}")) == 1
+
+
+def test_slots_become_values() -> None:
+    sums = MODULE.replace("  %y = load i64, ptr %again\n", "  %y = load i64, ptr %slot\n")
+    sums = sums.replace("entry:\n", "entry:\n  %slot = alloca i64\n  store i64 1, ptr %slot\n", 1)
+    sums = sums.replace("  store i64 %square, ptr %place\n", "  store i64 %square, ptr %slot\n")
+    sums = sums.replace("done:\n", "done:\n  store i64 %square, ptr %a\n")
+    assert sums.count("%slot") == 4
+    assert not any("%rsp" in word for words in _operations(sums) for word in words)

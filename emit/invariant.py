@@ -1,0 +1,92 @@
+"""Whether a kernel's loops compute again and again what does not change in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rutc.tensor_ir.affine import ONE, Index
+from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Read, children
+from rutc.tensor_ir.kernel import (
+    Branch,
+    Kernel,
+    Kind,
+    Loop,
+    Stmt,
+    accesses,
+    exprs,
+    walk_stmts,
+)
+
+COUNTED = (Kind.SERIAL, Kind.PARALLEL)
+"""The kinds of loops that stay loops of the code."""
+
+
+def repeats(kernel: Kernel) -> bool:
+    """Whether an operation, or a place that data tell, is the same in all iterations of a loop.
+
+    for i in [0, n) { %y[i] = %x[i] + log(%s) }
+    """
+    return any(_repeated(loop, stmts) for loop, stmts in _innermost(kernel.body, None))
+
+
+def _innermost(body: tuple[Stmt, ...], around: Loop | None) -> Iterator[tuple[Loop, list[Stmt]]]:
+    """The counted loops, each with the statements of which it is the innermost one around."""
+    own: list[Stmt] = []
+    waiting = [*body]
+    while waiting:
+        s = waiting.pop()
+        if isinstance(s, Branch):
+            waiting += (*s.then, *s.orelse)
+        elif not isinstance(s, Loop):
+            own.append(s)
+        elif s.kind in COUNTED and s.hi - s.lo != ONE:
+            yield from _innermost(s.body, s)
+        else:
+            waiting += s.body
+    if around is not None:
+        yield around, own
+
+
+def _repeated(loop: Loop, stmts: list[Stmt]) -> bool:
+    """Whether some of the statements compute in all iterations of a loop the same."""
+    written = frozenset(a.buffer for s in walk_stmts(loop.body) for a in accesses(s))
+    parts = _Parts(loop.var, written)
+    for s in stmts:
+        for e in exprs(s):
+            parts.changes(e)
+    return parts.repeated
+
+
+class _Parts:
+    """The parts of expressions in a loop, of which each is looked at once."""
+
+    def __init__(self, var: str, written: frozenset[str]) -> None:
+        """Of a loop over `var` that writes these buffers."""
+        self.var = var
+        self.written = written
+        self.repeated = False
+        """Whether an operation, or a place that data tell, was the same in all iterations."""
+        self._known: dict[int, bool] = {}
+
+    def changes(self, e: Expr) -> bool:
+        """Whether an expression is another from one iteration to the next."""
+        found = self._known.get(id(e))
+        if found is None:
+            found = self._known[id(e)] = self._changes(e)
+        return found
+
+    def _changes(self, e: Expr) -> bool:
+        inside = [self.changes(x) for x in children(e)]
+        match e:
+            case Apply():
+                self.repeated |= not any(inside)
+            case Read():
+                self.repeated |= not all(inside)
+                own = (c for _, c in e.coords if isinstance(c, Index))
+                if e.value in self.written or any(self.var in c.names() for c in own):
+                    return True
+            case IndexValue(index):
+                return self.var in index.names()
+            case _:
+                pass
+        return any(inside)

@@ -1,0 +1,49 @@
+"""What loops compute again and again: operations, and places that data tell."""
+
+import pytest
+
+from rutc.emit.invariant import repeats
+from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Coord, Expr, Read, apply
+from rutc.tensor_ir.kernel import Access, Assign, Kernel, Kind, Loop
+
+OUTER, INNER = (Index.of(name) for name in "ij")
+
+
+def _at(value: str, *coords: Coord, dtype: DType = DType.F32) -> Read:
+    return Read(value, tuple((f"d{n}", c) for n, c in enumerate(coords)), dtype)
+
+
+def _loops(value: Expr, kind: Kind = Kind.SERIAL, count: int = 8) -> Kernel:
+    """for i { for j { %y[i, j] = value } }"""
+    target = Access("y", (("d0", OUTER), ("d1", INNER)))
+    inner = Loop("j", ZERO, Index.of(count), kind, (Assign(target, value),))
+    return Kernel("k", (), (), (Loop("i", ZERO, Index.of(4), Kind.PARALLEL, (inner,)),))
+
+
+ROW = apply("log", _at("s", OUTER))
+"""The same for all j."""
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (apply("log", _at("x", OUTER, INNER)), False),
+        (apply("add", _at("x", OUTER, INNER), ROW), True),
+        # A value that is only read costs a load.
+        (apply("add", _at("x", OUTER, INNER), _at("s", OUTER)), False),
+        # What is read there is written by the loop.
+        (apply("add", _at("x", OUTER, INNER), apply("log", _at("y", OUTER, ZERO))), False),
+        (_at("x", _at("places", OUTER, dtype=DType.I64), INNER), True),
+        (_at("x", _at("places", INNER, dtype=DType.I64), INNER), False),
+    ],
+)
+def test_what_is_the_same_in_all_iterations_repeats(value: Expr, found: bool) -> None:
+    assert repeats(_loops(value)) is found
+
+
+def test_loops_of_one_iteration_and_lanes_repeat_nothing() -> None:
+    value = apply("add", _at("x", OUTER, INNER), ROW)
+    assert not repeats(_loops(value, Kind.VECTOR))
+    assert not repeats(_loops(value, count=1))
