@@ -15,6 +15,8 @@ VERSION = f"8 llvmlite {llvmlite.__version__}"
 
 _lock = threading.Lock()
 _started = False
+_own = threading.local()
+"""What a thread keeps for itself: LLVM's descriptions of machines change while they are used."""
 _reduces = True
 """Whether LLVM's code generator looks for other variables of loops than the code has."""
 
@@ -28,7 +30,7 @@ def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> b
     context = llvm.create_context()
     module = llvm.parse_assembly(text.replace(entry, symbol), context)
     module.get_function(symbol).visibility = "hidden"
-    target = target_machine(machine)
+    target = _kept_target(machine)
     optimise(module, target)
     code: bytes = target.emit_object(module)
     return code
@@ -38,7 +40,7 @@ def compile_assembly(text: str, machine: Machine) -> str:
     """The assembly of one module, for reading."""
     start()
     module = llvm.parse_assembly(text, llvm.create_context())
-    target = target_machine(machine)
+    target = _kept_target(machine)
     optimise(module, target)
     assembly: str = target.emit_assembly(module)
     return assembly
@@ -58,7 +60,7 @@ def start() -> None:
 
 
 def target_machine(machine: Machine) -> llvm.TargetMachine:
-    """LLVM's description of the machine."""
+    """A new description of the machine for LLVM."""
     _reduce_strength(machine.architecture != "x86_64")
     features = [f"+{f}" for f in sorted(machine.features)]
     if machine.architecture == "x86_64":
@@ -76,6 +78,18 @@ def target_machine(machine: Machine) -> llvm.TargetMachine:
         reloc="pic",
         codemodel="small",
     )
+
+
+def _kept_target(machine: Machine) -> llvm.TargetMachine:
+    """LLVM's description of the machine, one for all that a thread compiles.
+
+    What LLVM makes of it for the first function takes half as long as all else of a small one.
+    """
+    _reduce_strength(machine.architecture != "x86_64")
+    known: dict[Machine, llvm.TargetMachine] = _own.__dict__.setdefault("targets", {})
+    if machine not in known:
+        known[machine] = target_machine(machine)
+    return known[machine]
 
 
 def _reduce_strength(wanted: bool) -> None:
