@@ -22,7 +22,9 @@ from rutc.importer.ops.gate_functions import Function, gate_functions
 from rutc.importer.ops.movement import reversed_within, transpose
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.positions import checked_lengths
+from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.scans import scanned
+from rutc.importer.ops.size_operands import bound
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
@@ -207,6 +209,9 @@ class Operands:
             b.same(self.x.shape[2], self.w.shape[2])
         x = swapped(b, self.x) if self.layout else self.x
         lengths = self._lengths(x)
+        full, steps = x.shape[0], self._steps(x.shape[0], lengths)
+        if steps != full:
+            x = b.view(x, (steps, *x.shape[1:]), lambda *at: at)
         outputs: list[Tensor] = []
         states: list[list[Tensor]] = []
         for d, backward in enumerate(ways):
@@ -219,6 +224,8 @@ class Operands:
             states.append(last)
         units = [b.reshaped(y, (y.axes[0], b.axis(1), *y.axes[1:])) for y in outputs]
         y = concat(b, *units, axis=1)
+        if steps != full:
+            y = b.view(y, (full, *y.shape[1:]), lambda *at: at, fill=lit(0, y.dtype))
         ends = [
             concat(b, *(b.reshaped(s, (b.axis(1), *s.axes)) for s in last), axis=0)
             for last in zip(*states, strict=True)
@@ -237,6 +244,20 @@ class Operands:
         if known is not None and full.is_const and np.all(known == full.const):
             return None
         return checked_lengths(self.b, self.lengths, full)
+
+    def _steps(self, full: Index, lengths: Tensor | None) -> Index:
+        """The steps of the longest sequence: of a known number, those of padding are left out.
+
+        Where their number is not known, whoever gives the sequences gives none longer than all.
+        """
+        if lengths is None or not full.is_const:
+            return full
+        if lengths.array is not None:
+            return Index.of(max(int(lengths.array.max(initial=0)), 1))
+        b = self.b
+        longest = b.read(reduced(b, lengths, (0,), "max", keepdims=False), [])
+        some = apply("max", _as_i64(longest), lit(1, DType.I64))
+        return bound(b, some, "steps", full.const, 1)
 
     def initial(self, given: Tensor | None, direction: int) -> Tensor:
         """The initial state {batch, hidden} of a direction; 0 where none is given."""

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.tensor_ir import If, Scan
+from rutc.tensor_ir import If, Index, Scan
 from rutc.tensor_ir.interpret import interpret
 from tests.close import assert_close
 
@@ -55,6 +55,26 @@ def test_sequence_lengths_and_defaults(op, check, make_node, rng):
         op, ["x", "w", "r", "", "l"], ["y", "y_h"], direction="bidirectional", hidden_size=HIDDEN
     )
     check(step, {n: arrays[n] for n in "xwrl"}, outputs=("y", "y_h"))
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", [[3, 1, 2], [2, 2, 2], [0, 1, 0], [0, 0, 0], [7, 0, 7]])
+@pytest.mark.parametrize("known", [False, True])
+def test_steps_that_are_padding_for_all_sequences(
+    op, direction, lengths, known, check, make_node, rng
+):
+    """As many trips as the longest sequence has steps; the results are those of all steps."""
+    ways = 2 if direction == "bidirectional" else 1
+    arrays = operands(op, ways, 7, 3, rng)
+    arrays["l"] = np.array(lengths, np.int32)
+    names = ["x", "w", "r", "b", "l"]
+    step = make_node(op, names, ["y", "y_h"], direction=direction, hidden_size=HIDDEN)
+    weights = {n: arrays[n] for n in ("wrbl" if known else "wrb")}
+    inputs = {n: arrays[n] for n in "xl" if n not in weights}
+    graph = check(step, inputs, weights, outputs=("y", "y_h"))
+    (trips,) = {graph.extents[n.dim] for n in graph.nodes if isinstance(n, Scan)} or {Index.of(1)}
+    assert trips.bounds(dict(graph.symbols)) == ((max(1, *lengths),) * 2 if known else (1, 7))
 
 
 def test_gru_linear_before_reset(check, make_node, rng):
