@@ -264,6 +264,20 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     )
 
 
+def moves_evenly(kernel: Kernel, buffer: str, loop: str) -> bool:
+    """Whether each iteration of a loop reads a buffer at places as far from those of the last."""
+    found = (
+        c
+        for s in walk_stmts(kernel.body)
+        for e in exprs(s)
+        for x in walk(e)
+        if isinstance(x, Read) and x.value == buffer
+        for _, c in x.coords
+        if loop in (c.names() if isinstance(c, Index) else index_names(c))
+    )
+    return all(isinstance(c, Index) and c.coefficient(loop) is not None for c in found)
+
+
 def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
     """The dim of a buffer that each loop variable is a coordinate of, no dim twice.
 

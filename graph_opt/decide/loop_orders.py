@@ -35,9 +35,9 @@ def loop_orders(graph: Graph) -> dict[str, Axes]:
     Those are left out whose sorted dims are as good (of collections the loop's dim is first).
     """
     loops = [n for n in walk_nodes(graph.nodes) if isinstance(n, Scan | While)]
-    homes = _homes(graph, loops)
-    if not homes:
+    if not loops:
         return {}
+    homes = _homes(graph, loops)
     symbols = dict(graph.symbols)
     sizes = {d: plain(e) for d, e in graph.dims}
     extents = {d: typical(e, symbols) for d, e in sizes.items()}
@@ -55,9 +55,9 @@ def loop_orders(graph: Graph) -> dict[str, Axes]:
         COMMON,
         frozenset(s for s, bounds in graph.symbols if bounds == (0, 1)),
         frozenset(d for d, e in sizes.items() if not isinstance(e, int)),
-        {v: lasts[home] for v, home in homes.items()},
+        {v: lasts[home] for v, home in homes.items() if home in lasts},
     )
-    given = _given(graph)
+    given = {o.value: o.axes for o in graph.outputs}
     found: dict[str, Axes] = {}
     for v, first in _copied(loops):
         axes, last = usual[v.name], inner.get(v.name)
@@ -81,12 +81,6 @@ def _copied(loops: Iterable[Scan | While]) -> Iterator[tuple[Value, Axes]]:
                 yield out, (n.dim,)
 
 
-def _given(graph: Graph) -> dict[str, Axes]:
-    """The orders of the caller's inputs and outputs."""
-    inputs = {n.out.name: n.axes for n in graph.nodes if isinstance(n, Input)}
-    return inputs | {o.value: o.axes for o in graph.outputs}
-
-
 def _last(axes: Axes, extents: Mapping[str, int]) -> str | None:
     """The innermost dim of more than one element."""
     return next((d for d in reversed(axes) if extents[d] > 1), None)
@@ -95,7 +89,8 @@ def _last(axes: Axes, extents: Mapping[str, int]) -> str | None:
 def _homes(graph: Graph, loops: Iterable[Scan | While]) -> dict[str, str]:
     """For what lies in one order with what a loop copies, one that stands for all of them.
 
-    It is one that a nest computes; what no nest of a loop has to do with is left out.
+    It is one that a nest computes, where there is one. What scatters write into lies as its base
+    does. What the caller gives is copied where it lies otherwise, constants lie as they are read.
     """
     parent: dict[str, str] = {}
 
@@ -111,20 +106,16 @@ def _homes(graph: Graph, loops: Iterable[Scan | While]) -> dict[str, str]:
         if isinstance(n, Scan):
             for out, name in zip(n.outs[len(n.carries) :], n.collected, strict=True):
                 parent[top(out.name)] = top(name)
-    if not parent:
-        return {}
     for s in walk_nodes(graph.nodes):
         if isinstance(s, Scatter):
             parent[top(s.out.name)] = top(s.base)
-    constants = {n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)}
+    given = {n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const | Input)}
     nests = {v.name for n in walk_nodes(graph.nodes) if isinstance(n, Nest) for v in outs(n)}
     members: dict[str, list[str]] = {}
     for name in parent:
-        if name not in constants:
+        if name not in given:
             members.setdefault(top(name), []).append(name)
     found: dict[str, str] = {}
     for names in members.values():
-        made = next((name for name in names if name in nests), None)
-        if made is not None:
-            found |= dict.fromkeys(names, made)
+        found |= dict.fromkeys(names, next((name for name in names if name in nests), names[0]))
     return found

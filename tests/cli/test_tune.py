@@ -73,7 +73,8 @@ def test_a_search_keeps_what_it_measures(rutc: Rutc, wide: Path, database: Path)
     assert said["database"] == str(database)
     kernels = said["kernels"]
     assert isinstance(kernels, list)
-    assert {"first .. curve", "second"} <= {k["name"] for k in kernels} or len(kernels) >= 2
+    # Kernels that take less than a microsecond are not searched.
+    assert "second" in {k["name"] for k in kernels}
     assert all(k["best_cycles"] <= k["default_cycles"] for k in kernels)
     with Database.open(database, create=False) as db:
         trials = list(db.trials())

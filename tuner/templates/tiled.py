@@ -30,7 +30,7 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Reduction, Shape, leaves_rest, never_longer
+from rutc.tuner.access import Reduction, Shape, leaves_rest, moves_evenly, never_longer
 from rutc.tuner.blocking import (
     ask_far_rows,
     batch_loops,
@@ -329,7 +329,9 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     first = wanted[0]
                     while first in parted:
                         first = f"{first}.o"
-                    if Mark(first, Kind.UNROLL) not in steps:
+                    loop = loops.original.get(wanted[0], wanted[0])
+                    near = not t.nibbles and moves_evenly(kernel, t.buffer, loop)
+                    if Mark(first, Kind.UNROLL) not in steps and near:
                         ahead = machine.coefficients.blocks.near_lines * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     if tile.inside:
