@@ -12,12 +12,11 @@ from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned
-from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED, SMALLEST, WHOLE
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, Filtered, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.pipeline import FILTERING, OnStep, rounds_factors
+from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.graph import Origin
@@ -75,12 +74,8 @@ class Algorithms:
         """Note what a step chose."""
         if changed and self._before is not None:
             if name == FILTERING:
-                bf16 = self.bf16 or rounds_factors(self.assigned)
-                rule = MinimalFiltering(
-                    spread=self.spread,
-                    machine=self.machine,
-                    assigned=self.assigned,
-                    rounded=bf16 and adds_pairs(self.machine),
+                rule = filtering_for(
+                    self.machine, spread=self.spread, assigned=self.assigned, bf16=self.bf16
                 )
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
             for parts in (WHOLE, ROUNDED):

@@ -93,9 +93,7 @@ def pipeline_for(
     parts = MultiplyParts(machine=machine, assigned=assigned)
     bf16 = bf16 or rounds_factors(assigned)
     first = (replace(parts, parts=ROUNDED),) if bf16 else ()
-    filters = MinimalFiltering(
-        spread=spread, machine=machine, assigned=assigned, rounded=bf16 and adds_pairs(machine)
-    )
+    filters = filtering_for(machine, spread=spread, assigned=assigned, bf16=bf16)
     steps: tuple[Pass, ...] = (
         # Importers leave unused constants and branches behind; every later step is cheaper without.
         Sweep("remove what is unread"),
@@ -172,6 +170,14 @@ def pipeline_for(
         DropDims(),
     )
     return tuple(_exact(steps)) if exact else steps
+
+
+def filtering_for(
+    machine: Machine, *, spread: tuple[str, ...], assigned: Assigned | None, bf16: bool
+) -> MinimalFiltering:
+    """The rule that filters windows; factors are rounded if `bf16` or what is assigned says so."""
+    rounded = (bf16 or rounds_factors(assigned)) and adds_pairs(machine)
+    return MinimalFiltering(spread=spread, machine=machine, assigned=assigned, rounded=rounded)
 
 
 def rounds_factors(assigned: Assigned | None) -> bool:

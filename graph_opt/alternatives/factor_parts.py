@@ -19,8 +19,10 @@ from rutc.graph_opt.alternatives.window_rows import Taps, in_rows
 from rutc.graph_opt.bf16_parts import are_finite, parts_of
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import at_point, index_coords, point
+from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.row_runs import Rows
 from rutc.graph_opt.rules.row_groups import in_phases
+from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import (
     Apply,
     Cast,
@@ -126,6 +128,24 @@ def computed_factors(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
         return None
     sizes = [editor.typical(editor.values[r.value].dims) for r in (a, b)]
     return (b, a, None) if sizes[0] < sizes[1] else (a, b, None)
+
+
+def operands(
+    n: Nest, editor: Editor, *, computed: bool
+) -> tuple[Read, Read, Const | None, int] | Reason:
+    """The factors of a sum, the second one's constant, and how many products there are of a sum.
+
+    Without a constant only if both may be `computed`.
+    """
+    found: tuple[Read, Read, Const | None] | Reason = weighted(n, editor)
+    if isinstance(found, Reason) and computed:
+        found = computed_factors(n, editor) or found
+    if isinstance(found, Reason):
+        return found
+    products = editor.size(n.bound)
+    if products is None:
+        return Reason("the number of its products is known at run time only")
+    return (*found, products)
 
 
 def terms_of_parts(parts: int) -> tuple[tuple[int, int], ...]:

@@ -11,8 +11,8 @@ from rutc.graph_opt.alternatives.factor_parts import (
     ROUNDED,
     Candidate,
     bytes_of,
-    computed_factors,
     loops_read,
+    operands,
     taken_apart,
 )
 from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
@@ -21,7 +21,6 @@ from rutc.graph_opt.decide.halo import reach, shares_inside
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.row_runs import Rows
-from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import Const, Nest, Read
 from rutc.tensor_ir.affine import plain, product
 from rutc.tensor_ir.machine import PAIR, Machine
@@ -31,15 +30,10 @@ def pair_candidate(
     n: Nest, editor: Editor, machine: Machine, least: float, *, every: bool
 ) -> Candidate | Reason:
     """What a sum gains by rounded factors, `least` of its time at least, or why nothing."""
-    operands: tuple[Read, Read, Const | None] | Reason = weighted(n, editor)
-    if isinstance(operands, Reason):
-        operands = computed_factors(n, editor) or operands
-    if isinstance(operands, Reason):
-        return operands
-    source, weights, const = operands
-    products = editor.size(n.bound)
-    if products is None:
-        return Reason("the number of its products is known at run time only")
+    found = operands(n, editor, computed=True)
+    if isinstance(found, Reason):
+        return found
+    source, weights, const, products = found
     columns, inner = sides(n, source, weights, editor)
     taps = None
     if const is not None and inner <= MOST_CHANNELS:

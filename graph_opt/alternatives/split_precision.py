@@ -29,9 +29,9 @@ from rutc.graph_opt.alternatives.factor_parts import (
     WHOLE,
     Candidate,
     bytes_of,
-    computed_factors,
     in_parts,
     loops_read,
+    operands,
     taken_apart,
     terms_of_parts,
 )
@@ -47,7 +47,6 @@ from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
 from rutc.graph_opt.rules.row_groups import Orders, row_choices
-from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import Const, DType, Graph, Index, Nest, Read
 from rutc.tensor_ir.affine import plain, product
 from rutc.tensor_ir.coefficients import Coefficients
@@ -197,15 +196,10 @@ class MultiplyParts:
         if self.in_pairs:
             return pair_candidate(n, editor, self.machine, self.least, every=every)
         whole = self.parts == WHOLE
-        operands: tuple[Read, Read, Const | None] | Reason = weighted(n, editor)
-        if isinstance(operands, Reason) and not whole:
-            operands = computed_factors(n, editor) or operands
-        if isinstance(operands, Reason):
-            return operands
-        source, weights, const = operands
-        products = editor.size(n.bound)
-        if products is None:
-            return Reason("the number of its products is known at run time only")
+        found = operands(n, editor, computed=not whole)
+        if isinstance(found, Reason):
+            return found
+        source, weights, const, products = found
         most_taps = self.coefficients.windows.most_taps
         if whole and _comes_from_windows(source.value, editor, most_taps):
             return Reason(f"%{source.value} is computed in the order of its windows")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rutc.graph_opt.decide.layout import NONE
+from rutc.graph_opt.decide.layout import NONE, after
 from rutc.graph_opt.decide.names import fresh
 from rutc.tensor_ir import (
     Body,
@@ -71,8 +71,7 @@ class _Interface:
                     self.orders[v.name] = axes
             if isinstance(n, Scan):
                 for v in n.outs[len(n.carries) :]:
-                    axes = (n.dim, *(d for d in v.dims if d != n.dim))
-                    self.orders[v.name] = self.copied.get(v.name, axes)
+                    self.orders[v.name] = self.copied.get(v.name, after(v.dims, n.dim))
         for n in self.graph.nodes:
             for v in () if isinstance(n, Input | Const) else outs(n):
                 own[v.name] = (

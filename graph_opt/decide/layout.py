@@ -8,7 +8,7 @@ nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from rutc.graph_opt.nest_cost import NestCost
@@ -62,8 +62,7 @@ def fixed_orders(
                     fixed.setdefault(name, axes)
         if isinstance(n, Scan):
             for out in n.outs[len(n.carries) :]:
-                axes = (n.dim, *(d for d in out.dims if d != n.dim))
-                fixed.setdefault(out.name, copied.get(out.name, axes))
+                fixed.setdefault(out.name, copied.get(out.name, after(out.dims, n.dim)))
         elif isinstance(n, Call):
             for out, axes in zip(n.outs, n.out_axes, strict=True):
                 fixed.setdefault(out.name, axes)
@@ -75,6 +74,16 @@ def fixed_orders(
                 for name in (out.name, a, b):
                     fixed.setdefault(name, values[name].dims)
     return fixed
+
+
+def after(dims: Sequence[str], *first: str) -> tuple[str, ...]:
+    """The order of dims in which some are first: those of a loop in what it collects."""
+    return (*first, *(d for d in dims if d not in first))
+
+
+def last_long(axes: Sequence[str], extents: Mapping[str, int]) -> str | None:
+    """The innermost dim of more than one element."""
+    return next((d for d in reversed(axes) if extents[d] > 1), None)
 
 
 def choose_innermost(
@@ -104,8 +113,7 @@ def choose_innermost(
         for name in {*(u.read.value for u in c.uses), *(v.name for v in c.nest.outs)}:
             touching.setdefault(homes.get(name, name), []).append(c)
     for name, axes in fixed.items():
-        long = [d for d in axes if extents[d] > 1]
-        inner[name] = long[-1] if long else None
+        inner[name] = last_long(axes, extents)
     own_homes = (v for v in values.values() if homes.get(v.name, v.name) == v.name)
     free = [v for v in own_homes if v.name not in fixed]
     for name in (*(v.name for v in free), *(m for m in homes if m not in fixed)):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rutc.graph_opt.decide.layout import choose_innermost, fixed_orders
-from rutc.tensor_ir.affine import plain, typical
+from rutc.graph_opt.decide.layout import after, choose_innermost, fixed_orders, last_long
 from rutc.tensor_ir.graph import (
     Const,
     Graph,
@@ -29,43 +28,33 @@ from rutc.tensor_ir.machine import COMMON
 Axes = tuple[str, ...]
 
 
-def loop_orders(graph: Graph) -> dict[str, Axes]:
+def loop_orders(
+    graph: Graph, extents: Mapping[str, int], steps: frozenset[str], varying: frozenset[str]
+) -> dict[str, Axes]:
     """The orders of what loops carry and collect: of parameters, of last states, of collections.
 
     Those are left out whose sorted dims are as good (of collections the loop's dim is first).
+    `extents`, `steps` and `varying` dims are those of the graph (see `Prepared`).
     """
     loops = [n for n in walk_nodes(graph.nodes) if isinstance(n, Scan | While)]
     if not loops:
         return {}
     homes = _homes(graph, loops)
-    symbols = dict(graph.symbols)
-    sizes = {d: plain(e) for d, e in graph.dims}
-    extents = {d: typical(e, symbols) for d, e in sizes.items()}
     orders = fixed_orders(graph.nodes, graph.outputs)
     fixed = {v: axes for v, axes in orders.items() if v not in homes}
-    usual = {
-        v.name: (*first, *(d for d in v.dims if d not in first)) for v, first in _copied(loops)
-    }
-    lasts = {homes[v]: _last(axes, extents) for v, axes in usual.items() if v in homes}
-    inner = choose_innermost(
-        graph.nodes,
-        extents,
-        fixed,
-        homes,
-        COMMON,
-        frozenset(s for s, bounds in graph.symbols if bounds == (0, 1)),
-        frozenset(d for d, e in sizes.items() if not isinstance(e, int)),
-        {v: lasts[home] for v, home in homes.items() if home in lasts},
-    )
+    usual = {v.name: after(v.dims, *first) for v, first in _copied(loops)}
+    lasts = {homes[v]: last_long(axes, extents) for v, axes in usual.items() if v in homes}
+    starts = {v: lasts[home] for v, home in homes.items() if home in lasts}
+    inner = choose_innermost(graph.nodes, extents, fixed, homes, COMMON, steps, varying, starts)
     given = {o.value: o.axes for o in graph.outputs}
     found: dict[str, Axes] = {}
     for v, first in _copied(loops):
         axes, last = usual[v.name], inner.get(v.name)
-        if last is None or _last(axes, extents) == last or v.name not in homes:
+        if last is None or last_long(axes, extents) == last or v.name not in homes:
             continue
         mates = [m for m, home in homes.items() if home == homes[v.name]]
         known = (given[m] for m in mates if m in given and {*given[m]} == {*axes})
-        fits = (a for a in known if _last(a, extents) == last and a[: len(first)] == first)
+        fits = (a for a in known if last_long(a, extents) == last and a[: len(first)] == first)
         found[v.name] = next(fits, (*(d for d in axes if d != last), last))
     return found
 
@@ -79,11 +68,6 @@ def _copied(loops: Iterable[Scan | While]) -> Iterator[tuple[Value, Axes]]:
         if isinstance(n, Scan):
             for out in n.outs[len(n.carries) :]:
                 yield out, (n.dim,)
-
-
-def _last(axes: Axes, extents: Mapping[str, int]) -> str | None:
-    """The innermost dim of more than one element."""
-    return next((d for d in reversed(axes) if extents[d] > 1), None)
 
 
 def _homes(graph: Graph, loops: Iterable[Scan | While]) -> dict[str, str]:

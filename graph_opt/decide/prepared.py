@@ -104,7 +104,8 @@ def prepare(graph: Graph) -> Prepared:
     """
     found = numbered(graph)
     kept = grown_in_place(found.graph)
-    copied = loop_orders(kept.graph)
+    sized = Prepared(kept.graph, {}, {})
+    copied = loop_orders(sized.graph, sized.extents, sized.steps, sized.varying)
     before = with_interface_copies(kept.graph, copied)
     fixed = {**fixed_orders(before.nodes, before.outputs, copied), **kept.orders}
     shared = share_bases(before, fixed)
