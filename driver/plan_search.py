@@ -24,6 +24,7 @@ from time import monotonic
 from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, CompileJob, joined
 from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch, Ratio
+from rutc.driver.rounds import Rounds
 from rutc.driver.served import Unanswered
 from rutc.driver.tuning import CERTAIN
 from rutc.emit.interrupts import ending
@@ -131,13 +132,15 @@ class PlanSearch:
         """
         began = monotonic()
         bench = self._open(self._first)
+        opened = monotonic() - began
         try:
             yield self.outcome
             sources = [(self._by_algorithm, ALGORITHMS), (self._by_neighbour, 1.0)]
             for source, share in sources if self._first is self._usual else sources[1:]:
                 waiting: Iterator[PlanChange] | None = None
                 end = began + share * seconds
-                while monotonic() < end and self.outcome.tried < trials:
+                rounds = Rounds(end, opened)
+                while self.outcome.tried < trials and rounds.another():
                     if waiting is None:
                         waiting = source(bench)
                     chosen = _apart(waiting, int(min(ROUND, trials - self.outcome.tried)), end)

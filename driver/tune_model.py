@@ -160,7 +160,6 @@ def tune_model(
             tried = better.tried, better.failed
             return TuningReport((), *tried, (), spent, place, True, None, None, better, at)
         plan = better.plan
-        limits = limits.after(perf_counter() - began, better.tried)
     own = Planned(plan, alternatives, machine, sizes or {})
     launches, timed = own.launches(), own.timed()
     named = {s: name_of(first) for s, (first, *_) in launches.items()}
@@ -192,6 +191,7 @@ def tune_model(
         jobs = len(os.sched_getaffinity(0))
         with ModelBench(own, folder, jobs, cpu) as local:
             bench = local if cluster is None else ClusterBench(local, own, cluster)
+            spent = perf_counter() - began
             tuning = Tuning(
                 chosen,
                 bench,
@@ -202,8 +202,11 @@ def tune_model(
                 given,
                 seeds_in(database, machine) if seeds else (),
             )
+            # At the end, the model is built and run once more.
+            spent += tuning.seconds + IN_MODEL_S
+            left = limits.after(spent, 0 if better is None else better.tried)
             try:
-                for subject in tuning.run(limits):
+                for subject in tuning.run(left):
                     on_batch(subject, tuning)
                 faster = tuning.faster()
             except KeyboardInterrupt:

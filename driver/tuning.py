@@ -20,6 +20,7 @@ from typing import Protocol
 from rutc.base.record import record
 from rutc.driver.compile_job import with_schedule
 from rutc.driver.in_model import Subject, Try, Usual
+from rutc.driver.rounds import Rounds
 from rutc.driver.trials import Outcome
 from rutc.emit.interrupts import ending
 from rutc.errors import InternalError
@@ -229,7 +230,8 @@ class Tuning:
     def run(self, limits: Limits) -> Iterator[Progressing]:
         """Yields subjects after rounds of trials, until nothing is expected of any."""
         yield from self.subjects
-        while self.trials < limits.trials and self.seconds < limits.seconds:
+        rounds = Rounds(self._began + limits.seconds)
+        while self.trials < limits.trials and rounds.another():
             ended = ending()
             if ended is not None:
                 # Whatever has lost it: nobody waits for more.

@@ -1,0 +1,24 @@
+"""Rounds of a search that end in time."""
+
+from time import monotonic
+
+
+class Rounds:
+    """Rounds until a time: none is begun that would end after it if it took as long as another.
+
+    The first is thought to take `longest` seconds.
+    """
+
+    def __init__(self, end: float, longest: float = 0.0) -> None:
+        """`end` is a time of the monotonic clock, in seconds."""
+        self._end = end
+        self._began: float | None = None
+        self._longest = longest
+
+    def another(self) -> bool:
+        """Whether to begin another round; the one before ends by this."""
+        now = monotonic()
+        if self._began is not None:
+            self._longest = max(self._longest, now - self._began)
+        self._began = now
+        return now + self._longest < self._end

@@ -1,0 +1,46 @@
+"""Rounds of a search end in time."""
+
+import pytest
+
+from rutc.driver import rounds
+from rutc.driver.rounds import Rounds
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(rounds, "monotonic", made)
+    return made
+
+
+def begun(clock: Clock, until: float, lengths: list[float]) -> int:
+    """How many rounds of these lengths are begun until then."""
+    found = Rounds(clock.now + until)
+    for k, length in enumerate(lengths):
+        if not found.another():
+            return k
+        clock.now += length
+    return len(lengths)
+
+
+def test_no_round_is_begun_that_would_end_late(clock: Clock) -> None:
+    assert begun(clock, 10.0, [3.0] * 9) == 3
+    assert begun(clock, 10.0, [3.0, 5.0, 1.0, 1.0]) == 2  # as long as the longest
+
+
+def test_the_first_is_begun_whatever_it_takes(clock: Clock) -> None:
+    assert begun(clock, 0.5, [7.0, 0.1]) == 1
+    assert begun(clock, 0.0, [7.0]) == 0
+
+
+def test_the_first_is_not_begun_where_it_is_known_to_take_too_long(clock: Clock) -> None:
+    assert not Rounds(clock.now + 2.0, 3.0).another()
+    assert Rounds(clock.now + 4.0, 3.0).another()
