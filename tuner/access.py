@@ -162,8 +162,9 @@ class Shape:
     """A freshly lowered kernel taken apart: shared loops, reductions, all accesses to memory.
 
     `sizes` are the loops' extents; of those in `symbolic`, `extents` holds what they commonly are,
-    `SOME` of them at least. `shared_extents` is what decides whether threads share the kernel: what
-    the extents would be if nothing said what sizes commonly are, as many a run has more.
+    `SOME` of them at least, and `common_extents` also where they are fewer. `shared_extents` is what
+    decides whether threads share the kernel: what the extents would be if nothing said what sizes
+    commonly are, as many a run has more.
     """
 
     shared: tuple[Loop, ...]
@@ -173,6 +174,7 @@ class Shape:
     extents: Mapping[str, int]
     sizes: Mapping[str, Size]
     symbolic: frozenset[str] = frozenset()
+    common_extents: Mapping[str, int] = field(default_factory=dict)
     shared_extents: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -206,6 +208,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     symbols = dict(kernel.symbols)
     some = {n: with_common(r, max(common_size(r), SOME)) for n, r in symbols.items()}
     many = without_common(symbols)
+    common_extents: dict[str, int] = {}
     shared_extents: dict[str, int] = {}
     symbolic: set[str] = set()
     sizes: dict[str, Size] = {}
@@ -214,6 +217,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         most = x.hi.bounds(symbols)
         ranges[x.var] = (low, max((most[1] if most is not None else high) - 1, low))
         extents[x.var] = high - low
+        common_extents[x.var] = max(typical(x.hi, symbols) - low, 1)
         shared_extents[x.var] = typical(x.hi, many) - low
         sizes[x.var] = plain(x.hi - low)
         if not x.hi.is_const:
@@ -260,6 +264,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         extents,
         sizes,
         frozenset(symbolic),
+        common_extents,
         shared_extents,
     )
 

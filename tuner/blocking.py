@@ -29,7 +29,7 @@ def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
     """
     if t.buffer_bytes > machine.l2 // 2:
         return True
-    uses = prod(shape.extents[x.var] for x in shape.shared if not t.depends(x.var))
+    uses = prod(shape.common_extents[x.var] for x in shape.shared if not t.depends(x.var))
     return t.buffer_bytes > machine.l1 and uses >= machine.coefficients.blocks.few_uses
 
 

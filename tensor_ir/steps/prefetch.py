@@ -30,6 +30,17 @@ Turn = tuple[Index, Index, int | None]
 
 
 @record
+class _Block:
+    """What to ask for next: so many elements of a buffer from an address on."""
+
+    start: Index
+    elements: int
+    write: bool
+    along: frozenset[str]
+    """The variables of the loops that go along it; others repeat what they do."""
+
+
+@record
 class PrefetchBlock(Step):
     """Ask for memory that a later iteration of a block loop touches, spread evenly over this one.
 
@@ -42,9 +53,10 @@ class PrefetchBlock(Step):
     reads of `buffer`, or stores there, should lie in one piece. One hint is made for each line of
     `line` elements; `level` is the cache to bring it to. Where loops inside are of symbolic extent,
     e / (m*n) is known in the run only; few iterations ask for several lines each, half as many
-    where there are twice as many iterations:
+    where there are twice as many iterations. Where there is but one, it reads all there is once,
+    from one end to the other, and asks for nothing: the hardware does, in time.
 
-      ->  for b { for i { for k { if m < 4 { if m < 2 { prefetch 4 lines } else { prefetch 2 } }
+      ->  for b { for i { for k { if m < 4 { if m < 2 { } else { prefetch 2 lines } }
                                   else { prefetch one };
                                   acc.update(w[b, k]) } } }
 
@@ -71,9 +83,12 @@ class PrefetchBlock(Step):
                 return (loop,)
             start, elements = self._next(kernel, loop, found)
             write = not any(isinstance(r, Read) for r in found)
+            addresses = (_address(kernel, r, {}) for r in found)
+            along = frozenset(v for a in addresses if a is not None for v in a.names())
+            block = _Block(start, elements, write, along)
             if _updates_directly(loop.body):
-                return self._prefetching(loop, [], start, elements, write, ranges)
-            inside = self._inside(loop.body, [], start, elements, write, ranges)
+                return self._prefetching(loop, [], block, ranges)
+            inside = self._inside(loop.body, [], block, ranges)
             return (replace(loop, body=inside),)
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
@@ -103,9 +118,7 @@ class PrefetchBlock(Step):
         self,
         body: tuple[Stmt, ...],
         loops: list[Turn],
-        start: Index,
-        elements: int,
-        write: bool,
+        block: _Block,
         ranges: Mapping[str, Range],
     ) -> tuple[Stmt, ...]:
         result: list[Stmt] = []
@@ -114,13 +127,13 @@ class PrefetchBlock(Step):
                 case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
                     inner = [*loops, self._turn(s)]
                     if _updates_directly(s.body):
-                        result += self._prefetching(s, inner, start, elements, write, ranges)
+                        result += self._prefetching(s, inner, block, ranges)
                     else:
-                        nested = self._inside(s.body, inner, start, elements, write, ranges)
+                        nested = self._inside(s.body, inner, block, ranges)
                         result.append(replace(s, body=nested))
                 case Branch():
-                    then = self._inside(s.then, loops, start, elements, write, ranges)
-                    orelse = self._inside(s.orelse, loops, start, elements, write, ranges)
+                    then = self._inside(s.then, loops, block, ranges)
+                    orelse = self._inside(s.orelse, loops, block, ranges)
                     result.append(replace(s, then=then, orelse=orelse))
                 case _:
                     result.append(s)
@@ -135,9 +148,7 @@ class PrefetchBlock(Step):
         self,
         loop: Loop,
         loops: list[Turn],
-        start: Index,
-        elements: int,
-        write: bool,
+        block: _Block,
         ranges: Mapping[str, Range],
     ) -> tuple[Stmt, ...]:
         """A loop that updates, with its hints."""
@@ -150,18 +161,19 @@ class PrefetchBlock(Step):
         position, known = first, prod(number for _, number in inner)
         for v, number in inner:
             position = position * number + v
-        share = -(-elements // known)
+        share = -(-block.elements // known)
         # A quotient by what may be 0 has to stay in the loop, where it costs more than the hints.
         turns = maximum(turns, ONE, ranges)
-        each = Index.of(elements - 1) // (turns * known) + 1 if symbolic else Index.of(share)
-        place = start + position * each
+        each = Index.of(block.elements - 1) // (turns * known) + 1 if symbolic else Index.of(share)
+        place = block.start + position * each
 
         def hints(lines: int) -> tuple[Stmt, ...]:
             at = range(0, lines * self.line, self.line)
-            return tuple(Prefetch(self.buffer, place + k, self.level, write) for k in at)
+            return tuple(Prefetch(self.buffer, place + k, self.level, block.write) for k in at)
 
         lines = -(-share // self.line)
-        found = hints(lines)
+        once = all(n == 1 or not v.names().isdisjoint(block.along) for v, n in inner)
+        found = () if symbolic and lines > 1 and once else hints(lines)
         while symbolic and lines > 1:
             lines = -(-lines // 2)
             enough = -(-share // (lines * self.line))

@@ -64,7 +64,6 @@ def asking(heads: int) -> Kernel:
 @pytest.mark.parametrize(
     ("batch", "heads", "rows", "most"),
     [
-        (1, 1, 1, 8),
         (1, 1, 2, 4),
         (1, 3, 1, 4),
         (3, 1, 2, 2),
@@ -88,6 +87,23 @@ def test_iterations_of_all_loops_share_what_is_asked_for(
     lines = {3 * block + 16 * line for line in range(block // 16)}
     assert {place // 16 * 16 for place in asked} >= lines
     assert max(asked) < 4 * block + batch * heads * rows * 7
+
+
+def test_what_is_read_once_from_one_end_to_the_other_is_not_asked_for() -> None:
+    (rows_loop,) = (s for s in walk_stmts(asking(1).body) if isinstance(s, Loop) and s.var == "m")
+    for i in range(7):
+        point = {"batch": 1, "rows": 1, "b": 2, "n": 0, "h": 0, "m": 0, "i": i}
+        assert not hints(rows_loop.body, point)
+
+
+def test_what_is_read_again_is_asked_for() -> None:
+    """Loops of known length inside of the rows read all of it three times."""
+    layouts = {"w": "bic", "x": "nmhi", "y": "bnmhc"}
+    steps = (Tile(("c",), (Kind.VECTOR,)), PrefetchBlock("w", "b", 0, 16))
+    kernel = scheduled(SOURCE.replace("HEADS", "3"), layouts, steps)
+    (heads_loop,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "h")
+    point = {"batch": 1, "rows": 1, "b": 2, "n": 0, "h": 0, "m": 0, "i": 0}
+    assert hints(heads_loop.body, point)
 
 
 def test_iterations_that_ask_for_several_lines_each_all_ask() -> None:

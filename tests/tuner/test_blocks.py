@@ -134,3 +134,21 @@ def test_constants_that_are_read_once_are_not_asked_for(rows: int, *, asked: boo
     )
     schedule = choose(kernel, SMALL, constants | {"w"}).schedule
     assert any(isinstance(s, PrefetchBlock) for s in schedule) == asked
+
+
+@pytest.mark.parametrize(("common", "asked"), [(1, False), (48, True)])
+def test_so_are_those_that_commonly_are_read_once(common: int, *, asked: bool) -> None:
+    """Rows that a run counts: what it mostly has decides."""
+    kernel, constants = lowered(
+        f"""
+        graph "product"
+        symbols rows = 1..64@{common}
+        dims m = rows, k = 1024, n = 1024
+        %x : f32{{k,m}} = input "x" [m, k]
+        %w : f32{{k,n}} = input "w" [k, n]
+        %y : f32{{m,n}} = sum{{k}} %x[m, k] * %w[k, n]
+        output "y" [m, n] = %y
+        """
+    )
+    schedule = choose(kernel, SMALL, constants | {"w"}).schedule
+    assert any(isinstance(s, PrefetchBlock) for s in schedule) == asked

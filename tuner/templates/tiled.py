@@ -318,7 +318,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
                     # What is read once, from one end to the other, the hardware asks for in time.
-                    if any(extents.get(v, 1) > 1 for v in around if v != over):
+                    if any(_common(v, extents, shape, tile) > 1 for v in around if v != over):
                         steps.append(PrefetchBlock(t.buffer, over, 0, line))
                 elif (
                     tile.vectors <= 2
@@ -372,6 +372,15 @@ def _check_block(
     partial = f"{reduction.update.states[0].buffer}.partial"
     if tiling.holder not in (partial, sole_output(kernel)):
         raise NotApplicable(f"{tiling.holder!r} cannot hold the sums between blocks")
+
+
+def _common(loop: str, extents: Mapping[str, int], shape: Shape, tile: RegisterTile) -> int:
+    """Iterations that a loop commonly has, however few: one of a size that varies, too."""
+    v = loop.removesuffix(".o")
+    if v not in shape.symbolic:
+        return extents.get(loop, 1)
+    rows = dict(tile.rows).get(v, 1) if loop != v else 1
+    return -(-shape.common_extents[v] // rows)
 
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
