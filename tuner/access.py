@@ -162,9 +162,9 @@ class Shape:
     """A freshly lowered kernel taken apart: shared loops, reductions, all accesses to memory.
 
     `sizes` are the loops' extents; of those in `symbolic`, `extents` holds what they commonly are,
-    `SOME` of them at least, and `common_extents` also where they are fewer. `shared_extents` is what
-    decides whether threads share the kernel: what the extents would be if nothing said what sizes
-    commonly are, as many a run has more.
+    `SOME` of them at least, and `common_extents` also where they are fewer. `shared_extents` is
+    what decides whether threads share the kernel: what the extents would be if nothing said what
+    sizes commonly are, as many a run has more.
     """
 
     shared: tuple[Loop, ...]

@@ -143,7 +143,7 @@ def test_so_are_those_that_commonly_are_read_once(common: int, *, asked: bool) -
         f"""
         graph "product"
         symbols rows = 1..64@{common}
-        dims m = rows, k = 1024, n = 1024
+        dims m = rows, k = 256, n = 4096
         %x : f32{{k,m}} = input "x" [m, k]
         %w : f32{{k,n}} = input "w" [k, n]
         %y : f32{{m,n}} = sum{{k}} %x[m, k] * %w[k, n]
