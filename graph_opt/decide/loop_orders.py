@@ -33,8 +33,9 @@ def loop_orders(
 ) -> dict[str, Axes]:
     """The orders of what loops carry and collect: of parameters, of last states, of collections.
 
-    Those are left out whose sorted dims are as good (of collections the loop's dim is first).
-    `extents`, `steps` and `varying` dims are those of the graph (see `Prepared`).
+    Those are left out whose sorted dims are as good (of collections the loop's dim is first). A
+    dim that commonly has one element is not innermost where it may have more. `extents`, `steps`
+    and `varying` dims are those of the graph (see `Prepared`).
     """
     loops = [n for n in walk_nodes(graph.nodes) if isinstance(n, Scan | While)]
     if not loops:
@@ -50,7 +51,9 @@ def loop_orders(
     found: dict[str, Axes] = {}
     for v, first in _copied(loops):
         axes, last = usual[v.name], inner.get(v.name)
-        if last is None or last_long(axes, extents) == last or v.name not in homes:
+        if last is None or v.name not in homes:
+            continue
+        if last_long(axes, extents) == last and (axes[-1] == last or axes[-1] not in varying):
             continue
         mates = [m for m, home in homes.items() if home == homes[v.name]]
         known = (given[m] for m in mates if m in given and {*given[m]} == {*axes})

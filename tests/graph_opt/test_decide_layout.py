@@ -381,3 +381,12 @@ def test_what_a_scan_carries_lies_as_its_body_is_fastest(axes: str) -> None:
     text = text.replace("%l :", "%i : f32{k,n} = %s[h=k, n]\n%l :")
     plan = plan_of(text)
     assert {innermost(plan, v) for v in ("p", "c", "z", "ys", "l", "i")} <= {"k", "h"}
+
+
+def test_a_batch_that_is_mostly_one_is_not_innermost_in_what_a_scan_carries() -> None:
+    """Were it, larger ones would be read and written element by element."""
+    cell = CELL.format(axes="n, h").replace("dims n = 8", "symbols batch = 1..64@1\ndims n = batch")
+    text = constants(cell, w=(64, 64)).replace("%l :", "%i : f32{k,n} = %s[h=k, n]\n%l :")
+    plan = plan_of(text)
+    for v in ("p", "c", "ys", "l"):
+        assert plan.layouts[v].axes[-1].dim == "k"
