@@ -21,7 +21,8 @@ from rutc.tuner.sharing import Shared
 class Pending:
     """A launch of kernels whose code is not made yet; several are the parts of a chain.
 
-    `near` are the values that pass to or from kernels in turn with it.
+    `near` are the values that pass to or from kernels in turn with it, `turns` how many they
+    commonly take; `flops` is of all turns.
     """
 
     id: KernelId
@@ -32,6 +33,7 @@ class Pending:
     flops: int
     origin: tuple[str, ...]
     near: Mapping[str, Near]
+    turns: int
 
     def named(self, step: str) -> str:
         """The text of a step of a schedule, with the plan's names in the place of the job's."""
@@ -45,7 +47,8 @@ class KernelFacts:
 
     Where its sizes depend on `symbols`, numbers are those at common sizes. `plan` numbers the
     artifact's plans. `records` has what is on record of the schedules of its kernels, None for
-    default ones; it is empty where all are.
+    default ones; it is empty where all are. Operations and bytes are of all its `turns` with
+    others; where a loop launches it, of one trip.
     """
 
     name: str
@@ -58,6 +61,7 @@ class KernelFacts:
     symbols: tuple[str, ...] = ()
     plan: int = 0
     records: tuple[OnRecord | None, ...] = ()
+    turns: int = 1
 
 
 @record

@@ -90,6 +90,7 @@ class PlanSteps:
         self.depth = 0
         """The number of loops around the steps at hand."""
         self.near: Mapping[str, Near] = {}
+        self.turns = 1
         """The values near of the kernels in turn at hand."""
         self.steps = self._steps(plan.steps, self.sizes)
         self.pending = tuple(self._pending)
@@ -225,8 +226,9 @@ class PlanSteps:
 
     def _in_turn(self, s: InTurn, symbols: Symbols) -> host.Step:
         self.near = {x.value: x for x in s.near}
+        self.turns = typical(s.trips, self.sizes)
         body = self._steps(s.steps, symbols)
-        self.near = {}
+        self.near, self.turns = {}, 1
         return host.InTurn(s.trips, body, s.near_bytes)
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
@@ -352,7 +354,7 @@ class PlanSteps:
         renamed, job = self._lowered.job(kernels, said, lambda: self._job(kernels, slices))
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
         id_ = KernelId(self.first + len(self._pending))
-        pending = Pending(id_, name, kernels, renamed, job, flops, origin, self.near)
+        pending = Pending(id_, name, kernels, renamed, job, flops, origin, self.near, self.turns)
         self._pending.append(pending)
         self._on_pending(pending)
         return host.Launch(id_)
@@ -414,6 +416,7 @@ class PlanSteps:
             read,
             self.number,
             pending.job.records,
+            pending.turns,
         )
         shared = Shared(tuple(operands), found, pending.flops)
         return Launched(made, tuple(args), tasks, scratch, read, tuple(near), facts, shared)

@@ -363,7 +363,7 @@ class StepTime:
     flops: int | None
     bytes: int | None
     calls: int = 1
-    """Of a run; more than one in loops."""
+    """Of a run; more than one in loops, and where kernels take turns."""
 
     @property
     def gflops(self) -> float | None:
@@ -397,13 +397,14 @@ def step_times(
         if entry.calls == 0:
             continue
         fixed = not fact.get("symbols")
+        trips = entry.calls / max(_whole(fact.get("turns")), 1)
         times.append(
             StepTime(
                 name=str(fact.get("name", entry.name)),
                 origin=entry.origin,
                 us=entry.total_us,
-                flops=entry.calls * _whole(fact.get("flops")) if fixed else None,
-                bytes=entry.calls * _whole(fact.get("bytes")) if fixed else None,
+                flops=round(trips * _whole(fact.get("flops"))) if fixed else None,
+                bytes=round(trips * _whole(fact.get("bytes"))) if fixed else None,
                 calls=entry.calls,
             )
         )

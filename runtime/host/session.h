@@ -21,8 +21,8 @@
 
 /* Counts and times of one step. */
 typedef struct rutc_timing {
-  int64_t calls;
-  int64_t ns;
+  atomic_llong calls;
+  atomic_llong ns; /* of threads that do different ones at once, their mean */
 } rutc_timing;
 
 /* A thread's share of a launch: `size` tasks from `begin` on of every turn. They are numbered one turn

@@ -49,16 +49,16 @@ static int64_t started(const rutc_session *session) {
   return session->timings != NULL ? rutc_now_ns() : 0;
 }
 
-static void ended(rutc_session *session, const rutc_step *step, int64_t start) {
+/* Each of `threads` threads does other launches meanwhile. */
+static void ended(rutc_session *session, const rutc_step *step, int64_t start, int64_t threads) {
   if (session->timings == NULL) return;
   rutc_timing *timing = &session->timings[step - session->program->steps];
-  timing->ns += rutc_now_ns() - start;
-  timing->calls++;
+  atomic_fetch_add_explicit(&timing->ns, (rutc_now_ns() - start) / threads, memory_order_relaxed);
+  atomic_fetch_add_explicit(&timing->calls, 1, memory_order_relaxed);
 }
 
-/* Does all launches for one index on the calling thread. The first thread's times are those of the
- * launches: the others do as much meanwhile. */
-static void run_index(const turns *self, int64_t thread, int64_t trip, const place *own) {
+/* Does all launches for one index on the calling thread. */
+static void run_index(const turns *self, int64_t trip, const place *own) {
   rutc_session *session = self->session;
   int64_t symbols[RUTC_MAX_SYMBOLS + 1];
   point_to(self, own, trip);
@@ -69,7 +69,7 @@ static void run_index(const turns *self, int64_t thread, int64_t trip, const pla
     int64_t start = started(session);
     step->kernel(own->buffers + (step->buffer - self->buffer), symbols, trip * tasks,
                  (trip + 1) * tasks);
-    if (thread == 0) ended(session, step, start);
+    ended(session, step, start, self->threads);
   }
 }
 
@@ -84,7 +84,7 @@ static void run_turns(void *arg, int64_t thread) {
     for (;;) {
       int64_t next = atomic_fetch_add_explicit(&part->next, 1, memory_order_relaxed);
       if (next >= part->size) break;
-      run_index(self, thread, part->begin + next, &own);
+      run_index(self, part->begin + next, &own);
     }
   }
   rutc_set_float_mode(mode);
@@ -102,7 +102,7 @@ static void share_index(const turns *self, int64_t trip, const place *own) {
     int64_t start = started(session);
     rutc_launch(session, step, own->buffers + (step->buffer - self->buffer), trip * tasks, tasks,
                 each == 0 || tasks % each == 0 ? each : 1);
-    ended(session, step, start);
+    ended(session, step, start, 1);
   }
 }
 

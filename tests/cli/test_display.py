@@ -61,6 +61,18 @@ def test_steps_of_loops_count_as_often_as_a_run_takes_them() -> None:
     assert "calls" not in [c.header for c in profile_table([once]).columns]
 
 
+def test_work_of_kernels_in_turn_is_that_of_all_turns() -> None:
+    """In a run, and in a loop of three trips."""
+    kernels: list[dict[str, object]] = [
+        {"name": name, "symbol": "k_1", "origin": [], "flops": 8000, "bytes": 80, "turns": 8}
+        for name in ("g0", "g1")
+    ]
+    entries = [ProfileEntry("k_1", "", calls, 2.0) for calls in (8, 24)]
+    run, loop = step_times(entries, kernels)
+    assert (run.calls, run.flops, run.bytes) == (8, 8000, 80)
+    assert (loop.calls, loop.flops, loop.bytes) == (24, 24000, 240)
+
+
 def test_a_step_whose_work_depends_on_sizes_has_no_rate() -> None:
     kernels = [
         {"name": "g0", "symbol": "k_1", "origin": [], "flops": 2000, "bytes": 100, "symbols": ["n"]}
