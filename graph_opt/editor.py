@@ -287,6 +287,8 @@ class Editor:
                 self._insert(pending, *place)
                 pending = []
         self._insert(pending, *last)
+        if len({key_of(n) for n in new}) < len(new):
+            raise InternalError(f"two of the nodes in place of %{key_of(old)} have one name")
         missing = [v.name for n in gone for v in outs(n) if v.name not in self._producer]
         if missing:
             raise InternalError(f"the nodes in place of %{key_of(old)} lack {missing}")

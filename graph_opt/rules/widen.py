@@ -27,6 +27,8 @@ class WidenOperands:
     %x.wide{m,k} = f32(%x[m, k])
     %w.wide{k,n} = f32(%w[k, n])
     %y{m,n} = sum{k} %x.wide[m, k] * %w.wide[k, n]
+
+    Both operands may be parts of one value, which is widened once.
     """
 
     machine: Machine = COMMON
@@ -38,7 +40,7 @@ class WidenOperands:
         parts = factors(n.body[0])
         if len(parts) < 2:
             return Reason("not a sum of products")
-        new: list[Node] = []
+        wide: dict[str, Nest] = {}
         why = Reason("no operand is stored in fewer bits")
         for i, part in enumerate(parts):
             match part:
@@ -54,13 +56,14 @@ class WidenOperands:
                 why = Reason(f"%{r.value} is read {times} times")
                 continue
             source = editor.values[r.value]
-            wide = Value(editor.fresh_value(f"{r.value}.wide"), DType.F32, source.dims)
-            element = Cast(at_point(source), DType.F32)
-            new.append(Nest((wide,), (), None, (element,), n.origin))
-            parts[i] = _reading(wide, r)
-        if not new:
+            if r.value not in wide:
+                out = Value(editor.fresh_value(f"{r.value}.wide"), DType.F32, source.dims)
+                element = Cast(at_point(source), DType.F32)
+                wide[r.value] = Nest((out,), (), None, (element,), n.origin)
+            parts[i] = _reading(wide[r.value].out, r)
+        if not wide:
             return why
-        return (*new, replace(n, body=(product_of(parts),)))
+        return (*wide.values(), replace(n, body=(product_of(parts),)))
 
 
 @matches("reduction")
