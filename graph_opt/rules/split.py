@@ -73,7 +73,7 @@ def split_free_dim(n: Node, editor: Editor) -> Result:
             continue
         if n.reducer is not None:
             return _with_merge(n, split, editor)
-        kept = _who_keeps_whole(n, d, split.factor, editor, set())
+        kept = _who_keeps_whole(n, d, split.factor, editor)
         if kept is None:
             return _with_merge(n, split, editor)
         why = kept
@@ -217,28 +217,30 @@ def _reads_along(n: Nest, d: str, editor: Editor) -> list[tuple[Nest, Read, Inde
     return found
 
 
-def _who_keeps_whole(
-    n: Nest, d: str, factor: Index, editor: Editor, seen: set[tuple[str, str]]
-) -> Reason | None:
-    """Which reader would have to put the split dim `d` together again, if there is one."""
-    if (key_of(n), d) in seen:
-        return None
-    seen.add((key_of(n), d))
-    reads = _reads_along(n, d, editor)
-    if isinstance(reads, Reason):
-        return reads
-    for reader, _, at in reads:
-        needed = _needed_splits(at, factor, editor)
-        if needed is None or (needed and as_view(reader) is not None):
-            return Reason(f"%{key_of(reader)} needs {d}={at} undivided")
-        for dim, inner in needed:
-            if dim in reader.bound:
-                continue
-            if dim not in reader.out.dims:
-                return Reason(f"%{key_of(reader)} needs {d}={at} undivided")
-            kept = _who_keeps_whole(reader, dim, inner, editor, seen)
-            if kept is not None:
-                return kept
+def _who_keeps_whole(n: Nest, d: str, factor: Index, editor: Editor) -> Reason | None:
+    """Which reader would have to put the split dim `d` together again, if there is one.
+
+    Readers that would be split as well have readers in turn: a residual stream goes through all of
+    a model.
+    """
+    due = [(n, d, factor)]
+    seen = {(key_of(n), d)}
+    while due:
+        nest, whole, by = due.pop()
+        reads = _reads_along(nest, whole, editor)
+        if isinstance(reads, Reason):
+            return reads
+        for reader, _, at in reads:
+            needed = _needed_splits(at, by, editor)
+            if needed is None or (needed and as_view(reader) is not None):
+                return Reason(f"%{key_of(reader)} needs {whole}={at} undivided")
+            for dim, inner in needed:
+                if dim in reader.bound or (key_of(reader), dim) in seen:
+                    continue
+                if dim not in reader.out.dims:
+                    return Reason(f"%{key_of(reader)} needs {whole}={at} undivided")
+                seen.add((key_of(reader), dim))
+                due.append((reader, dim, inner))
     return None
 
 

@@ -9,8 +9,9 @@ from rutc.errors import InternalError
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import PIPELINE, DumpFolder, optimize, pipeline_for
-from rutc.graph_opt.rewrite import DropDims, Reason, Result, Sweep
+from rutc.graph_opt.rewrite import DropDims, Reason, Result, Sweep, why_not
 from rutc.graph_opt.rules.fold import FoldConstants
+from rutc.graph_opt.rules.split import split_free_dim
 from rutc.tensor_ir import Graph, Nest, Node, apply
 from rutc.tensor_ir.parse import parse
 from tests.machines import TILES, weighing
@@ -72,6 +73,31 @@ def test_the_step_that_breaks_a_graph_is_named() -> None:
     steps = (DropDims(), Sweep("break it", (to_bool,)))
     with pytest.raises(InternalError, match="after step 2, 'break it'"):
         optimize(graph(), pipeline=steps)
+
+
+def test_two_nodes_of_one_name_are_refused() -> None:
+    def twice(n: Node, editor: Editor) -> Result:
+        if not isinstance(n, Nest):
+            return Reason("no nest")
+        other = replace(n, outs=(replace(n.out, name="other"),))
+        return other, other, n
+
+    with pytest.raises(InternalError, match="have one name"):
+        optimize(graph(), pipeline=(Sweep("twice", (twice,)),))
+
+
+def test_a_dim_is_followed_through_any_number_of_nests() -> None:
+    last = 2000
+    chain = "".join(f"%v{k + 1} : f32{{e}} = exp(%v{k}[e])\n" for k in range(last))
+    deep = parse(f"""
+    graph "deep"
+    dims h = 2, d = 4, e = 8
+    %x : f32{{d,h}} = input "x" [h, d]
+    %v0 : f32{{e}} = exp(%x[d=e % 4, h=e // 4])
+    {chain}
+    output "y" [e] = %v{last}
+    """)
+    assert why_not(split_free_dim, deep, "v0") == f"%v{last} is an output of the graph"
 
 
 def test_rules_without_an_end_are_named() -> None:
