@@ -11,9 +11,12 @@ size is refused. Nothing is concluded from what a branch or a loop holds, which 
     n * b rows, reshaped to 10 for each of b        n = 10
     a window of 8 rows inside of (h + 3) // 4 rows      29 <= h
     x{h} beside itself halved, h upwards rounded, and doubled           h = 2, 4, 6, ..
+    ceil(f32(h) / 2.0) rows         h <= 2^24, from where on f32 leaves numbers out
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rutc.importer.nest_builder import NestBuilder
 from rutc.importer.solutions import Solutions, solutions
@@ -106,6 +109,25 @@ def not_empty(b: NestBuilder, x: Index) -> None:
         low, high = (middle + 1, high) if bounds[1] < 1 else (low, middle)
     if low > least:
         raise SizeFoundError(symbol, Solutions(low, most))
+
+
+def not_above(b: NestBuilder, limits: Sequence[tuple[Index, int]], large: int) -> None:
+    """Raises SizeFoundError where each is at most its limit for small values of an open size only.
+
+    Values of less than `large` are not.
+    """
+    names = {n for x, _ in limits for n in x.names()}
+    symbol = next(iter(names), "")
+    if b.depth or len(names) != 1 or symbol not in b.open_sizes:
+        return
+    low, high = least, largest = b.ranges[symbol]
+    while low < high:
+        middle = (low + high + 1) // 2
+        bounds = [(x.bounds({symbol: (least, middle)}), most) for x, most in limits]
+        holds = all(found is not None and found[1] <= most for found, most in bounds)
+        low, high = (middle, high) if holds else (low, middle - 1)
+    if large <= low < largest:
+        raise SizeFoundError(symbol, Solutions(least, low))
 
 
 def _open(b: NestBuilder, x: Index) -> str | None:

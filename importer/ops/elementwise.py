@@ -6,6 +6,7 @@ import ml_dtypes
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import FEW, OperatorError, lit
+from rutc.importer.float_sizes import float_size
 from rutc.importer.nest_builder import computing
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
@@ -248,6 +249,9 @@ def converted(
         return x
     if DType.STRING in (x.dtype, kind):
         return _through_text(b, x, kind)
+    size = float_size(b, x, kind)
+    if size is not None:
+        return b.constant(size, kind)
     return b.map(lambda e: conversion(e, kind, saturate=saturate, round_mode=round_mode), x)
 
 
