@@ -113,6 +113,8 @@ class Editor:
         self.kinds: dict[str, Kind] = {}
         self.settled: dict[str, int] = {}
         """The rules, as a sum of `bit`s, that do not apply to a node while nothing near changes."""
+        self.ahead: set[tuple[str, str, Index]] = set()
+        """Of nodes that a round has yet to come to: dims that no reader needs undivided."""
         self._rules: list[object] = []
         self._block_of: dict[str, BlockId] = {}
         self._order: dict[BlockId, _Order] = {}
@@ -235,8 +237,12 @@ class Editor:
         for key in keys:
             self.settled.pop(key, None)
 
-    def touch_readers(self) -> None:
-        """The same for the readers of values that lost some: together, as they may be many."""
+    def begin_round(self) -> None:
+        """Any rule may apply to the readers of values that lost some: together, as they are many.
+
+        What was found out of nodes ahead is forgotten.
+        """
+        self.ahead.clear()
         for name in self._fewer_readers:
             self.touch(self._readers.get(name, ()))
         self._fewer_readers.clear()

@@ -85,7 +85,7 @@ class Sweep:
         }
         bits = {kind: sum(bit for _, bit in rules) for kind, rules in asked.items()}
         for _ in range(MOST_ROUNDS):
-            editor.touch_readers()
+            editor.begin_round()
             settled, kinds = editor.settled, editor.kinds
             due = [k for k in editor.names() if bits[kinds[k]] & ~settled.get(k, 0)]
             if not due:

@@ -221,12 +221,15 @@ def _who_keeps_whole(n: Nest, d: str, factor: Index, editor: Editor) -> Reason |
     """Which reader would have to put the split dim `d` together again, if there is one.
 
     Readers that would be split as well have readers in turn: a residual stream goes through all of
-    a model.
+    a model. Where none needs it whole, that is true of each of them, so `editor.ahead` has it for
+    when their turn comes.
     """
+    seen = {(key_of(n), d, factor)}
     due = [(n, d, factor)]
-    seen = {(key_of(n), d)}
     while due:
         nest, whole, by = due.pop()
+        if (key_of(nest), whole, by) in editor.ahead:
+            continue
         reads = _reads_along(nest, whole, editor)
         if isinstance(reads, Reason):
             return reads
@@ -235,12 +238,13 @@ def _who_keeps_whole(n: Nest, d: str, factor: Index, editor: Editor) -> Reason |
             if needed is None or (needed and as_view(reader) is not None):
                 return Reason(f"%{key_of(reader)} needs {whole}={at} undivided")
             for dim, inner in needed:
-                if dim in reader.bound or (key_of(reader), dim) in seen:
+                if dim in reader.bound or (key_of(reader), dim, inner) in seen:
                     continue
                 if dim not in reader.out.dims:
                     return Reason(f"%{key_of(reader)} needs {whole}={at} undivided")
-                seen.add((key_of(reader), dim))
+                seen.add((key_of(reader), dim, inner))
                 due.append((reader, dim, inner))
+    editor.ahead.update(seen)
     return None
 
 

@@ -10,8 +10,10 @@ from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import PIPELINE, DumpFolder, optimize, pipeline_for
 from rutc.graph_opt.rewrite import DropDims, Reason, Result, Sweep, why_not
+from rutc.graph_opt.rules import split
 from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.rules.split import split_free_dim
+from rutc.graph_opt.rules.views import compose_views
 from rutc.tensor_ir import Graph, Nest, Node, apply
 from rutc.tensor_ir.parse import parse
 from tests.machines import TILES, weighing
@@ -98,6 +100,33 @@ def test_a_dim_is_followed_through_any_number_of_nests() -> None:
     output "y" [e] = %v{last}
     """)
     assert why_not(split_free_dim, deep, "v0") == f"%v{last} is an output of the graph"
+
+
+def test_a_dim_is_not_followed_anew_from_each_nest_of_a_chain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    last = 200
+    chain = "".join(f"%v{k + 1} : f32{{e}} = exp(%v{k}[e])\n" for k in range(last))
+    deep = parse(f"""
+    graph "deep"
+    dims h = 2, d = 4, e = 8
+    %x : f32{{d,h}} = input "x" [h, d]
+    %v0 : f32{{e}} = exp(%x[d=e % 4, h=e // 4])
+    {chain}
+    %y : f32{{}} = sum{{e}} %v{last}[e]
+    output "y" [] = %y
+    """)
+    asked: list[str] = []
+    reads_along = split._reads_along
+
+    def counted(n: Nest, d: str, editor: Editor) -> object:
+        asked.append(d)
+        return reads_along(n, d, editor)
+
+    monkeypatch.setattr(split, "_reads_along", counted)
+    done = optimize(deep, pipeline=(Sweep("split", (compose_views, split_free_dim)),))
+    assert f"%v{last}.split" in str(done)
+    assert len(asked) < 3 * last
 
 
 def test_rules_without_an_end_are_named() -> None:
