@@ -176,8 +176,16 @@ def test_nan_is_wrong_where_the_other_runtime_is_finite(lost: float) -> None:
     assert not found.passed
     assert found.contradicted
     assert "ONNX Runtime is finite where neither is" in found.reason
+    assert "float16" not in found.reason
     # Unless float64 with noise is finite as well: then roundings decide.
     assert _judge(ours, theirs, truth, [theirs.astype(np.float64)]).passed
+
+
+def test_where_half_precision_ends_is_told() -> None:
+    ours = np.array([1.0, np.inf, 3.0], np.float16)
+    found = _judge(ours, np.array([1.0, 2.0, 3.0], np.float16), np.array([1.0, 1e6, 3.0]))
+    assert not found.passed
+    assert "beyond float16's 65504" in found.reason
 
 
 def test_what_is_finite_but_in_float64_is_compared_with_the_other_runtime() -> None:
