@@ -166,6 +166,88 @@ def test_steps_agree_with_feeding_back(tmp_path: Path, axis: int, threads: int) 
             _step(session, fed, _tokens(seed, new))
 
 
+GROUPED, GROUPS, WIDE = 4, 2, 16
+"""Heads of queries, and of keys and values, of grouped attention, and their size."""
+
+
+def _grouped(folder: Path) -> Path:
+    """GroupQueryAttention over a cache, told by a mask how long it is with the new tokens."""
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(0, 6, (MOST, WIDE // 2))
+    data: dict[str, Array] = {
+        "cos": np.cos(angles).astype(np.float32),
+        "sin": np.sin(angles).astype(np.float32),
+        "axis": np.array([1]),
+        "one": np.array(1),
+    }
+    make = helper.make_node
+    names = ["x", "", "", "past.k", "past.v", "last", "total", "cos", "sin"]
+    nodes = [
+        make("ReduceSum", ["mask", "axis"], ["count"], keepdims=0),
+        make("Sub", ["count", "one"], ["end"]),
+        make("Cast", ["end"], ["last"], to=TensorProto.INT32),
+        make("Shape", ["mask"], ["shape"]),
+        make("Gather", ["shape", "one"], ["length"]),
+        make("Cast", ["length"], ["total"], to=TensorProto.INT32),
+        make(
+            "GroupQueryAttention",
+            names,
+            ["y", "present.k", "present.v"],
+            domain="com.microsoft",
+            num_heads=GROUPED,
+            kv_num_heads=GROUPS,
+            do_rotary=1,
+        ),
+    ]
+    mask = helper.make_tensor_value_info("mask", TensorProto.INT64, [1, "all"])
+    cache = [1, GROUPS, "past", WIDE]
+    inputs = [_value("x", [1, "new", (GROUPED + 2 * GROUPS) * WIDE]), mask]
+    inputs += [_value(f"past.{n}", cache) for n in "kv"]
+    outputs = [_value("y", [1, "new", GROUPED * WIDE])]
+    outputs += [_value(f"present.{n}", [1, GROUPS, "all", WIDE]) for n in "kv"]
+    path = _save(folder / "grouped.onnx", nodes, inputs, outputs, data)
+    model = onnx.load(path)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, path)
+    return path
+
+
+def test_grouped_attention_appends_where_caches_lie(tmp_path: Path) -> None:
+    model = _grouped(tmp_path)
+    dims: dict[str, int | tuple[int, int] | str] = {
+        "past": (0, MOST),
+        "new": (1, 6),
+        "all": "past+new",
+    }
+    library = tmp_path / "grouped.so"
+    found = compile(model, library, dims=dims, states={"past.*": "present.*"})
+    assert found.verification is not None
+    assert found.verification.passed
+    reference = onnxruntime.InferenceSession(str(model))
+    cache = {n: np.zeros((1, GROUPS, 0, WIDE), np.float32) for n in "kv"}
+    rng = np.random.default_rng(1)
+    with load(library, threads=1) as session:
+        listed = session.manifest["states"]
+        assert isinstance(listed, list)
+        assert all(s["in_place"] for s in listed)
+        held = 0
+        for new in (3, 1, 5, 1):
+            x = rng.standard_normal((1, new, (GROUPED + 2 * GROUPS) * WIDE)).astype(np.float32)
+            held += new
+            feed = {"x": x, "mask": np.ones((1, held), np.int64)}
+            (y,) = session.run(None, feed)
+            told = {**feed, **{f"past.{n}": c for n, c in cache.items()}}
+            expected, cache["k"], cache["v"] = reference.run(None, told)
+            assert_close(y, np.asarray(expected), level=Level.MODEL)
+            for n in "kv":
+                assert_close(session.get_state(f"past.{n}"), cache[n], level=Level.MODEL)
+        mask = np.ones((1, held + 1), np.int64)
+        mask[0, 2] = 0
+        with pytest.raises(ModelError, match="does not end with the last of its keys"):
+            session.run(None, {"x": x[:, :1], "mask": mask})
+        assert session.get_state("past.k").shape[2] == held
+
+
 def test_a_full_state_is_an_error_that_loses_nothing(decoder: Path) -> None:
     fed = Fed(decoder.with_suffix(".onnx"))
     with load(decoder) as session:

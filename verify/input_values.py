@@ -91,6 +91,10 @@ def spec(
     return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents, value, len(levels))
 
 
+JOINED = re.compile(r"[A-Za-z_]\w*\s*\+\s*[A-Za-z_]\w*")
+"""The sum of two sizes: of what was before and what is new."""
+
+
 @record
 class Spread:
     """How floats are drawn: normal values times `scale` plus `offset`."""
@@ -115,8 +119,10 @@ def generate(
     """Returns seeded values for every input; the same seed gives the same values.
 
     Floats are normal, by default standard normal. 8-bit integers take all values. Wider integers
-    are 0 or 1, which is valid as an index, a token, a mask and a length alike. A symbol of a shape
-    has the extent that `dims` gives it, or else 2. An input that may hold one value only gets that.
+    are 0 or 1, which is valid as an index, a token, a mask and a length alike. They are 1 in what
+    has an element for each token before and each new one: nothing of a cache is masked. A symbol of
+    a shape has the extent that `dims` gives it, or else 2. An input that may hold one value only
+    gets that.
 
     Raises:
         UserError: they are larger than the memory of this machine.
@@ -166,7 +172,8 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread) -
     if dtype.kind in "iu" and dtype.itemsize == 1:
         low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
         return random.integers(low, high, shape, endpoint=True).astype(dtype)
-    return random.integers(0, 1, shape, endpoint=True).astype(dtype)
+    low = 1 if any(isinstance(e, str) and JOINED.fullmatch(e) for e in item.shape) else 0
+    return random.integers(low, 1, shape, endpoint=True).astype(dtype)
 
 
 def _draw_boxes(

@@ -156,12 +156,13 @@ class FactorOut(_Partly):
     for k { acc.update(a[k] * g) }
       ->  partial.init; for k { partial.update(a[k]) }; acc.update(partial * g)
 
-    Each product is rounded once less, and each sum once more.
+    Each product is rounded once less, and each sum once more. Of several loops over `var`, those
+    without such factors stay as they are.
     """
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel without such factors. Raises NotApplicable where there are none."""
-        find_loops(kernel, self.var)
+        loops = find_loops(kernel, self.var)
         added: dict[str, Buffer] = {}
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
@@ -170,19 +171,25 @@ class FactorOut(_Partly):
             before: list[Stmt] = []
             after: list[Stmt] = []
             partial: dict[str, Buffer] = {}
+            without: list[str] = []
             for update, over in self._updates(loop, ()):
                 (state,), (element,) = self._summed(update), update.elements
                 if state.buffer in partial:
                     raise NotApplicable(f"%{state.buffer} is updated twice")
-                buffer = partial[state.buffer] = self._partial(kernel, state.buffer)
                 common = parted(element, _inside(loop) - {x.var for x in over})[1]
                 if not common:
-                    raise NotApplicable(f"no factor of %{state.buffer} is the same in {self.var}")
+                    without.append(state.buffer)
+                    continue
+                buffer = partial[state.buffer] = self._partial(kernel, state.buffer)
                 own = Access(buffer.name, state.coords)
                 total = Read(buffer.name, _plain(own), buffer.dtype)
                 before.append(_for_each(over, Init((own,), update.reducer)))
                 taken = Update((state,), update.reducer, (_product([total, *common]),))
                 after.append(_for_each(over, taken))
+            if without and (partial or len(loops) == 1):
+                raise NotApplicable(f"no factor of %{without[0]} is the same in {self.var}")
+            if not partial:
+                return (loop,)
             self._check_unseen(loop, partial)
             added.update({x.name: x for x in partial.values()})
 
@@ -195,6 +202,8 @@ class FactorOut(_Partly):
             return (*before, replace(loop, body=body), *after)
 
         body = replace_loop(kernel.body, self.var, split)
+        if not added:
+            raise NotApplicable(f"no factor is the same in {self.var}")
         return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
 
     def _summed(self, update: Update) -> tuple[Access, ...]:

@@ -11,6 +11,7 @@ from rutc.tensor_ir.expr import Expr, Read, index_names, reads, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
+    Branch,
     Buffer,
     Kernel,
     Kind,
@@ -44,6 +45,11 @@ class Prepare(Step):
 
     The last one of `loops` becomes the vector. `f(..)` is the largest expression of an update that
     reads `buffer` and depends on none of the loops from `outside` on but those.
+
+    Where only a run tells how often `outside` is repeated, one that does it once prepares nothing:
+
+    for i in [0, n) { S }  ->  if n < 2 { for i in [0, n) { S } } else { prepare;
+                                                                         for i in [0, n) { S' } }
     """
 
     buffer: str
@@ -89,7 +95,9 @@ class Prepare(Step):
             return transform(e, lambda x: kept if x == taken else x)
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
-            return (*first, *rewrite((loop,), expr=local))
+            many = (*first, *rewrite((loop,), expr=local))
+            times = loop.hi - loop.lo
+            return many if times.is_const else (Branch(times, Index.of(2), (loop,), many),)
 
         body = replace_loop(kernel.body, self.outside, visit)
         # What lies outside of a window is left out only where the other factor is finite.

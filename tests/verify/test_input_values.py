@@ -41,6 +41,14 @@ def test_every_dtype_is_generated(onnx_type: str) -> None:
     assert values.shape == (2, 2, 3)
 
 
+def test_masks_of_caches_hide_nothing() -> None:
+    sizes = {"past": 90, "new": 9}
+    mask = spec("mask", "tensor(int64)", [1, "past + new"])
+    assert generate([mask], dims=sizes)["mask"].all()
+    ids = spec("ids", "tensor(int64)", [1, "past"])
+    assert not generate([ids], dims=sizes)["ids"].all()
+
+
 def test_elements_of_sequences_are_generated() -> None:
     some = spec("s", "seq(tensor(float))", ["s", 3])
     (value,) = generate([some], dims={"s": 4}).values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
@@ -20,6 +20,7 @@ from rutc.importer.ops.attention import (
     split_heads,
     weights_of,
 )
+from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.rotary import position_at, rotated
@@ -27,7 +28,7 @@ from rutc.importer.ops.size_operands import sizes
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ZERO, maximum
+from rutc.tensor_ir.affine import ONE, ZERO, maximum
 
 
 @operator("RotaryEmbedding", DOMAIN)
@@ -82,17 +83,56 @@ def _separated(
     return part(0, heads), part(heads, shared), part(heads + shared, shared)
 
 
-def _extended(b: Builder, past: Tensor | None, new: Tensor, length: Index, seen: Tensor) -> Tensor:
-    """A cache {n, g, length, d}: `seen{n}` steps of the past, then the new ones, then 0."""
+Seen = Callable[[Index], Expr]
+"""The number of steps that a sequence of the batch had before."""
+
+
+def _extended(b: Builder, past: Tensor | None, new: Tensor, length: Index, seen: Seen) -> Tensor:
+    """A cache {n, g, length, d}: `seen(n)` steps of the past, then the new ones, then 0.
+
+    Where that are all of the past, for all sequences, nothing follows.
+    """
     axes = b.axes((*new.shape[:2], length, new.shape[3]))
     n, g, t, d = (a.index for a in axes)
     zero = lit(0, new.dtype)
-    before = b.read(seen, [n])
+    before = seen(n)
+    if isinstance(before, IndexValue):
+        return new if past is None else concat(b, past, new, axis=2)
     fresh = b.read(new, [n, g, apply("sub", IndexValue(t), before), d], zero)
     if past is None or past.shape[2] == ZERO:
         return b.nest(axes, fresh)
     old = b.read(past, [n, g, t, d], zero)
     return b.nest(axes, apply("select", apply("lt", IndexValue(t), before), old, fresh))
+
+
+def _seen(b: Builder, last_key: Tensor, total: Index, steps: Index, *, alone: bool) -> Seen:
+    """What each sequence had before: all but the new steps, none in the first call."""
+    if alone:
+        return lambda _: IndexValue(total - steps)
+    rows = b.axes((last_key.shape[0],))
+    before: Expr = lit(0, DType.I64)
+    if total != steps:
+        ends = apply("add", _position(b, last_key, rows[0].index), lit(1, DType.I64))
+        longer = apply("ne", IndexValue(total - steps), before)
+        before = apply("select", longer, apply("sub", ends, IndexValue(steps)), before)
+    counts = b.nest(rows, before)
+    return lambda n: b.read(counts, [n])
+
+
+def _check_end(b: Builder, last_key: Tensor, total: Index, steps: Index) -> None:
+    """A run ends whose only sequence is told to go on elsewhere than where its cache ends."""
+    if (last_key.name, total) in b.demanded:
+        return
+    ends = apply("eq", _position(b, last_key, ZERO), IndexValue(total - 1))
+    first = apply("eq", IndexValue(total - steps), lit(0, DType.I64))
+    message = "the only sequence does not end with the last of its keys"
+    found = b.unless_failed(lit(1, DType.I64), apply("or", ends, first), message)
+    (fits,) = b.size(found, "ends", 1, 1).names()
+    b.demanded[last_key.name, total] = fits
+
+
+def _position(b: Builder, last_key: Tensor, n: Index) -> Expr:
+    return cast(b.read(last_key, [n] if last_key.rank == 1 else [n, 0]), DType.I64)
 
 
 @operator("GroupQueryAttention", DOMAIN)
@@ -128,7 +168,8 @@ def group_query_attention(
 
     `last_key{n}` is the position of each sequence's last key; `total_length` the longest sequence.
     A call whose queries are as many as that is the first: its cache is empty, and sequences may
-    end earlier.
+    end earlier. That of the longest, where there is no other, goes on where its cache ends: a run
+    in which `last_key` tells otherwise ends.
     """
     if last_key is None or total_length is None:
         raise OperatorError("seqlens_k and total_sequence_length are required")
@@ -138,13 +179,10 @@ def group_query_attention(
     steps = q.shape[2]
     (total,) = sizes(b, total_length, "the total sequence length")
     held = ZERO if past_key is None else past_key.shape[2]
-    rows = b.axes((q.shape[0],))
-    ends = apply("add", cast(b.read(last_key, [rows[0].index]), DType.I64), lit(1, DType.I64))
-    before: Expr = lit(0, DType.I64)
-    if total != steps:
-        longer = apply("ne", IndexValue(total - steps), before)
-        before = apply("select", longer, apply("sub", ends, IndexValue(steps)), before)
-    seen = b.nest(rows, before)
+    alone = q.shape[0] == ONE and held + steps == total and b.depth == 0
+    if alone:
+        _check_end(b, last_key, total, steps)
+    seen = _seen(b, last_key, total, steps, alone=alone)
     if do_rotary:
         if cos is None or sin is None:
             raise OperatorError("rotary embedding needs cos_cache and sin_cache")
@@ -152,7 +190,10 @@ def group_query_attention(
         def row(n: Index, s: Index) -> Sequence[Coord]:
             if positions is not None:
                 return (position_at(b, positions, n, s),)
-            return (apply("add", b.read(seen, [n]), IndexValue(s)),)
+            before = seen(n)
+            if isinstance(before, IndexValue) and b.inside(before.index + s, cos.shape[0]):
+                return (before.index + s,)
+            return (apply("add", before, IndexValue(s)),)
 
         size = 2 * static(cos.shape[1], "the caches' extent")
         q, k = (
@@ -167,11 +208,13 @@ def group_query_attention(
 
     def change(e: Expr, axes: Sequence[Axis]) -> Expr:
         n, _, i, j = (a.index for a in axes)
-        distance = apply("sub", IndexValue(j - i), b.read(seen, [n]))
+        before = seen(n)
+        distance: Expr = apply("sub", IndexValue(j - i), before)
+        if isinstance(before, IndexValue):
+            distance = IndexValue(j - i - before.index)
         conditions = [apply("le", distance, lit(0, DType.I64))]
         if not causal:
-            end = cast(b.read(last_key, [n]), DType.I64)
-            conditions = [apply("le", IndexValue(j), end)]
+            conditions = [apply("le", IndexValue(j), _position(b, last_key, n))]
         if local_window_size > 0:
             conditions.append(apply("gt", distance, lit(-local_window_size, DType.I64)))
         for condition in conditions:
