@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import ceil, log2, prod
 
 from rutc.base.record import record
+from rutc.tensor_ir.expr import factors, index_names, operations
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.windows import share_inside
 from rutc.tuner.access import Reduction, Shape, Touch
@@ -204,6 +205,8 @@ class _Operands:
     multiplications: int
     products: int
     """Registers of sums of products."""
+    converting: int
+    """Operations that make numbers of a vector of the only operand that differs between lanes."""
 
     @staticmethod
     def of(
@@ -225,7 +228,19 @@ class _Operands:
             state_registers(r),
             multiplications(r, machine),
             product_registers(r, machine),
+            _converting(r, along, vector, machine),
         )
+
+
+def _converting(r: Reduction, along: tuple[Touch, ...], vector: str, machine: Machine) -> int:
+    """The operations on a vector before it is multiplied, where that is all that is read.
+
+    What is made of several operands may be computed once for all tiles, or summed without scales.
+    """
+    if len(along) != 1 or r.together(machine) > 1 or len(r.update.elements) != 1:
+        return 0
+    parts = [f for f in factors(r.update.elements[0]) if vector in index_names(f)]
+    return sum(map(operations, parts))
 
 
 @record
@@ -353,9 +368,13 @@ class TileCosts:
         wide = each.width_each / len(r.update.states)
         # Sums of pairs wait for an addition of integers only, which takes a cycle.
         latency = 1 if r.adds_apart(machine) else machine.fma_latency
+        converted = each.converting * sum(
+            loads_of_step(t, vector, vectors, rows, 1) for t in each.along
+        )
+        products = size * wide * each.multiplications * each.pair
         work = max(
             _both(
-                busy_cycles(r, size * wide * each.multiplications * each.pair, machine),
+                busy_cycles(r, products + converted, machine),
                 latency,
                 w.together,
             ),
@@ -367,6 +386,10 @@ class TileCosts:
         work += machine.load_cycles * loads * wide
         work += widening_cycles(r, vector, vectors, rows, machine)
         work += w.apart * apart
+        if converted and any(v in shape.symbolic for v, _ in rows):
+            # A run may have one row, whose few sums wait for each other.
+            wait = latency - busy_cycles(r, vectors * wide + converted, machine)
+            work += w.unknown * size / vectors * max(wait, 0)
         # The vector operand streams past for every tile: from the second cache, unless it fits
         # the first beside the rows.
         panel = sum(

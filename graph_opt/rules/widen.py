@@ -20,7 +20,7 @@ from rutc.tensor_ir.machine import COMMON, Machine
 @matches("reduction")
 @record
 class WidenOperands:
-    """An operand that is read many times is widened first, a constant while compiling.
+    """An operand that is commonly read many times is widened first, a constant while compiling.
 
     %y{m,n} = sum{k} f32(%x[m, k]) * f32(%w[k, n])
     ->
@@ -51,8 +51,8 @@ class WidenOperands:
             if not all(isinstance(c, Index) for _, c in r.coords):
                 why = Reason(f"%{r.value} is gathered")
                 continue
-            times = editor.size(d for d in n.dims if d not in index_names(r))
-            if times is not None and times < self.machine.coefficients.fusion.widened:
+            times = editor.typical(d for d in n.dims if d not in index_names(r))
+            if times < self.machine.coefficients.fusion.widened:
                 why = Reason(f"%{r.value} is read {times} times")
                 continue
             source = editor.values[r.value]

@@ -492,6 +492,48 @@ def test_weights_are_computed_once_for_more_rows_than_the_second_cache_holds(
     assert any(b.name == "w.prepared" for b in found.locals)
 
 
+@pytest.mark.parametrize("kind", ["f16", "i8"])
+def test_weights_are_converted_for_several_rows(kind: str) -> None:
+    """Where multiply-adds take a whole cycle, so does it to make numbers of what is stored."""
+    machine = replace(x86.avx512(), fma_per_cycle=1.0)
+    kernel = kernel_of(f"""
+        graph "p"
+        symbols rows = 1..512@1
+        dims m = rows, n = 4096, k = 768
+        %x : f32{{k,m}} = input "x" [m, k]
+        %w : {kind}{{k,n}} = input "w" [k, n]
+        %y : f32{{m,n}} = sum{{k}} %x[k, m] * f32(%w[k, n])
+        output "y" [m, n] = %y
+    """)
+    tile = choose_tile(analyse(kernel, frozenset(["w"])), machine)
+    assert tile is not None
+    assert dict(tile.rows).get("m", 1) >= 4
+    # Nor do the sums of a single row wait for each other: a vector takes two operations.
+    assert 2 * tile.vectors >= machine.fma_latency
+
+
+CACHE = """
+graph "scores"
+symbols past = 0..2000@512, new = 1..100@1
+dims h = 3, i = new, j = past, d = 64
+%q : f32{d,h,i} = input "q" [i, h, d]
+%k : f32{d,j} = input "k" [j, d]
+%y : f32{h,i,j} = sum{d} %q[d, h, i] * %k[d, j]
+output "y" [i, h, j] = %y
+"""
+
+
+def test_squares_are_transposed_whole_and_asked_for_in_time() -> None:
+    """Vectors across rows of a cache, which few queries read: memory takes longest."""
+    machine = x86.avx512()
+    schedule = choose(kernel_of(CACHE), machine, frozenset()).schedule
+    assert Split("d", machine.width) in schedule
+    assert PrefetchBlock("k", "j.o", 0, machine.line_bytes // 4) in schedule
+    turned = CACHE.replace('"k" [j, d]', '"k" [d, j]')
+    other = choose(kernel_of(turned), machine, frozenset()).schedule
+    assert Split("d", machine.width) not in other
+
+
 def test_weights_that_are_read_as_they_are_need_no_preparation() -> None:
     text = PACKED.format(m=40).replace("((f32(%w[k, n]) - 8.0) * %s[g=k // 32, n])", "%w[k, n]")
     kernel = kernel_of(text.replace("%w : u4", "%w : f32"))
