@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from rutc.importer.proto import load, subgraphs
 
@@ -16,6 +20,7 @@ _ROUNDING = frozenset(
     }
 )
 _BY_ROW = frozenset({"DynamicQuantizeLSTM"})
+_LEAVE = "accuracy_level"
 _PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention"})
 
 
@@ -50,9 +55,37 @@ def rounds_each_row(path: Path) -> frozenset[str]:
     return frozenset(n.name or next(filter(None, n.output), "") for n in nodes)
 
 
+def without_leave(path: Path) -> bytes | None:
+    """A model without leave to round what its types do not; None where it gives none.
+
+    An `accuracy_level` lets products of operands be less accurate than their types are, as does
+    MatMulNBits of ONNX Runtime, which rounds activations to 8 bits then. External weights stay
+    where they are.
+
+    Raises:
+        UserError: The file is no model.
+    """
+    if not _leave(load(path)):
+        return None
+    whole = onnx.load_model(path, load_external_data=False)
+    for n, a in _leave(whole):
+        n.attribute.remove(a)
+    return whole.SerializeToString()
+
+
+def _leave(model: ModelProto) -> list[tuple[NodeProto, AttributeProto]]:
+    return [(n, a) for n in _nodes(model) for a in n.attribute if a.name == _LEAVE]
+
+
+def _nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """The nodes of all graphs and functions."""
+    for g in subgraphs(model.graph):
+        yield from g.node
+    for f in model.functions:
+        yield from f.node
+
+
 def _has(path: Path, operators: frozenset[str]) -> bool:
     """Whether a node is one of the operators, or of those that are quantised by name."""
-    model = load(path)
-    nodes = [n for g in subgraphs(model.graph) for n in g.node]
-    nodes += [n for f in model.functions for n in f.node]
+    nodes = _nodes(load(path))
     return any(n.op_type in operators or n.op_type.startswith("QLinear") for n in nodes)

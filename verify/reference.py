@@ -14,7 +14,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
-from rutc.importer.quantised import multiplies_bytes
+from rutc.importer.quantised import multiplies_bytes, without_leave
 from rutc.verify.compare import Array, Value
 from rutc.verify.input_values import ONNX_DTYPES
 
@@ -34,6 +34,10 @@ FOREIGN: Mapping[str, int] = {
 """Types that numpy alone has not, with their numbers in ONNX: arrays of them go as bytes."""
 
 
+_EXTERNAL = "session.model_external_initializers_file_folder_path"
+"""What tells ONNX Runtime where the external weights of a model lie that is no file."""
+
+
 @record
 class Port:
     """An input or output as ONNX Runtime tells it: `dtype` as in `tensor(float)`."""
@@ -50,7 +54,7 @@ class Reference:
         model: The ONNX file.
         threads: Threads of a run; None leaves the choice to ONNX Runtime.
         optimise: Whether ONNX Runtime may rewrite the graph. Benchmarks compare with its best;
-            verification runs the model as it is written.
+            verification runs the model as it is written, as accurate as its types are.
 
     Raises:
         UserError: ONNX Runtime does not load the model.
@@ -72,6 +76,10 @@ class Reference:
         if not optimise:
             # Where a CPU has no dot products of bytes, sums of two products saturate otherwise.
             options.add_session_config_entry("session.x64quantprecision", "1")
+        exact = None if optimise else without_leave(model)
+        if exact is not None:
+            folder = str(model.absolute().parent)
+            options.add_session_config_entry(_EXTERNAL, folder)
         levels = ort.GraphOptimizationLevel
         tried = [levels.ORT_ENABLE_ALL if optimise else levels.ORT_ENABLE_BASIC]
         if not optimise and _sums_of_bytes_saturate() and multiplies_bytes(model):
@@ -81,7 +89,7 @@ class Reference:
             options.graph_optimization_level = level
             try:
                 self._session = ort.InferenceSession(
-                    str(model), options, providers=["CPUExecutionProvider"]
+                    exact or str(model), options, providers=["CPUExecutionProvider"]
                 )
                 break
             except Exception as error:  # ONNX Runtime's errors share no base class but Exception.

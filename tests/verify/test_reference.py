@@ -140,3 +140,35 @@ def test_an_output_may_have_another_shape_than_is_declared(tmp_path: Path) -> No
     run = Reference(tmp_path / "m.onnx").bound({"x": given}, {"y": np.empty_like(given)})
     for _ in range(3):
         run()
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_leave_to_round_is_not_taken_by_a_reference(external: bool, tmp_path: Path) -> None:
+    """At level 4 ONNX Runtime rounds activations to 8 bits, which users want and no proof does."""
+    rng = np.random.default_rng(0)
+    sizes = {"K": 64, "N": 1024, "bits": 4, "block_size": 32}
+    packed = rng.integers(0, 256, (1024, 2, 16), dtype=np.uint8)
+    scales = rng.random(1024 * 2, np.float32)
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", accuracy_level=4, **sizes
+    )
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 64]), ("y", [1, 1024]))
+    ]
+    constants = [numpy_helper.from_array(packed, "w"), numpy_helper.from_array(scales, "s")]
+    graph = helper.make_graph([node], "m", ports[:1], ports[1:], constants)
+    sets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=sets, ir_version=10)
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=external, location="weights", size_threshold=0)
+
+    x = rng.standard_normal((1, 64)).astype(np.float32)
+    numbers = np.stack([packed & 15, packed >> 4], -1).reshape(1024, 2, 32).astype(np.float64) - 8
+    wide = (numbers * scales.reshape(1024, 2, 1)).reshape(1024, 64)
+    wanted = x.astype(np.float64) @ wide.T
+    exact, fast = (
+        np.abs(np.asarray(Reference(path, 1, optimise=o).run({"x": x})["y"]) - wanted).max()
+        for o in (False, True)
+    )
+    assert 100 * exact < fast
