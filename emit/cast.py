@@ -16,6 +16,8 @@ from rutc.tensor_ir.dtype import DType
 
 _BYTES = {True: DType.I8, False: DType.U8}
 F32, F64 = ir.FloatType(), ir.DoubleType()
+SMALL = 1 << 22
+"""Sums of three whole numbers of this size are exact in f32."""
 
 
 @cache
@@ -161,8 +163,38 @@ def emit_clamped_cast(
         return None
     bounded = _bounded(builder, "<", _bounded(builder, ">", value, low), high)
     whole = builder.fptosi(bounded, llvm_type(dst, lane_count(value)))
+    return _zero_of_nan(builder, whole, value, low)
+
+
+def emit_clamped_round(
+    builder: ir.IRBuilder,
+    value: ir.Value,
+    shift: float,
+    bounds: tuple[float, float],
+    dst: DType,
+) -> ir.Value | None:
+    """The whole number nearest to an f32 plus `shift`, kept within bounds, 0 of NaN.
+
+    min(max(round(x) + 3.0, 0.0), 255.0) as i32   ->   nearest(min(max(x, -3.0), 252.0)) + 3
+
+    Conversions round by themselves, and what is kept within whole bounds first stays there.
+    None unless all numbers are small whole ones.
+    """
+    low, high = bounds
+    known = low <= high and all(abs(v) <= SMALL and v.is_integer() for v in (shift, low, high))
+    if not known or dst is not DType.I32:
+        return None
+    bounded = _bounded(builder, ">", value, low - shift)
+    bounded = _bounded(builder, "<", bounded, high - shift)
+    whole = builder.nearest(bounded, llvm_type(dst, lane_count(value)))
+    if shift:
+        whole = builder.add(whole, splat_int(whole.type, int(shift)))
+    return _zero_of_nan(builder, whole, value, low)
+
+
+def _zero_of_nan(builder: ir.IRBuilder, whole: ir.Value, value: ir.Value, low: float) -> ir.Value:
+    """`whole`, or 0 where `value` is NaN, which became the lower bound."""
     if low == 0.0:
-        # NaN became the lower bound.
         return whole
     number = builder.fcmp_ordered("ord", value, value)
     return builder.select(number, whole, splat_int(whole.type, 0))

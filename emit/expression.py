@@ -8,7 +8,7 @@ from typing import assert_never
 
 from rutc.emit import ir
 from rutc.emit.bf16 import narrowed
-from rutc.emit.cast import emit_clamped_cast
+from rutc.emit.cast import emit_clamped_cast, emit_clamped_round
 from rutc.emit.index import I32, IndexEmitter, is_vector
 from rutc.emit.lane_shift import LaneShiftEmitter
 from rutc.emit.load_store import MemoryEmitter
@@ -121,7 +121,10 @@ class ExpressionEmitter:
                 op="min",
                 args=(Apply(op="max", args=(x, Lit(float() as low))), Lit(float() as high)),
             ) if e.dtype.is_int and x.dtype in (DType.F32, DType.F64):
-                clamped = emit_clamped_cast(self.builder, self.emit(x), x.dtype, low, high, e.dtype)
+                clamped = self._clamped_round(x, (low, high), e.dtype)
+                if clamped is None:
+                    number = self.emit(x)
+                    clamped = emit_clamped_cast(self.builder, number, x.dtype, low, high, e.dtype)
                 if clamped is not None:
                     return clamped
             case _:
@@ -134,6 +137,19 @@ class ExpressionEmitter:
             if found is not None:
                 return found
         return emit_cast(self.builder, value, e.arg.dtype, e.dtype)
+
+    def _clamped_round(self, e: Expr, bounds: tuple[float, float], dtype: DType) -> ir.Value | None:
+        """A conversion of what is clamped, where that is a rounded f32 and a literal shift."""
+        match e:
+            case Apply("add", (Apply("round", (x,)), Lit(float() as shift))):
+                pass
+            case Apply("round", (x,)):
+                shift = 0.0
+            case _:
+                return None
+        if x.dtype is not DType.F32:
+            return None
+        return emit_clamped_round(self.builder, self.emit(x), shift, bounds, dtype)
 
     def _shared(self, e: Apply) -> ir.Value:
         """The value of an operation, computed once for equal values of the unrolled loops."""

@@ -264,6 +264,11 @@ class IRBuilder:
         """A float as a signed integer, rounded to zero."""
         return self._converted("fptosi", x, type_)
 
+    def nearest(self, x: Value, type_: Type) -> Value:
+        """A float as the nearest signed integer, of two the even one."""
+        name = f"llvm.lrint.{type_.suffix}.{x.type.suffix}"
+        return self.call(self.module.declared(name, type_, [x.type]), [x])
+
     def fptoui(self, x: Value, type_: Type) -> Value:
         """A float as an unsigned integer, rounded to zero."""
         return self._converted("fptoui", x, type_)

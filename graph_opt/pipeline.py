@@ -42,6 +42,7 @@ from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
+from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
@@ -124,6 +125,8 @@ def pipeline_for(
                 *EARLY,
             ),
         ),
+        # Once sums are of integers; before their scales are joined, which then round once.
+        Sweep("quantise by one factor", (quantise_by_factors, *CLEAN)),
         # After the passes are merged, which asks that all readers of the divisor divide
         # exponentials.
         Sweep("divide sums of probabilities", (divide_later, *CLEAN)),

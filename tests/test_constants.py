@@ -45,6 +45,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/rules/narrow.py": ("LARGEST_SUM",),
     "graph_opt/rules/normalize.py": ("SAMPLES",),
     "graph_opt/rules/phases.py": ("MOST_PHASES",),
+    "graph_opt/rules/requantise.py": ("EXACT", "MOST_NESTS"),
     "graph_opt/rules/scale.py": ("MOST_STEPS",),
     "graph_opt/sum_weights.py": ("INPUTS", "LEAST_SHARE"),
     "tensor_ir/cost/addresses.py": ("MOST_DISTINCT", "HALF", "WIDE_UNIT_BITS"),

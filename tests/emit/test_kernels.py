@@ -415,6 +415,31 @@ def test_casts_of_clamped_floats(machine: Machine, bounds: str) -> None:
 
 
 @on_machines
+@pytest.mark.parametrize("bounds", ["0.0 255.0", "-128.0 127.0", "7.0 255.0", "0.5 6.5"])
+@pytest.mark.parametrize("shift", ["", " + 7.0", " + -3.0", " + 0.5"])
+def test_casts_of_rounded_and_clamped_floats(machine: Machine, bounds: str, shift: str) -> None:
+    low, high = bounds.split()
+    for dtype in ("u8", "i8", "i32"):
+        source = f"""
+            graph "rounded"
+            dims i = 64
+            %a : f32{{i}} = input "a" [i]
+            %c : {dtype}{{i}} = {dtype}(i32(min(max(round(%a[i]){shift}, {low}), {high})))
+            output "c" [i] = %c
+        """
+        kernel = kernel_of(source)
+        # Halves, of which the even neighbour is taken; what lies far out; and no numbers.
+        values = np.arange(64, dtype=np.float32) * 5.5 - 130
+        values[:6] = np.nan, np.inf, -np.inf, 3e38, -3e38, -0.5
+        expected, got = filled(kernel), filled(kernel)
+        expected["a"][...] = got["a"][...] = values
+        interpret_kernel(kernel, expected)
+        for schedule in ("mark(i, vector)", "split(i, 16); mark(i.i, vector)", ""):
+            run_kernel(apply_schedule(kernel, parse_schedule(schedule)), machine, got, parts=2)
+            np.testing.assert_array_equal(got["c"], expected["c"], err_msg=schedule)
+
+
+@on_machines
 def test_one_lane_of_a_narrow_store_writes_one_element(machine: Machine) -> None:
     for dtype in (DType.BF16, DType.F16, DType.I16, DType.U8, DType.I8):
         source = f"""

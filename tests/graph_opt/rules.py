@@ -29,6 +29,7 @@ from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
+from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
@@ -78,6 +79,7 @@ RULES: tuple[Rule, ...] = (
     sum_as_viewed,
     sum_gathered,
     pad_quantised,
+    quantise_by_factors,
     sum_integers,
     sum_narrow,
     # However small the packed operand is.

@@ -14,6 +14,7 @@ from rutc.graph_opt.rules.normalize import (
     OnePassSoftmax,
     divide_later,
 )
+from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.scale import join_weights
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
@@ -108,6 +109,38 @@ def test_moments_in_one_pass(seed: int, exponent: int, offset: float, outlier: b
     x[2, 7] = np.inf
     graph = graph_of(MOMENTS)
     check(graph, rewritten(graph, OnePassMoments(ONE_PASS)), {"x": x})
+
+
+@examples(40)
+@given(seeds, st.floats(1, 9.9), st.integers(-30, 30), st.integers(0, 255), st.floats(-99, 99))
+def test_quantising_by_factors(
+    seed: int, digits: float, exponent: int, zero: int, bound: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    step = np.float32(digits * 10.0**exponent)
+    scales = (rng.uniform(0.001, 0.1, 4) * step).astype(np.float32)
+    biases = (rng.uniform(-50, 50, 4) * step).astype(np.float32)
+    real = f"max(f32(%t[m, n] - %c[n]) * %s[n] + %b[n], {np.float32(bound * step)!s})"
+    graph = graph_of(f"""
+        graph "layer"
+        dims m = 32, k = 24, n = 4
+        %q : u8{{k,m}} = input "q" [m, k]
+        %w : i8{{k,n}} = const [k, n] {rng.integers(-128, 128, (24, 4)).tolist()}
+        %c : i32{{n}} = const [n] {rng.integers(-9999, 9999, 4).tolist()}
+        %s : f32{{n}} = const [n] {scales.tolist()}
+        %b : f32{{n}} = const [n] {biases.tolist()}
+        %t : i32{{m,n}} = sum{{k}} i32(%q[k, m]) * i32(%w[k, n])
+        %y : u8{{m,n}} = u8(i32(min(max(round({real} / {step!s}) + {zero}.0, 0.0), 255.0)))
+        %x : f32{{m,n}} = {real} / {step!s} + {zero}.0
+        output "y" [m, n] = %y
+        output "x" [m, n] = %x
+    """)
+    inputs = {"q": rng.integers(0, 256, (32, 24)).astype(np.uint8)}
+    after = interpret(rewritten(graph, quantise_by_factors), inputs)
+    wanted = np.clip(truth(graph, inputs)["x"], 0, 255)
+    off = np.abs(after["y"].astype(np.float64) - wanted)
+    # The nearest number, or the other one next to the middle.
+    assert off.max() < 0.5 + 2.0**-10
 
 
 @examples(40)
