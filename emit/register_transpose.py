@@ -20,8 +20,9 @@ MIN_SHARED = 4
 """Vectors across memory that share loads, below which gathers are no slower."""
 WORD_BITS = 32
 """Bits of a lane in which numbers that are stored in fewer are computed."""
-INTERLEAVED = range(2, MIN_SHARED)
-"""Vectors that are stored element by element in turn."""
+INTERLEAVED = range(2, MIN_SHARED + 1)
+"""How far lanes lie apart where fewer vectors than `MIN_SHARED` are stored element by element in
+turn."""
 
 
 @record
@@ -37,7 +38,8 @@ class DeferredTranspose:
     lane: Lane
     vectors: dict[int, ir.Value]
     stride: int = 0
-    """How far neighbouring lanes lie apart where as few vectors fill the memory between them."""
+    """How far neighbouring lanes lie apart where few vectors fill the memory between them, but for
+    padding; otherwise 0."""
 
 
 class TransposeEmitter:
@@ -106,11 +108,11 @@ class TransposeEmitter:
         found = self._along([(d, c) for d, c in target.coords], buffer, stride)
         if found is None:
             return False
-        v, first, _, start = found
+        v, first, count, start = found
         if self.index.unrolled[v].block is not self.builder.block:
             return False
         key = (buffer.name, start, lane.key)
-        dense = stride if stride in INTERLEAVED else 0
+        dense = stride if stride in INTERLEAVED and count < MIN_SHARED else 0
         waiting = self._deferred.setdefault(
             key, DeferredTranspose(v, buffer, start, lane, {}, dense or 0)
         )
@@ -229,8 +231,8 @@ class TransposeEmitter:
         """The unrolled loop that goes along memory here: (loop, first iteration, number, start).
 
         The iterations are those that share a waiting with this one; `start` is the address of the
-        first. None where there is no such loop, or too few iterations; `stride` of them, by which
-        neighbouring lanes are apart, are enough.
+        first. None where there is no such loop, or too few iterations; all are enough where
+        neighbouring lanes are a small `stride` apart.
         """
         lane = self.index.lane
         assert lane is not None
@@ -246,7 +248,8 @@ class TransposeEmitter:
             at = self.index.constants[v].value - loop.lo
             first = loop.lo + at // lane.lanes * lane.lanes
             count = min(lane.lanes, loop.hi - first)
-            if count < MIN_SHARED and not (stride in INTERLEAVED and stride == loop.hi - loop.lo):
+            fills = stride is not None and loop.hi - loop.lo <= stride in INTERLEAVED
+            if count < MIN_SHARED and not fills:
                 return None
             return v, first, count, general.subs({v: Index.of(first)})
         return None

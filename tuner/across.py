@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, typical
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Put, walk_stmts
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import (
     Mark,
     NotApplicable,
@@ -200,10 +200,15 @@ def _crossed(
         return None
     first = narrow[0]
     short = next(filter(first.unit, few), None)
-    along = next((v for v in loops if first.strides.get(v) == sizes.get(short or "")), None)
-    if short is None or along is None or not any(t.unit(along) for t in wide):
+    size = sizes.get(short or "")
+    if short is None or not isinstance(size, int):
         return None
-    if any(not t.unit(short) or t.strides.get(along) != sizes[short] for t in narrow):
+    # Memory may be padded beside what is stored.
+    strides = range(size, NEAR_STRIDES.stop if first.is_store else size + 1)
+    along = next((v for v in loops if first.strides.get(v) in strides), None)
+    if along is None or not any(t.unit(along) for t in wide):
+        return None
+    if any(not t.unit(short) or t.strides.get(along) != first.strides[along] for t in narrow):
         return None
     if any(t.strides.get(along, 0) not in (0, 1) for t in wide):
         return None

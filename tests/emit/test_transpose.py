@@ -134,6 +134,30 @@ def test_short_rows_need_no_scatters(machine: Machine, channels: int) -> None:
 
 
 @on_machines
+@pytest.mark.parametrize("dtype", [DType.U8, DType.F32, DType.F16], ids=str)
+@pytest.mark.parametrize("x", [83, 96])
+@pytest.mark.parametrize(("channels", "pad"), [(2, 1), (2, 2), (3, 1)])
+def test_short_rows_with_padding_need_no_scatters(
+    machine: Machine, x: int, channels: int, pad: int, dtype: DType
+) -> None:
+    """Padding beside the rows keeps what it has. Few bytes that are left over are stored alone."""
+    extents: dict[str, Size] = {"c": channels, "x": x}
+    a, b = Value("a", DType.F32, ("c", "x")), Value("b", dtype, ("c", "x"))
+    body = cast(Read("a", tuple((d, Index.of(d)) for d in a.dims), a.dtype), dtype)
+    group = Group("copy", (Nest((b,), (), None, (body,)),), ("c", "x"), ("b",))
+    padded = dense(("x", "c"), extents, halo={"c": (0, pad)}, fill=Lit(0, dtype))
+    layouts = {"a": dense(("c", "x"), extents), "b": padded}
+    kernel = lower(group, {"a": a, "b": b}, layouts, extents)
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    assert x % 16 or not uses_gathers(scheduled, machine)
+    values = np.random.default_rng(0).integers(0, 100, (channels, x)).astype(np.float32)
+    out = np.full((x, channels + pad), 111, dtype.numpy)
+    run_kernel(scheduled, machine, {"a": values.reshape(-1), "b": out.reshape(-1)})
+    np.testing.assert_array_equal(out[:, :channels], values.T.astype(dtype.numpy))
+    np.testing.assert_array_equal(out[:, channels:], np.full((x, pad), 111, dtype.numpy))
+
+
+@on_machines
 @pytest.mark.parametrize("symbolic", ["x", "c", "xc"])
 def test_copies_of_symbolic_size_go_by_squares(machine: Machine, symbolic: str) -> None:
     """Squares at the ends lie over those before; where there are few rows, there is none."""
