@@ -33,14 +33,14 @@ from rutc.tensor_ir import (
     apply,
     cast,
 )
-from rutc.tensor_ir.expr import factors, index_names, reads, substitute, walk
+from rutc.tensor_ir.expr import factors, index_names, reads, substitute, transform, walk
 
 EXACT = 1 << 24
 """Whole numbers up to this size are exact in f32."""
 MOST_NESTS = 8
 """So many nests are looked into for what is quantised."""
 
-ONE = Lit(1.0, DType.F64)
+ONE: Expr = Lit(1.0, DType.F64)
 
 
 @record
@@ -111,7 +111,7 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
     if step is None:
         return Reason("only the run knows the step")
     form = _Reader(editor).linear(found.x, n).scaled(apply("div", ONE, step))
-    if not any(isinstance(t.x, Cast) and t.x.arg.dtype.is_int for t in form.terms):
+    if not any(_is_of_integers(t.x) for t in form.terms):
         return Reason("it quantises nothing that is made of integers")
     new: list[Node] = []
 
@@ -148,6 +148,10 @@ def _total(form: Linear, outlined: Callable[[Expr, str], Expr | None]) -> Expr |
             return None
         total = scaled if shift in (None, Lit(0.0, DType.F32)) else apply("add", scaled, shift)
     return total
+
+
+def _is_of_integers(e: Expr) -> bool:
+    return any(isinstance(x, Cast) and x.arg.dtype.is_int for x in walk(e))
 
 
 def _operations(*found: Expr | Nest) -> int:
@@ -255,6 +259,7 @@ class _Reader:
                     by = _known(factor, self._editor)
                     if by is not None:
                         return self.linear(x, n).scaled(by)
+                return self._product(a, b, n)
             case Cast(Read() as r, DType.F32) if r.dtype is DType.I32:
                 opened = self._opened(r, n)
                 if opened is not None:
@@ -273,7 +278,39 @@ class _Reader:
                     p, body = opened
                     found = self.linear(body, p)
                     return replace(found, made=(*found.made, p))
-        return Linear((Term(e, ONE),))
+        return self._read_through(e, n)
+
+    def _product(self, a: Expr, b: Expr, n: Nest) -> Linear:
+        """A product of two expressions of the nest `n`, with their factors as one."""
+        whole = self._read_through(apply("mul", a, b), n)
+        product, by, parts = whole.terms[0].x, ONE, list[Expr]()
+        assert isinstance(product, Apply)
+        for x in product.args:
+            match x:
+                case Apply("mul", (inner, c)) if (known := _known(c, self._editor)) is not None:
+                    by = apply("mul", by, known)
+                    parts.append(inner)
+                case _:
+                    parts.append(x)
+        return replace(whole, terms=(Term(apply("mul", *parts), by),))
+
+    def _read_through(self, e: Expr, n: Nest) -> Linear:
+        """An expression as one term; bytes that nests widen for it are read as they are stored."""
+        made: list[Nest] = []
+
+        def opened(x: Expr) -> Expr:
+            if not isinstance(x, Read) or x.dtype is not DType.F32:
+                return x
+            p = self._editor.nest(x.value)
+            if p is None or p.reducer is not None or quantised(p.body[0]) is None:
+                return x
+            found = self._opened(x, n)
+            if found is None:
+                return x
+            made.append(found[0])
+            return found[1]
+
+        return Linear((Term(transform(e, opened), ONE),), made=tuple(made))
 
     def _opened(self, r: Read, n: Nest) -> tuple[Nest, Expr] | None:
         """The elementwise nest that `r` alone reads, or that widens bytes, and what it gives."""
