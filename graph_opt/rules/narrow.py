@@ -225,7 +225,7 @@ def _produced(e: Expr, editor: Editor) -> Quantised | None:
     if e.fill is not None:
         # Outside stands what is 0 once the zero point is subtracted.
         zero = form.zero if form.zero is not None else Lit(0, DType.I32)
-        if e.fill.value != 0 or not isinstance(zero, Lit) or not _same_edges(form.q, p, editor):
+        if e.fill.value != 0 or not isinstance(zero, Lit) or not _same_edges(e, form.q, p, editor):
             return None
         low, high = (-128, 127) if q.dtype.is_signed else (0, 255)
         if not low <= int(zero.value) <= high:
@@ -245,13 +245,24 @@ def _plain_zero(zero: Expr | None, editor: Editor) -> Expr | None:
     return None if isinstance(value, Lit) and value.value == 0 else value
 
 
-def _same_edges(q: Read, p: Nest, editor: Editor) -> bool:
-    """Whether a point is outside of `p`'s output exactly where `q` reads outside of its value."""
-    inner = {d: c for d, c in index_coords(q) if not c.is_const}
-    names = [c.as_var for c in inner.values()]
-    return sorted(n or "" for n in names) == sorted(p.out.dims) and all(
-        editor.extents[d] == editor.extents[v] for d, v in zip(inner, names, strict=True) if v
+def _same_edges(e: Read, q: Read, p: Nest, editor: Editor) -> bool:
+    """Whether `e` is outside of `p`'s output exactly where `q`, at that point, is of its value.
+
+    Dims along which `e` reads all there is have no edges, and `q` may read any part there.
+    """
+    at = dict(index_coords(e))
+    whole = {d for d in p.out.dims if _is_all(at.get(d), d, editor)}
+    edges = [d for d in p.out.dims if d not in whole]
+    beside = [(d, c) for d, c in index_coords(q) if not c.names() <= whole]
+    return sorted(c.as_var or "" for _, c in beside) == sorted(edges) and all(
+        editor.extents[d] == editor.extents[c.as_var] for d, c in beside if c.as_var
     )
+
+
+def _is_all(c: Index | None, d: str, editor: Editor) -> bool:
+    """Whether a coordinate along a dim goes over all of it, and no further."""
+    own = None if c is None else c.as_var
+    return own is not None and editor.extents[own] == editor.extents[d]
 
 
 def _is_narrow(r: Read) -> bool:
