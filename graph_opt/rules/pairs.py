@@ -82,7 +82,7 @@ class MultiplyPairs:
             return Reason("it sums over a small window, without pairs")
         origin = merge_origins(*(p.source for p in found if p.source is not None), n)
         if self.machine.products(DType.U8, DType.I8) > PAIR:
-            shifted = _shifted(found, editor)
+            shifted = _shifted(n, found, editor, self.machine)
             if shifted is not None:
                 nest, body = shifted
                 return replace(nest, origin=origin), replace(n, body=(body,), origin=origin)
@@ -217,16 +217,21 @@ def filtered_in_pairs(
     return filters.choice(n, source.q, weights.q, wide, largest_difference(source), editor)
 
 
-def _shifted(found: tuple[Quantised, Quantised], editor: Editor) -> tuple[Nest, Expr] | None:
+def _shifted(
+    n: Nest, found: tuple[Quantised, Quantised], editor: Editor, machine: Machine
+) -> tuple[Nest, Expr] | None:
     """The nest of one factor as one of the other sign, and the product; None where it costs sums.
 
     i32(%q) - 7  ->  i32(%q.shifted) - 135        with %q.shifted = u8(i32(%q) + 128)
+
+    Sums of a factor that is multiplied by many constants are no cost.
     """
     constant = [editor.constant(p.q.value) is not None for p in found]
     for i, p in enumerate(found):
         other = found[1 - i]
         moved = _moved_by(p)
-        alone = moved is not None and constant[i] and moved.zero is None
+        many = _products(other, n, editor) >= machine.coefficients.filtering.summed
+        alone = moved is not None and constant[i] and (moved.zero is None or many)
         if moved is None or not (alone or (constant[1 - i] and other.zero is None)):
             continue
         made = moved_nest(p, editor)
@@ -292,9 +297,13 @@ def _stays(p: Quantised, n: Nest, editor: Editor, machine: Machine) -> bool:
     """Whether a factor is better read in 8 bits."""
     if p.zero is not None or editor.constant(p.q.value) is None:
         return False
+    return _products(p, n, editor) < machine.coefficients.filtering.many_products
+
+
+def _products(p: Quantised, n: Nest, editor: Editor) -> int:
+    """How many products each element of a factor is in."""
     inside = index_names(p.q)
-    products = editor.typical(d for d in n.dims if d not in inside)
-    return products < machine.coefficients.filtering.many_products
+    return editor.typical(d for d in n.dims if d not in inside)
 
 
 def _widened(p: Quantised, editor: Editor) -> tuple[Nest, Read] | Reason:
