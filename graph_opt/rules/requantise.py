@@ -110,7 +110,10 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
     step = ONE if found.step is None else _known(found.step, editor)
     if step is None:
         return Reason("only the run knows the step")
-    form = _Reader(editor).linear(found.x, n).scaled(apply("div", ONE, step))
+    reader = _Reader(editor)
+    found, at, made = reader.within(found, n)
+    form = reader.linear(found.x, at).scaled(apply("div", ONE, step))
+    form = replace(form, made=(*form.made, *made))
     if not any(_is_of_integers(t.x) for t in form.terms):
         return Reason("it quantises nothing that is made of integers")
     new: list[Node] = []
@@ -128,7 +131,7 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
     body = cast(cast(apply("min", apply("max", whole, low), high), DType.I32), n.out.dtype)
     if found.step is None and _operations(body) >= _operations(n.body[0], *form.made):
         return Reason("it takes no fewer operations")
-    origin = merge_origins(*reversed(form.made), n)
+    origin = merge_origins(*form.made, n)
     return (*new, replace(n, body=(body,), origin=origin))
 
 
@@ -244,6 +247,17 @@ class _Reader:
         self._editor = editor
         self._nests = 0
 
+    def within(self, q: Quantising, n: Nest) -> tuple[Quantising, Nest, tuple[Nest, ...]]:
+        """What is quantised, within bounds that nests before `n` keep it in; the first of them."""
+        made: tuple[Nest, ...] = ()
+        while isinstance(q.x, Read) and (opened := self._opened(q.x, n)) is not None:
+            p, body = opened
+            bounded = _bounded(replace(q, x=body))
+            if bounded.x is body:
+                break
+            q, n, made = bounded, p, (p, *made)
+        return q, n, made
+
     def linear(self, e: Expr, n: Nest) -> Linear:
         """An expression of the nest `n` as terms; at worst one, itself."""
         known = _known(e, self._editor)
@@ -320,9 +334,8 @@ class _Reader:
         if not all(isinstance(c, Index) for _, c in r.coords) or self._nests == MOST_NESTS:
             return None
         form = quantised(p.body[0])
-        if form is None and not self._editor.is_read_once(r.value, n):
-            return None
-        if form is None and not is_plain(r):
+        is_cheap = form is not None and is_plain(form.q)
+        if not is_cheap and not self._editor.is_read_once(r.value, n):
             return None
         self._nests += 1
         return p, substitute(p.body[0], dict(index_coords(r)))
