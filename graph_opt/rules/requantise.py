@@ -74,10 +74,10 @@ class Linear:
 
 @record
 class Quantising:
-    """`kind(min(max(round(x / step) + zero, low), high))`, or of a product without a `step`."""
+    """`kind(min(max(round(x / step) + zero, low), high))`."""
 
     x: Expr
-    step: Expr | None
+    step: Expr
     zero: float
     low: float
     high: float
@@ -106,8 +106,8 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
         return Reason("not elementwise")
     found = _quantising(n.body[0], n.out.dtype)
     if found is None:
-        return Reason("it does not quantise")
-    step = ONE if found.step is None else _known(found.step, editor)
+        return Reason("it divides by no step")
+    step = _known(found.step, editor)
     if step is None:
         return Reason("only the run knows the step")
     reader = _Reader(editor)
@@ -129,8 +129,6 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
         whole = apply("add", whole, Lit(found.zero, DType.F32))
     low, high = (Lit(v, DType.F32) for v in (found.low, found.high))
     body = cast(cast(apply("min", apply("max", whole, low), high), DType.I32), n.out.dtype)
-    if found.step is None and _operations(body) >= _operations(n.body[0], *form.made):
-        return Reason("it takes no fewer operations")
     origin = merge_origins(*form.made, n)
     return (*new, replace(n, body=(body,), origin=origin))
 
@@ -155,11 +153,6 @@ def _total(form: Linear, outlined: Callable[[Expr, str], Expr | None]) -> Expr |
 
 def _is_of_integers(e: Expr) -> bool:
     return any(isinstance(x, Cast) and x.arg.dtype.is_int for x in walk(e))
-
-
-def _operations(*found: Expr | Nest) -> int:
-    bodies = [e.body[0] if isinstance(e, Nest) else e for e in found]
-    return sum(isinstance(x, Apply) for e in bodies for x in walk(e))
 
 
 def _outlined(e: Expr, name: str, n: Nest, new: list[Node], editor: Editor) -> Expr | None:
@@ -198,8 +191,6 @@ def _quantising(e: Expr, kind: DType) -> Quantising | None:
     match x:
         case Apply("round", (Apply("div", (x, step)),)):
             return _bounded(Quantising(x, step, zero, low, high))
-        case Apply("round", (x,)):
-            return Quantising(x, None, zero, low, high)
         case _:
             return None
 
