@@ -86,8 +86,8 @@ class Quantising:
 @rounds(
     changes="What is quantised is scaled by one factor, which the step of the result is divided "
     "into: numbers next to the middle between two steps may become the other one.",
-    refused="Neither sums of integers nor quantised numbers are scaled; a factor is no normal "
-    "number.",
+    refused="Neither sums of integers nor quantised numbers are scaled; nothing is divided by a "
+    "step, as in `QLinearConv`; a factor is no normal number.",
 )
 @matches("elementwise")
 def quantise_by_factors(n: Node, editor: Editor) -> Result:
