@@ -115,21 +115,23 @@ def generate(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     spread: Spread = STANDARD,
+    *,
+    joined: str | None = None,
 ) -> dict[str, Array]:
     """Returns seeded values for every input; the same seed gives the same values.
 
     Floats are normal, by default standard normal. 8-bit integers take all values. Wider integers
     are 0 or 1, which is valid as an index, a token, a mask and a length alike. They are 1 in what
-    has an element for each token before and each new one: nothing of a cache is masked. A symbol of
-    a shape has the extent that `dims` gives it, or else 2. An input that may hold one value only
-    gets that.
+    has an element for each token before and each new one, where an extent is a sum or the one that
+    is `joined` of two others: nothing of a cache is masked. A symbol of a shape has the extent that
+    `dims` gives it, or else 2. An input that may hold one value only gets that.
 
     Raises:
         UserError: they are larger than the memory of this machine.
     """
     extents = dict(dims or {})
     _check_memory(specs, extents)
-    return {item.name: _draw(item, seed, extents, spread) for item in specs}
+    return {item.name: _draw(item, seed, extents, spread, joined) for item in specs}
 
 
 def _check_memory(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> None:
@@ -149,7 +151,9 @@ def _check_memory(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> None:
         )
 
 
-def _draw(item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread) -> Array:
+def _draw(
+    item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread, joined: str | None
+) -> Array:
     if item.value is not None:
         return item.value.copy()
     random = np.random.default_rng([seed, zlib.crc32(item.name.encode())])
@@ -172,7 +176,8 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread) -
     if dtype.kind in "iu" and dtype.itemsize == 1:
         low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
         return random.integers(low, high, shape, endpoint=True).astype(dtype)
-    low = 1 if any(isinstance(e, str) and JOINED.fullmatch(e) for e in item.shape) else 0
+    names = [extent for extent in item.shape if isinstance(extent, str)]
+    low = 1 if any(name == joined or JOINED.fullmatch(name) for name in names) else 0
     return random.integers(low, 1, shape, endpoint=True).astype(dtype)
 
 
@@ -183,7 +188,7 @@ def _draw_boxes(
     made: npt.NDArray[np.object_] = np.empty(count, object)
     for place in range(count):
         inner = InputSpec(f"{item.name}[{place}]", item.dtype, item.shape[1:])
-        made[place] = _draw(inner, seed, dims, spread)
+        made[place] = _draw(inner, seed, dims, spread, None)
         for _ in range(item.depth - 1):
             made[place] = [made[place]]
     return made

@@ -8,6 +8,7 @@ saturated softmax) there are more (`others`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from rutc.base.record import record
@@ -50,6 +51,8 @@ class Draw:
     seed: int
     sizes: Sizes
     spread: Spread = STANDARD
+    joined: str | None = None
+    """A size that is the sum of two others."""
 
     @property
     def extra(self) -> bool:
@@ -66,7 +69,9 @@ class Draw:
         parts = [f"inputs generated from seed {self.seed}", at, str(self.spread)]
         brief = str(self.spread) if self.extra else sizes_text(self.sizes)
         specs, extents = input_specs(session), extents_at(session, self.sizes)
-        values = session.bundled(generate(specs, self.seed, extents, self.spread))
+        values = session.bundled(
+            generate(specs, self.seed, extents, self.spread, joined=self.joined)
+        )
         return Round(" ".join(filter(None, parts)), values, brief)
 
 
@@ -116,6 +121,8 @@ def following(session: WholeSession, seed: int, sizes: Sizes) -> Iterator[Round]
         yield Round(f"{round_.source}, step {step + 1}", {**round_.values, **states}, at)
 
 
-def others(seed: int, sizes: Sizes) -> tuple[Draw, ...]:
-    """Returns more inputs at some sizes."""
-    return tuple(Draw(seed + 100 + k, sizes, spread) for k, spread in enumerate(LOUDER))
+def others(ran: Draw) -> tuple[Draw, ...]:
+    """Returns more inputs at the sizes of some that ran."""
+    return tuple(
+        replace(ran, seed=ran.seed + 100 + k, spread=spread) for k, spread in enumerate(LOUDER)
+    )

@@ -177,15 +177,20 @@ def multiples(sizes: Sizes, symbols: Ranges) -> Iterator[Sizes]:
             yield found
 
 
-def sums(sizes: Sizes, symbols: Ranges) -> Iterator[Sizes]:
-    """Yields other sizes, of which one is the sum of two others.
+def sums(sizes: Sizes, common: Sizes, symbols: Ranges) -> Iterator[tuple[Sizes, str]]:
+    """Yields other sizes, of which one is the sum of two others, and that one's name.
 
-    A decoder's mask has a column for each token before and for each new one.
+    A decoder's mask has a column for each token before and for each new one. What is commonly 1 is
+    1 first: many a decoder takes several new tokens of a single sequence only.
     """
-    for name, (low, high) in symbols.items():
-        for a, b in combinations([other for other in symbols if other != name], 2):
-            if low <= sizes[a] + sizes[b] <= high:
-                yield {**sizes, name: sizes[a] + sizes[b]}
+    single = {name: 1 for name, size in common.items() if size == 1}
+    for known in (single, {}):
+        base = {**sizes, **known}
+        for name, (low, high) in symbols.items():
+            rest = [other for other in symbols if other != name and other not in known]
+            for a, b in combinations(rest, 2) if name not in known else ():
+                if low <= base[a] + base[b] <= high:
+                    yield {**base, name: base[a] + base[b]}, name
 
 
 def grown(common: Sizes, symbols: Ranges) -> Iterator[Sizes]:

@@ -150,7 +150,7 @@ class Verifier:
         refused = ""
         own: list[str] = []
         failure: ModelError | None = None
-        ran: Sizes | None = None
+        ran: Draw | None = None
         chosen = draws(self.session, seed, dims)
         for number, draw in enumerate(chosen):
             report("verify", number, len(chosen))
@@ -160,9 +160,11 @@ class Verifier:
                     continue
                 if ran is None or not self.oracle.affords_more:
                     continue
-                draw = replace(draw, sizes=ran)
+                draw = replace(draw, sizes=ran.sizes, joined=ran.joined)
+            # Where one of the first sizes is the sum of others, it is so of all.
+            sum_wanted = ran is not None and ran.joined is not None and not draw.extra
             try:
-                told = self.add(found, draw)
+                told = refused if sum_wanted else self.add(found, draw)
             except ModelError as error:
                 failure, told = error, str(error)
                 refused = told
@@ -177,10 +179,10 @@ class Verifier:
                         break
             if told:
                 continue
-            ran = draw.sizes if ran is None else ran
+            ran = draw if ran is None else ran
             if any(not o.passed and not o.contradicted for o in found[-1].outputs):
                 return found
-        for item in following(self.session, seed, ran) if ran is not None else ():
+        for item in following(self.session, seed, ran.sizes) if ran is not None else ():
             keep(found, self.look(item, follows=True))
             if not found[-1].passed:
                 return found
@@ -189,7 +191,7 @@ class Verifier:
         found[0] = replace(found[0], refused=tuple(own))
         if self.budget is not None:
             return found
-        return [*found, *self.louder(found, seed, ran)]
+        return [*found, *self.louder(found, ran)]
 
     def add(self, found: list[Verification], draw: Draw) -> str:
         """Adds what generated inputs show; returns why ONNX Runtime does not run them, or ""."""
@@ -208,15 +210,19 @@ class Verifier:
         """
         symbols = narrowed(session_symbols(self.session), dims)
         common = session_common_sizes(self.session, dims)
-        near = (*multiples(draw.sizes, symbols), *sums(draw.sizes, symbols))
-        tried = [sizes for sizes in near if affordable(self.session, sizes)]
+        # Multiples of one size may be taken where a sum is meant: a mask that is too short.
+        joined = sums(draw.sizes, common, symbols)
+        near = [replace(draw, sizes=s, joined=name) for s, name in joined]
+        near += [replace(draw, sizes=s) for s in multiples(draw.sizes, symbols)]
+        tried = [d for d in near if affordable(self.session, d.sizes)]
         refused_here = not self.takes(draw)
-        for sizes in (*tried, *grown(common, symbols)):
+        for other in (*tried, *(replace(draw, sizes=s) for s in grown(common, symbols))):
+            sizes = other.sizes
             if not self.session.fits(sizes) or held_bytes(self.session, sizes) > MOST_BYTES:
                 return
             begin = time.perf_counter()
-            if self.takes(replace(draw, sizes=sizes)):
-                found = replace(draw, sizes=self.least(draw, sizes) if refused_here else sizes)
+            if self.takes(other):
+                found = replace(other, sizes=self.least(draw, sizes)) if refused_here else other
                 if found.made(self.session).source in ran:
                     return
                 yield found
@@ -284,11 +290,11 @@ class Verifier:
         found[0] = replace(found[0], skipped=tuple(skipped))
         return [replace(v, inputs=cases) for v in found]
 
-    def louder(self, found: Sequence[Verification], seed: int, sizes: Sizes) -> list[Verification]:
+    def louder(self, found: Sequence[Verification], ran: Draw) -> list[Verification]:
         """What other inputs show of outputs that said nothing so far."""
         silent = {o.name for o in together(found).outputs if o.remark.startswith(SILENT)}
         made: list[Verification] = []
-        for draw in others(seed, sizes):
+        for draw in others(ran):
             if not silent:
                 break
             item = draw.made(self.session)

@@ -1,5 +1,6 @@
 """Which generated inputs a compiled model is verified on, and what only some of them show."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -123,9 +124,11 @@ def test_inputs_that_are_left_out_are_not_generated(
 ) -> None:
     made: list[int] = []
 
-    def counted(specs: Sequence[InputSpec], seed: int, *more: object) -> dict[str, np.ndarray]:
+    def counted(
+        specs: Sequence[InputSpec], seed: int, *more: object, **named: object
+    ) -> dict[str, np.ndarray]:
         made.append(seed)
-        return generate(specs, seed, *more)  # type: ignore[arg-type]
+        return generate(specs, seed, *more, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr("rutc.verify.rounds.generate", counted)
     path = _save(tmp_path, [helper.make_node("Neg", ["x"], ["y"])], {})
@@ -253,3 +256,50 @@ def test_sizes_that_the_artifact_refuses_are_told(tmp_path: Path) -> None:
     assert found.unverified[0].startswith("refused at h=5: ")
     with pytest.raises(ModelError, match="cannot be reshaped"):
         verify_model(model, library, dims={"h": 5})
+
+
+def test_a_decoder_is_verified_at_sizes_that_belong_together(tmp_path: Path) -> None:
+    """ONNX Runtime takes equal ones as well, of which rows beyond a mask's tokens are anything."""
+    contrib = {"domain": "com.microsoft"}
+    nodes = [
+        helper.make_node("ReduceSum", ["mask", "one"], ["tokens"], keepdims=0),
+        helper.make_node("Sub", ["tokens", "one"], ["last"]),
+        helper.make_node("Cast", ["last"], ["seqlens"], to=TensorProto.INT32),
+        helper.make_node("Shape", ["mask"], ["shape"]),
+        helper.make_node("Gather", ["shape", "place"], ["columns"], axis=0),
+        helper.make_node("Cast", ["columns"], ["count"], to=TensorProto.INT32),
+        helper.make_node(
+            "GroupQueryAttention",
+            ["q", "k", "v", "past_k", "past_v", "seqlens", "count"],
+            ["y", "present_k", "present_v"],
+            **{"num_heads": 4, "kv_num_heads": 2, **contrib},
+        ),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array([1]), "one"),
+        numpy_helper.from_array(np.array(1), "place"),
+    ]
+    floats = {
+        "q": ["batch", "seq", 64],
+        "k": ["batch", "seq", 32],
+        "v": ["batch", "seq", 32],
+        "past_k": ["batch", 2, "past", 16],
+        "past_v": ["batch", 2, "past", 16],
+    }
+    inputs = [helper.make_tensor_value_info("mask", TensorProto.INT64, ["batch", "total"])]
+    inputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in floats.items()]
+    outputs = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, None)
+        for n in ("y", "present_k", "present_v")
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), model)
+    library = compile_model(model, tmp_path / "m.so").library
+    found = verify_model(model, library)
+    assert found.passed
+    assert not found.unverified
+    runs = re.findall(r"batch=(\d+) total=(\d+) seq=(\d+) past=(\d+)", found.inputs)
+    assert len(runs) >= 2
+    assert all((int(b), int(t)) == (1, int(s) + int(p)) for b, t, s, p in runs)
