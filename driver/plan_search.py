@@ -24,7 +24,7 @@ from time import monotonic
 from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, CompileJob, joined
 from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch, Ratio
-from rutc.driver.rounds import Rounds
+from rutc.driver.search_rounds import Rounds
 from rutc.driver.served import Unanswered
 from rutc.driver.tuning import CERTAIN
 from rutc.emit.interrupts import ending

@@ -20,7 +20,7 @@ from typing import Protocol
 from rutc.base.record import record
 from rutc.driver.compile_job import with_schedule
 from rutc.driver.in_model import Subject, Try, Usual
-from rutc.driver.rounds import Rounds
+from rutc.driver.search_rounds import Rounds
 from rutc.driver.trials import Outcome
 from rutc.emit.interrupts import ending
 from rutc.errors import InternalError

@@ -151,7 +151,9 @@ def test_windows_are_narrowed_where_rows_ask_for_what_others_read(
     """What is asked for depends on how many rows a run has: that is tested in the window's loop."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[2], pads=[2, 2])
     save(tmp_path / "model.onnx", node, ("n", 65, "h"), numbers((128, 65, 3), 0))
-    graph = import_model(tmp_path / "model.onnx", dims={"n": (0, 1 << 20, 1, 1), "h": (0, 4, 1, 1)})
+    graph = import_model(
+        tmp_path / "model.onnx", dims={"n": (0, 1 << 20, 1, 32), "h": (0, 4, 1, 1)}
+    )
     plan = decide(optimize(graph), NATIVE)
     schedules = [f.schedule for f in _facts(plan)]
     assert any("inside(" in s and "prefetch_block(" in s for s in schedules), schedules

@@ -296,7 +296,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
             if not t.packed:
                 panel = f"{tile.vector}.o"
                 across = panel in around and _is_transposed(t, bound[-1], tile)
-                if across and tiling.prefetch and comes_from_afar(t, shape, machine):
+                if across and tiling.prefetch and t.buffer_bytes > machine.l1:
                     steps.append(PrefetchBlock(t.buffer, panel, 0, t.line(machine)))
                 if group == 1 and len(r.reads) > 1 and tiling.prefetch:
                     steps += ask_far_rows(t, tile, around, wanted, unrolled, extents, machine)

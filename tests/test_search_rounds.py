@@ -2,8 +2,8 @@
 
 import pytest
 
-from rutc.driver import rounds
-from rutc.driver.rounds import Rounds
+from rutc.driver import search_rounds
+from rutc.driver.search_rounds import Rounds
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(rounds, "monotonic", made)
+    monkeypatch.setattr(search_rounds, "monotonic", made)
     return made
 
 
