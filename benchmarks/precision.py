@@ -224,7 +224,7 @@ PAGE = Page(
     measure,
     case_of,
     lambda entries: write("precision", page(entries)),
-    peers=("onnxruntime",),
+    peers=("onnxruntime", "openvino"),
     prepare_s=60.0,
 )
 
