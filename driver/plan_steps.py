@@ -90,8 +90,9 @@ class PlanSteps:
         self.depth = 0
         """The number of loops around the steps at hand."""
         self.near: Mapping[str, Near] = {}
-        self.turns = 1
         """The values near of the kernels in turn at hand."""
+        self.turns = 1
+        """How many turns these commonly take."""
         self.steps = self._steps(plan.steps, self.sizes)
         self.pending = tuple(self._pending)
 

@@ -160,6 +160,7 @@ def tune_model(
             tried = better.tried, better.failed
             return TuningReport((), *tried, (), spent, place, True, None, None, better, at)
         plan = better.plan
+    planned_trials = 0 if better is None else better.tried
     own = Planned(plan, alternatives, machine, sizes or {})
     launches, timed = own.launches(), own.timed()
     named = {s: name_of(first) for s, (first, *_) in launches.items()}
@@ -191,7 +192,7 @@ def tune_model(
         jobs = len(os.sched_getaffinity(0))
         with ModelBench(own, folder, jobs, cpu) as local:
             bench = local if cluster is None else ClusterBench(local, own, cluster)
-            spent = perf_counter() - began
+            before = perf_counter() - began
             tuning = Tuning(
                 chosen,
                 bench,
@@ -202,11 +203,10 @@ def tune_model(
                 given,
                 seeds_in(database, machine) if seeds else (),
             )
-            # At the end, the model is built and run once more.
-            spent += tuning.seconds + IN_MODEL_S
-            left = limits.after(spent, 0 if better is None else better.tried)
+            # At the end, the model is built once more as it was for this, and run.
+            rest = limits.after(before + tuning.seconds + IN_MODEL_S, planned_trials)
             try:
-                for subject in tuning.run(left):
+                for subject in tuning.run(rest):
                     on_batch(subject, tuning)
                 faster = tuning.faster()
             except KeyboardInterrupt:
@@ -222,7 +222,7 @@ def tune_model(
                 database.add(doubted(c, s, origin, database), replace=True)
     return TuningReport(
         tuple(_told(t, compared) for t in tuning.subjects),
-        sum(kept.values()) + (0 if better is None else better.tried),
+        sum(kept.values()) + planned_trials,
         sum(n for status, n in kept.items() if status != "measured")
         + (0 if better is None else better.failed),
         tuple(error for error, _ in errors.most_common()),

@@ -24,8 +24,6 @@ from rutc.tensor_ir.affine import ONE, floordiv
 _FLOATS = (DType.F32, DType.F64)
 DEEPEST = 32
 """Operations between a size as an integer and what is rounded."""
-
-
 LARGE = 1 << 12
 """Sizes that nobody stated may be as large as this at least, and be rounded then."""
 

@@ -20,8 +20,8 @@ _ROUNDING = frozenset(
     }
 )
 _BY_ROW = frozenset({"DynamicQuantizeLSTM"})
-_LEAVE = "accuracy_level"
 _PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention"})
+_LEAVE = "accuracy_level"
 
 
 def is_quantised(path: Path) -> bool:

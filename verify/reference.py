@@ -78,8 +78,7 @@ class Reference:
             options.add_session_config_entry("session.x64quantprecision", "1")
         exact = None if optimise else without_leave(model)
         if exact is not None:
-            folder = str(model.absolute().parent)
-            options.add_session_config_entry(_EXTERNAL, folder)
+            options.add_session_config_entry(_EXTERNAL, str(model.absolute().parent))
         levels = ort.GraphOptimizationLevel
         tried = [levels.ORT_ENABLE_ALL if optimise else levels.ORT_ENABLE_BASIC]
         if not optimise and _sums_of_bytes_saturate() and multiplies_bytes(model):

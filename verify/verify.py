@@ -29,7 +29,6 @@ from rutc.verify.rounds import Draw, Round, affordable, draws, following, others
 from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
     MOST_BYTES,
-    Sizes,
     advice,
     grown,
     held_bytes,
@@ -222,20 +221,20 @@ class Verifier:
                 return
             begin = time.perf_counter()
             if self.takes(other):
-                found = replace(other, sizes=self.least(draw, sizes)) if refused_here else other
+                found = self.least(draw, other) if refused_here else other
                 if found.made(self.session).source in ran:
                     return
                 yield found
             if time.perf_counter() - begin > LONG_S:
                 return
 
-    def least(self, draw: Draw, sizes: Sizes) -> Sizes:
-        """The same, but for those that need not differ from what is drawn."""
+    def least(self, draw: Draw, other: Draw) -> Draw:
+        """The other one, but for sizes that need not differ from what is drawn."""
         for name, size in draw.sizes.items():
-            fewer = {**sizes, name: size}
-            if self.takes(replace(draw, sizes=fewer)):
-                sizes = fewer
-        return sizes
+            fewer = replace(other, sizes={**other.sizes, name: size})
+            if self.takes(fewer):
+                other = fewer
+        return other
 
     def takes(self, draw: Draw) -> bool:
         """Whether the compiled model runs on these inputs."""

@@ -81,11 +81,7 @@ class PrefetchBlock(Step):
             found = self._touches(loop)
             if not found:
                 return (loop,)
-            start, elements = self._next(kernel, loop, found)
-            write = not any(isinstance(r, Read) for r in found)
-            addresses = (_address(kernel, r, {}) for r in found)
-            along = frozenset(v for a in addresses if a is not None for v in a.names())
-            block = _Block(start, elements, write, along)
+            block = self._next(kernel, loop, found)
             if _updates_directly(loop.body):
                 return self._prefetching(loop, [], block, ranges)
             inside = self._inside(loop.body, [], block, ranges)
@@ -100,18 +96,19 @@ class PrefetchBlock(Step):
         stored = [s.target for s in inside if isinstance(s, Assign)]
         return [*read, *(a for a in stored if a.buffer == self.buffer)]
 
-    def _next(
-        self, kernel: Kernel, loop: Loop, found: Sequence[Read | Access]
-    ) -> tuple[Index, int]:
-        """(where the next iteration starts, elements that one touches)."""
+    def _next(self, kernel: Kernel, loop: Loop, found: Sequence[Read | Access]) -> _Block:
+        """What the next iteration touches."""
         loops = [s for s in walk_stmts(loop.body) if isinstance(s, Loop)]
         inner = {s.var: ZERO for s in loops}
+        places = [_address(kernel, r, {}) for r in found]
+        along = frozenset(v for a in places if a is not None for v in a.names())
+        write = not any(isinstance(r, Read) for r in found)
         for read in found:
             address = _address(kernel, read, inner)
             elements = address.coefficient(self.block) if address is not None else None
             if address is not None and elements is not None and elements > 0:
-                touched = _span([_address(kernel, r, {}) for r in found], address, loops)
-                return address + (self.ahead or elements), min(elements, touched or elements)
+                touched = min(elements, _span(places, address, loops) or elements)
+                return _Block(address + (self.ahead or elements), touched, write, along)
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
     def _inside(

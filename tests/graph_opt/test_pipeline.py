@@ -88,17 +88,22 @@ def test_two_nodes_of_one_name_are_refused() -> None:
         optimize(graph(), pipeline=(Sweep("twice", (twice,)),))
 
 
-def test_a_dim_is_followed_through_any_number_of_nests() -> None:
-    last = 2000
-    chain = "".join(f"%v{k + 1} : f32{{e}} = exp(%v{k}[e])\n" for k in range(last))
-    deep = parse(f"""
+def chain(last: int, end: str) -> Graph:
+    """Dims that are joined, and so many nests after the one that joins them."""
+    nests = "".join(f"%v{k + 1} : f32{{e}} = exp(%v{k}[e])\n" for k in range(last))
+    return parse(f"""
     graph "deep"
     dims h = 2, d = 4, e = 8
     %x : f32{{d,h}} = input "x" [h, d]
     %v0 : f32{{e}} = exp(%x[d=e % 4, h=e // 4])
-    {chain}
-    output "y" [e] = %v{last}
+    {nests}
+    {end}
     """)
+
+
+def test_a_dim_is_followed_through_any_number_of_nests() -> None:
+    last = 2000
+    deep = chain(last, f'output "y" [e] = %v{last}')
     assert why_not(split_free_dim, deep, "v0") == f"%v{last} is an output of the graph"
 
 
@@ -106,16 +111,7 @@ def test_a_dim_is_not_followed_anew_from_each_nest_of_a_chain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     last = 200
-    chain = "".join(f"%v{k + 1} : f32{{e}} = exp(%v{k}[e])\n" for k in range(last))
-    deep = parse(f"""
-    graph "deep"
-    dims h = 2, d = 4, e = 8
-    %x : f32{{d,h}} = input "x" [h, d]
-    %v0 : f32{{e}} = exp(%x[d=e % 4, h=e // 4])
-    {chain}
-    %y : f32{{}} = sum{{e}} %v{last}[e]
-    output "y" [] = %y
-    """)
+    deep = chain(last, f'%y : f32{{}} = sum{{e}} %v{last}[e]\noutput "y" [] = %y')
     asked: list[str] = []
     reads_along = split._reads_along
 

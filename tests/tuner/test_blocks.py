@@ -119,31 +119,22 @@ def test_blocks_of_windows_read_pieces_of_several_lines() -> None:
     assert step.factor * 4 >= 4 * SMALL.line_bytes
 
 
-@pytest.mark.parametrize(("rows", "asked"), [(1, False), (48, True)])
-def test_constants_that_are_read_once_are_not_asked_for(rows: int, *, asked: bool) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "asked"),
+    [
+        ("dims m = 1, k = 4096", False),
+        ("dims m = 48, k = 4096", True),
+        # Of rows that a run counts, what is common decides.
+        ("symbols rows = 1..64@1\ndims m = rows, k = 256", False),
+        ("symbols rows = 1..64@48\ndims m = rows, k = 256", True),
+    ],
+)
+def test_constants_that_are_read_once_are_not_asked_for(sizes: str, *, asked: bool) -> None:
     """The hardware foresees a single stream: hints beside it take a tenth of the time or more."""
     kernel, constants = lowered(
         f"""
         graph "product"
-        dims m = {rows}, k = 4096, n = 4096
-        %x : f32{{k,m}} = input "x" [m, k]
-        %w : f32{{k,n}} = input "w" [k, n]
-        %y : f32{{m,n}} = sum{{k}} %x[m, k] * %w[k, n]
-        output "y" [m, n] = %y
-        """
-    )
-    schedule = choose(kernel, SMALL, constants | {"w"}).schedule
-    assert any(isinstance(s, PrefetchBlock) for s in schedule) == asked
-
-
-@pytest.mark.parametrize(("common", "asked"), [(1, False), (48, True)])
-def test_so_are_those_that_commonly_are_read_once(common: int, *, asked: bool) -> None:
-    """Rows that a run counts: what it mostly has decides."""
-    kernel, constants = lowered(
-        f"""
-        graph "product"
-        symbols rows = 1..64@{common}
-        dims m = rows, k = 256, n = 4096
+        {sizes}, n = 4096
         %x : f32{{k,m}} = input "x" [m, k]
         %w : f32{{k,n}} = input "w" [k, n]
         %y : f32{{m,n}} = sum{{k}} %x[m, k] * %w[k, n]

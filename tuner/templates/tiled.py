@@ -435,8 +435,7 @@ def _reuse_loops(
 
 def _is_transposed(t: Touch, var: str, tile: RegisterTile) -> bool:
     """Whether vectors of an operand lie across memory, and `var` goes along it."""
-    stride = t.strides.get(tile.vector)
-    far = stride is not None and stride != 0 and stride != 1 and stride not in NEAR_STRIDES
+    far = t.strides.get(tile.vector) not in (None, 0, 1, *NEAR_STRIDES)
     return far and t.unit(var) and not t.packed and not t.gathered
 
 
