@@ -229,8 +229,9 @@ class Tuning:
 
     def run(self, limits: Limits) -> Iterator[Progressing]:
         """Yields subjects after rounds of trials, until nothing is expected of any."""
+        # To make and time a model with other schedules takes about as long as with default ones.
+        rounds = Rounds(self._began + limits.seconds, self.seconds)
         yield from self.subjects
-        rounds = Rounds(self._began + limits.seconds)
         while self.trials < limits.trials and rounds.another():
             ended = ending()
             if ended is not None:
