@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 
 from rutc.base.record import record
@@ -18,21 +18,23 @@ from rutc.tensor_ir import (
     Input,
     Nest,
     Node,
+    Read,
     Scan,
     Scatter,
     While,
 )
 from rutc.tensor_ir.affine import FloorDiv, Max, Min, Mod, Var
-from rutc.tensor_ir.expr import substitute
+from rutc.tensor_ir.expr import substitute, transform
 from rutc.tensor_ir.graph import Body, bodies, outs, walk_nodes
 
 
 @record
 class MergeEqual:
-    """Nodes that are equal up to the names of their values and bound dims become the first one.
+    """Nodes that are equal up to the names of their values and dims become the first one.
 
     %a{i} = sum{j} %x[i=i, j=j]
     %b{i} = sum{k} %x[i=i, j=k]        ->   %a in the place of %b
+    %c{h} = sum{j} %x[i=h, j=j]        ->   %a[i=..] where a nest reads %c[h=..]
 
     Inputs and binds stay, and calls, which may have state. A node in a body becomes one outside of
     it. Two outputs of the graph stay two values.
@@ -65,7 +67,12 @@ class MergeEqual:
                 continue
             first = editor.nodes[found]
             editor.set_origin(first, merge_origins(first, n))
-            editor.become(n, [v.name for v in outs(first)])
+            if _same_dims(first, n):
+                editor.become(n, [v.name for v in outs(first)])
+            else:
+                assert isinstance(first, Nest)
+                assert isinstance(n, Nest)
+                _read_instead(first, n, editor)
 
 
 def _may_merge(n: Node) -> bool:
@@ -85,12 +92,49 @@ def _merges(first: Node, n: Node, editor: Editor) -> bool:
         return False
     if isinstance(n, Const) and isinstance(first, Const):
         return n.data == first.data
+    if not _same_dims(first, n) and (taken or not _in_nests(n, editor)):
+        return False
     return canonical(first, editor) == canonical(n, editor)
+
+
+def _same_dims(first: Node, n: Node) -> bool:
+    """Whether the values of equal nodes have dims of the same names."""
+    return [v.dims for v in outs(first)] == [v.dims for v in outs(n)]
+
+
+def _in_nests(n: Node, editor: Editor) -> bool:
+    """Whether only nests read the values of a node: others know their dims by name."""
+    return all(isinstance(r, Nest) for v in outs(n) for r in editor.readers(v.name))
+
+
+def _read_instead(first: Nest, n: Nest, editor: Editor) -> None:
+    """Let the nests that read `n` read what `first` has at the same places."""
+    dims = dict(zip(_free_order(n), _free_order(first), strict=True))
+    names = {v.name: by.name for v, by in zip(n.outs, first.outs, strict=True)}
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Read) or e.value not in names:
+            return e
+        coords = sorted((dims[d], c) for d, c in e.coords)
+        return replace(e, value=names[e.value], coords=tuple(coords))
+
+    for reader in {
+        r.outs[0].name: r for v in outs(n) for r in _nests_reading(v.name, editor)
+    }.values():
+        body = tuple(transform(e, visit) for e in reader.body)
+        editor.replace(reader, (replace(reader, body=body),))
+
+
+def _nests_reading(value: str, editor: Editor) -> list[Nest]:
+    return [r for r in editor.readers(value) if isinstance(r, Nest)]
 
 
 def _fingerprint(n: Node, editor: Editor) -> Hashable:
     """A cheap value that equal nodes share."""
     kinds = tuple((v.dtype, v.dims) for v in outs(n))
+    if isinstance(n, Nest):
+        sizes = tuple(sorted(str(editor.extents[d]) for d in n.out.dims))
+        kinds = tuple((v.dtype, sizes) for v in outs(n))
     match n:
         case Const():
             flat = n.data.array.flat
@@ -111,7 +155,18 @@ def canonical(n: Node, editor: Editor) -> Hashable:
     """A node without its own names: equal for nodes that compute the same."""
     names: dict[str, str] = {}
     extents: list[Index] = []
+    if isinstance(n, Nest):
+        order = _free_order(n)
+        extents += [editor.extents[d] for d in order]
+        n = _with_dims(n, {d: f"@{i}" for i, d in enumerate(order)})
     return _canonical(_current(n, editor), names, extents, editor), tuple(extents)
+
+
+def _with_dims(n: Nest, names: Mapping[str, str]) -> Nest:
+    """A nest whose free dims have other names, its values' dims in their order."""
+    results = tuple(replace(v, dims=tuple(sorted(names[d] for d in v.dims))) for v in n.outs)
+    env = {d: Index.of(name) for d, name in names.items()}
+    return replace(n, outs=results, body=tuple(substitute(e, env) for e in n.body))
 
 
 def _current(n: Node, editor: Editor) -> Node:
@@ -160,10 +215,18 @@ def _canonical(n: Node, names: dict[str, str], extents: list[Index], editor: Edi
 
 def _bound_order(n: Nest) -> list[str]:
     """The bound dims in the order in which the body comes to them, whatever they are called."""
+    return _in_order(n, n.bound)
+
+
+def _free_order(n: Nest) -> list[str]:
+    """The dims of a nest's values in the order in which the body comes to them."""
+    return _in_order(n, n.out.dims)
+
+
+def _in_order(n: Nest, dims: tuple[str, ...]) -> list[str]:
     met = dict.fromkeys(name for e in n.body for name in _names_in_order(e))
-    bound = set(n.bound)
-    found = [d for d in met if d in bound]
-    return found + [d for d in n.bound if d not in met]
+    found = [d for d in met if d in set(dims)]
+    return found + [d for d in dims if d not in met]
 
 
 def _names_in_order(e: Expr) -> Iterator[str]:
