@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.cast import emit_cast
+from rutc.emit.cast import emit_cast, splat_int
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, Lane, is_vector, splat
 from rutc.emit.load_store import align
+from rutc.emit.nibbles import HALF
 from rutc.emit.opaque import opaque, vector_register
 from rutc.emit.storage import memory_type
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Update
@@ -166,8 +167,10 @@ class DotEmitter:
         """The group where a single load gets it; None where none does."""
         buffer = self.expressions.buffers[r.value]
         place = self.expressions.place(r)
-        if place is None or buffer.layout.nibbles or place.coefficient(loop.var) != 1:
+        if place is None or place.coefficient(loop.var) != 1:
             return None
+        if buffer.layout.nibbles:
+            return self._from_nibbles(r, place, loop, group, lane)
         b, memory = self.builder, self.expressions.memory
         element = memory_type(r.dtype)
         first = place.subs({loop.var: Index.of(0)})
@@ -203,6 +206,34 @@ class DotEmitter:
         )
         loaded = memory.masked_load(buffer, at, vector, mask, ir.Constant(vector, None))
         return self._packed(loaded, r.dtype, group)
+
+    def _from_nibbles(
+        self, r: Read, place: Index, loop: DotLoop, group: int, lane: Lane
+    ) -> ir.Value | None:
+        """A vector's groups of unsigned halves of bytes; None where they do not lie together.
+
+        bytes  b0 b1 ..         loaded, and widened to 16 bits each
+        b0 | b0 << 4, ..        whose lower 4 bits, and those 8 further up, are neighbours
+        """
+        buffer, memory = self.expressions.buffers[r.value], self.expressions.memory
+        first = place.subs({loop.var: Index.of(0)})
+        together = first.coefficient(lane.var) == group and memory.contiguous(
+            first - Index.of(lane.var) * (group - 1), lane
+        )
+        if r.dtype.is_signed or not together or loop.extent != group or group % 2:
+            return None
+        at = self.expressions.nibbles.place(first.subs({lane.var: Index.of(lane.base)}))
+        count = group * lane.lanes // 2
+        bytes_ = self.expressions.nibbles.bytes_of(buffer)
+        inside = lane.mask is None or memory.is_inside(bytes_, at.byte, count)
+        if at.upper != ZERO or not inside:
+            return None
+        b, wide = self.builder, ir.VectorType(I16, count)
+        loaded = b.load(memory.place(bytes_, at.byte), type_=ir.VectorType(I8, count), align=1)
+        pairs = b.zext(loaded, wide)
+        moved = b.shl(pairs, splat_int(wide, HALF))
+        halves = b.and_(b.or_(pairs, moved), splat_int(wide, 0x0F0F))
+        return self._packed(b.bitcast(halves, ir.VectorType(I8, 2 * count)), DType.U8, group)
 
     def _cleared(self, packed: ir.Value, loop: DotLoop, group: int) -> ir.Value:
         """Groups with 0 in place of the neighbours beyond the loop's end."""

@@ -18,7 +18,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
-from rutc.tensor_ir.products import factors_of, terms_of
+from rutc.tensor_ir.products import factors_in, factors_of, scaled, terms_of
 
 
 @record
@@ -122,8 +122,9 @@ class NestCost:
     @cached_property
     def _narrow(self) -> DType | None:
         """The type of the narrow factors whose products are summed, one product at a point."""
-        pair = factors_of(self.nest.reducer, self.nest.body)
-        return None if pair is None else pair[0].dtype
+        n = self.nest
+        pair = factors_of(n.reducer, n.body) or factors_in(n.reducer, n.body)
+        return pair[0].dtype if pair else None
 
     @cached_property
     def grouped(self) -> bool:
@@ -161,9 +162,15 @@ class NestCost:
             and all(v not in u.moves for u in others)
         )
 
+    @cached_property
+    def _summed(self) -> tuple[str, ...]:
+        """The bound loops along which products may be summed as what they are, and scaled then."""
+        inside = scaled(self.nest.reducer, self.nest.body)
+        return tuple(d for d in self.nest.bound if inside is None or inside.is_summed(d))
+
     def neighbours(self, u: ReadUse) -> str | None:
         """The dim along which the longest bound loop moves a read by one."""
-        bound = [d for d in self.nest.bound if u.moves.get(d) is not None]
+        bound = [d for d in self._summed if u.moves.get(d) is not None]
         longest = max(bound, key=lambda d: self.extents[d], default=None)
         return None if longest is None else u.moves[longest]
 

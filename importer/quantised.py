@@ -22,6 +22,8 @@ _ROUNDING = frozenset(
 _BY_ROW = frozenset({"DynamicQuantizeLSTM"})
 _PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention"})
 _LEAVE = "accuracy_level"
+_TO_BYTES = 4
+"""The level that lets an operand be rounded to 8 bits."""
 
 
 def is_quantised(path: Path) -> bool:
@@ -55,12 +57,17 @@ def rounds_each_row(path: Path) -> frozenset[str]:
     return frozenset(n.name or next(filter(None, n.output), "") for n in nodes)
 
 
-def without_leave(path: Path) -> bytes | None:
-    """A model without leave to round what its types do not; None where it gives none.
+def rounds_to_bytes(level: int, bits: int, k: int, block: int) -> bool:
+    """Whether MatMulNBits rounds rows of `k` numbers, in blocks, to 8 bits where it may."""
+    return level == _TO_BYTES and bits in (4, 8) and block > 0 and k % block == 0
 
-    An `accuracy_level` lets products of operands be less accurate than their types are, as does
-    MatMulNBits of ONNX Runtime, which rounds activations to 8 bits then. External weights stay
-    where they are.
+
+def without_leave(path: Path) -> bytes | None:
+    """A model without leave to round what it then does not; None where it gives none.
+
+    An `accuracy_level` lets products of operands be less accurate than their types are. What ONNX
+    Runtime makes of one that asks for no rounding to 8 bits depends on the machine. External
+    weights stay where they are.
 
     Raises:
         UserError: The file is no model.
@@ -74,7 +81,15 @@ def without_leave(path: Path) -> bytes | None:
 
 
 def _leave(model: ModelProto) -> list[tuple[NodeProto, AttributeProto]]:
-    return [(n, a) for n in _nodes(model) for a in n.attribute if a.name == _LEAVE]
+    kept = (n for n in _nodes(model) if not _rounds(n))
+    return [(n, a) for n in kept for a in n.attribute if a.name == _LEAVE]
+
+
+def _rounds(n: NodeProto) -> bool:
+    """Whether a product rounds an operand as its attributes say."""
+    given = {a.name: a.i for a in n.attribute}
+    level, k, block = (given.get(name, 0) for name in (_LEAVE, "K", "block_size"))
+    return n.op_type == "MatMulNBits" and rounds_to_bytes(level, given.get("bits", 4), k, block)
 
 
 def _nodes(model: ModelProto) -> Iterator[NodeProto]:
@@ -86,6 +101,8 @@ def _nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _has(path: Path, operators: frozenset[str]) -> bool:
-    """Whether a node is one of the operators, or of those that are quantised by name."""
+    """Whether a node is one of the operators, or rounds to 8 bits by its name or attributes."""
     nodes = _nodes(load(path))
-    return any(n.op_type in operators or n.op_type.startswith("QLinear") for n in nodes)
+    return any(
+        n.op_type in operators or n.op_type.startswith("QLinear") or _rounds(n) for n in nodes
+    )

@@ -123,12 +123,13 @@ class Machine:
         """
         if a is DType.BF16 and b is DType.BF16:
             return PAIR if BF16_VECTORS in self.features and self.vector_bits == 512 else 1
-        bytes_ = (DType.I8, DType.U8)
+        bytes_ = (DType.I8, DType.U8, DType.U4)
         if not {a, b} <= {*bytes_, DType.I16} or self.architecture != "x86_64":
             return 1
         if DType.I16 in (a, b):
             return PAIR
-        return QUAD if a is not b and (small or self.adds_products) else PAIR
+        mixed = a.is_signed is not b.is_signed
+        return QUAD if mixed and (small or self.adds_products) else PAIR
 
     @property
     def adds_products(self) -> bool:

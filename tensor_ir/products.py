@@ -9,7 +9,16 @@ import numpy as np
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, BitCast, Cast, Expr, Read, terms
+from rutc.tensor_ir.expr import (
+    Apply,
+    BitCast,
+    Cast,
+    Expr,
+    Read,
+    factors,
+    index_names,
+    terms,
+)
 from rutc.tensor_ir.graph import Const, Nest
 from rutc.tensor_ir.kernel import Small, Update
 from rutc.tensor_ir.reducer import Reducer
@@ -17,6 +26,7 @@ from rutc.tensor_ir.reducer import Reducer
 SUMMED = {
     DType.I8: DType.I32,
     DType.U8: DType.I32,
+    DType.U4: DType.I32,
     DType.I16: DType.I32,
     DType.BF16: DType.F32,
 }
@@ -41,6 +51,22 @@ class Factor:
     def dtype(self) -> DType:
         """Its type."""
         return self.reads[-1].dtype
+
+
+@record
+class Scaled:
+    """A product of narrow integers in a real number: `f32(a * b)` to which `others` do something.
+
+    f32(i32(%q[m, b, l]) * i32(%w[n, b, l])) * %s[n, b]    the other is %s[n, b]
+    (f32(..) + %z[m, b]) * %s[n, b]                        the others are %z[m, b] and %s[n, b]
+    """
+
+    factors: tuple[Factor, Factor]
+    others: tuple[Expr, ...]
+
+    def is_summed(self, loop: str | None) -> bool:
+        """Whether only the product changes along a loop: its sum is one of integers."""
+        return not any(loop in index_names(e) for e in self.others)
 
 
 def are_small(array: np.ndarray) -> bool:
@@ -73,15 +99,15 @@ def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapp
     """What is known of constants of bytes that are multiplied by bytes of another sign in sums."""
     found: dict[str, Small] = {}
     for n in nests:
-        pair = factors_of(n.reducer, n.body) or ()
-        if {f.dtype for f in pair} != {DType.I8, DType.U8}:
+        pair = factors_of(n.reducer, n.body) or factors_in(n.reducer, n.body) or ()
+        if {f.dtype for f in pair} not in ({DType.I8, DType.U8}, {DType.I8, DType.U4}):
             continue
         for r in (f.reads[0] for f in pair if len(f.reads) == 1):
             const = constants.get(r.value)
             if const is None:
                 continue
             array, along = const.data.array, summed_along(n.bound, r)
-            if r.dtype is DType.U8:
+            if not r.dtype.is_signed:
                 if array.max(initial=0) <= LARGEST_SIZE:
                     found[r.value] = Small(any_two=True)
                 continue
@@ -108,6 +134,33 @@ def factors_of(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Fac
     return found[0] if found is not None and len(found) == 1 else None
 
 
+def factors_in(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Factor, ...]:
+    """The narrow integers whose products the real numbers that are summed have in them, if any."""
+    found = scaled(reducer, elements)
+    return () if found is None else found.factors
+
+
+def scaled(reducer: Reducer | None, elements: tuple[Expr, ...]) -> Scaled | None:
+    """The only product of narrow integers in the real numbers that a reduction sums."""
+    if reducer is None or reducer.name != "sum" or reducer.state != (DType.F32,):
+        return None
+    parts = [t for f in factors(elements[0]) for t in terms(f)]
+    found = [(i, pair) for i, t in enumerate(parts) if (pair := _whole(t)) is not None]
+    if len(found) != 1:
+        return None
+    ((at, pair),) = found
+    return Scaled(pair, tuple(e for i, e in enumerate(parts) if i != at))
+
+
+def _whole(e: Expr) -> tuple[Factor, Factor] | None:
+    """The factors of a product of narrow integers that is taken as a real number."""
+    match e:
+        case Cast(Apply(op="mul", dtype=DType.I32) as product, DType.F32):
+            return _product(product)
+        case _:
+            return None
+
+
 def terms_of(
     reducer: Reducer | None, elements: tuple[Expr, ...]
 ) -> tuple[tuple[Read, Read], ...] | None:
@@ -123,7 +176,7 @@ def terms_of(
 
 def factor_reads(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Read, ...]:
     """The narrow reads that a reduction sums products of; none for any other."""
-    pairs = _products(reducer, elements) or ()
+    pairs = _products(reducer, elements) or (factors_in(reducer, elements),)
     return tuple(r for pair in pairs for f in pair for r in f.reads)
 
 

@@ -26,7 +26,7 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.machine import PAIR, Machine
-from rutc.tensor_ir.products import narrow_factors
+from rutc.tensor_ir.products import narrow_factors, scaled
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import Window, window
@@ -116,7 +116,12 @@ class Reduction:
     @cached_property
     def narrow(self) -> tuple[DType, DType] | None:
         """The types of the narrow factors whose products are summed; None for any other sum."""
-        found = narrow_factors(self.update)
+        u = self.update
+        found = narrow_factors(u)
+        inside = scaled(u.reducer, u.elements) if found is None else None
+        if inside is not None and inside.is_summed(self.nearest):
+            # Their sums are scaled, not they (`tuner.factors`).
+            found = inside.factors
         return None if found is None else (found[0].dtype, found[1].dtype)
 
     def together(self, machine: Machine) -> int:

@@ -55,7 +55,7 @@ def _loop(s: Update, e: Expr, around: Around) -> str | None:
         return None
     for i, x in enumerate(around):
         over = [y for y in around[i:] if y.var not in states]
-        if x not in over or x.kind is not Kind.SERIAL:
+        if x not in over or x.kind not in (Kind.SERIAL, Kind.UNROLL):
             continue
         _, common = parted(e, {y.var for y in over})
         products = prod((y.hi - y.lo).value if (y.hi - y.lo).is_const else 1 for y in over)

@@ -96,7 +96,8 @@ def judged_by_reference(
     """Returns the comparison of an output that has no truth: its slices must be close as well.
 
     Elements pass by the table; a slice may differ by `UNTOLD` of its largest magnitude, and by
-    the roundings of the whole.
+    the roundings of the whole. What rounds to few steps differs everywhere alike, once one value
+    went to another step: then by `MULTIPLE` times the root of the mean square as well.
     """
     if not compared.passed or not is_float(ours.dtype) or not ours.size:
         return compared
@@ -104,7 +105,10 @@ def judged_by_reference(
     error = distance(x, r)
     magnitude = _finite(np.abs(r))
     base = SLICE_ULPS * unit_roundoff(ours.dtype) * magnitude.max(initial=0.0)
-    factor = max(UNTOLD, compared.tolerance.scale)
+    scale = compared.tolerance.scale
+    if scale >= tolerance(Level.QUANTISED, ours.dtype).scale:
+        base += MULTIPLE * float(np.sqrt(np.square(_finite(error)).mean()))
+    factor = max(UNTOLD, scale)
     for along in slices(ours.shape):
         found, allowed = along.largest(error), factor * along.largest(magnitude) + base
         beyond = found - allowed

@@ -27,6 +27,7 @@ FAMILIES = (
     "microsoft.contraction",
     "microsoft.grouped",
     "microsoft.normalization",
+    "microsoft.packed",
     "microsoft.quantized",
     "microsoft.recurrence",
     "microsoft.standardized",

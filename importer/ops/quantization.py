@@ -45,7 +45,7 @@ def _per_axis(
     return b.read(t, coords)
 
 
-def _rounded_to(e: Expr, zero: Expr | None, kind: DType, *, saturate: bool = True) -> Expr:
+def rounded_to(e: Expr, zero: Expr | None, kind: DType, *, saturate: bool = True) -> Expr:
     """A real number in units of the scale as a stored one: rounded, shifted, saturated."""
     if kind.is_float:
         shifted = e if zero is None else apply("add", e, cast(zero, e.dtype))
@@ -85,7 +85,7 @@ def quantize_linear(
     step = cast(_per_axis(b, x, scale, axes, axis, block_size), work)
     units = cast(apply("div", cast(b.spread(x, axes), work), step), computing(work))
     offset = _per_axis(b, x, zero, axes, axis, block_size) if zero is not None else None
-    return b.nest(axes, _rounded_to(units, offset, kind, saturate=bool(saturate)))
+    return b.nest(axes, rounded_to(units, offset, kind, saturate=bool(saturate)))
 
 
 @operator("DynamicQuantizeLinear")
@@ -160,7 +160,7 @@ def _requantized(
     step = cast(b.read(out, [0] * out.rank), DType.F32)
     real = apply("mul", cast(b.spread(total, axes), DType.F32), apply("div", factor, step))
     offset = b.read(zero, [0] * zero.rank)
-    return b.nest(axes, _rounded_to(real, offset, zero.dtype))
+    return b.nest(axes, rounded_to(real, offset, zero.dtype))
 
 
 @operator("QLinearMatMul")

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
+from math import prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read, apply, factors, index_names, reads
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import (
+    Cast,
+    Expr,
+    Lit,
+    Read,
+    apply,
+    cast,
+    factors,
+    index_names,
+    reads,
+    terms,
+)
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -24,6 +38,8 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
+from rutc.tensor_ir.products import factors_in
+from rutc.tensor_ir.reducer import Reducer, reducer
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
@@ -42,24 +58,27 @@ class _Partly(Step):
 
     var: str
 
-    def _partial(self, kernel: Kernel, state: str) -> Buffer:
-        """A buffer like that of a state. Raises NotApplicable where there is one of its name."""
+    def _partial(self, kernel: Kernel, state: str, dtype: DType | None = None) -> Buffer:
+        """A buffer like that of a state, or of another type.
+
+        Raises NotApplicable where there is one of its name.
+        """
         name = f"{state}.{self.var}.partial"
         if any(b.name == name for b in (*kernel.args, *kernel.locals)):
             raise NotApplicable(f"there is a buffer %{name} already")
-        return replace(kernel.buffer(state), name=name)
+        like = kernel.buffer(state)
+        return replace(like, name=name, dtype=dtype or like.dtype)
 
     def _updates(
         self, s: Stmt, around: tuple[Loop, ...]
     ) -> Iterator[tuple[Update, tuple[Loop, ...]]]:
-        """The updates in a loop, each with the loops around it that tell its states apart."""
+        """The updates in a loop, each with the loops around it."""
         match s:
             case Loop():
                 for inner in s.body:
                     yield from self._updates(inner, (*around, s))
             case Update():
-                used = {v for a in s.states for _, c in _plain(a) for v in c.names()}
-                yield s, tuple(x for x in around if x.var in used)
+                yield s, around
             case Branch() if any(isinstance(x, Update) for x in walk_stmts((s,))):
                 raise NotApplicable(f"{self.var} reduces in a branch")
             case Branch() | Assign() | Prefetch():
@@ -123,7 +142,8 @@ class PartialSums(_Partly):
             before: list[Stmt] = []
             after: list[Stmt] = []
             partial: dict[str, Buffer] = {}
-            for update, over in self._updates(loop, ()):
+            for update, around in self._updates(loop, ()):
+                over = _over(update, around)
                 if any(a.buffer in partial for a in update.states):
                     if update.lanes is None:
                         raise NotApplicable(f"%{update.states[0].buffer} is updated twice")
@@ -142,8 +162,8 @@ class PartialSums(_Partly):
             self._check_unseen(loop, partial)
             added.update({x.name: x for x in partial.values()})
             reduces = replace(loop, body=_moved_states(loop.body, partial))
-            around, block = in_blocks(kernel, reduces, self.factor, name, self.var)
-            return (replace(around, body=(*before, block, *after)),)
+            parts, block = in_blocks(kernel, reduces, self.factor, name, self.var)
+            return (replace(parts, body=(*before, block, *after)),)
 
         body = simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols))
         return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
@@ -157,7 +177,12 @@ class FactorOut(_Partly):
       ->  partial.init; for k { partial.update(a[k]) }; acc.update(partial * g)
 
     Each product is rounded once less, and each sum once more. Of several loops over `var`, those
-    without such factors stay as they are.
+    without such factors stay as they are. What is added to each product and is the same for all of
+    them is added once, times their number; products of narrow integers are summed as such:
+
+    for k in [0, 32) { acc.update((f32(i32(q[k]) * i32(w[k])) + z) * g) }
+      ->  partial.init; for k in [0, 32) { partial.update(i32(q[k]) * i32(w[k])) };
+          acc.update((f32(partial) + 32 * z) * g)
     """
 
     def apply(self, kernel: Kernel) -> Kernel:
@@ -166,24 +191,30 @@ class FactorOut(_Partly):
         added: dict[str, Buffer] = {}
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
-            if loop.kind is not Kind.SERIAL:
+            if loop.kind not in (Kind.SERIAL, Kind.UNROLL):
                 raise NotApplicable(f"the iterations of {self.var} are not one after another")
             before: list[Stmt] = []
             after: list[Stmt] = []
             partial: dict[str, Buffer] = {}
             without: list[str] = []
-            for update, over in self._updates(loop, ()):
+            changed: dict[str, _Summed] = {}
+            for update, around in self._updates(loop, ()):
                 (state,), (element,) = self._summed(update), update.elements
+                over = _over(update, around)
                 if state.buffer in partial:
                     raise NotApplicable(f"%{state.buffer} is updated twice")
-                common = parted(element, _inside(loop) - {x.var for x in over})[1]
+                inside = _inside(loop) - {x.var for x in over}
+                rest, common = parted(element, inside)
                 if not common:
                     without.append(state.buffer)
                     continue
-                buffer = partial[state.buffer] = self._partial(kernel, state.buffer)
+                summed = _summed(rest, inside, _iterations(around, inside))
+                changed[state.buffer] = summed
+                buffer = self._partial(kernel, state.buffer, summed.dtype)
+                partial[state.buffer] = buffer
                 own = Access(buffer.name, state.coords)
-                total = Read(buffer.name, _plain(own), buffer.dtype)
-                before.append(_for_each(over, Init((own,), update.reducer)))
+                total = summed.whole(Read(buffer.name, _plain(own), buffer.dtype))
+                before.append(_for_each(over, Init((own,), summed.reducer)))
                 taken = Update((state,), update.reducer, (_product([total, *common]),))
                 after.append(_for_each(over, taken))
             if without and (partial or len(loops) == 1):
@@ -193,10 +224,10 @@ class FactorOut(_Partly):
             self._check_unseen(loop, partial)
             added.update({x.name: x for x in partial.values()})
 
-            def moved(s: Update, over: frozenset[str]) -> Update:
-                rest = parted(s.elements[0], _inside(loop) - over)[0]
-                own = tuple(Access(partial[a.buffer].name, a.coords) for a in s.states)
-                return replace(s, states=own, elements=(_product(rest),))
+            def moved(s: Update) -> Update:
+                ((name, coords),) = ((a.buffer, a.coords) for a in s.states)
+                own, summed = Access(partial[name].name, coords), changed[name]
+                return Update((own,), summed.reducer, (summed.element,))
 
             body = _moved(loop.body, moved)
             return (*before, replace(loop, body=body), *after)
@@ -226,6 +257,60 @@ def parted(e: Expr, inside: Container[str]) -> tuple[list[Expr], list[Expr]]:
     return (rest, common) if rest and read else (factors(e), [])
 
 
+@record
+class _Summed:
+    """What is added up of elements of a sum, and what is the same in all of them."""
+
+    element: Expr
+    reducer: Reducer
+    same: tuple[Expr, ...]
+    iterations: int | None
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the sum."""
+        return self.reducer.state[0]
+
+    def whole(self, total: Expr) -> Expr:
+        """The sum of the elements, given that of what differs."""
+        total = cast(total, DType.F32) if self.reducer.state == (DType.I32,) else total
+        for e in self.same:
+            assert self.iterations is not None
+            total = apply("add", total, apply("mul", e, Lit(self.iterations, e.dtype)))
+        return total
+
+
+def _summed(rest: list[Expr], inside: Container[str], iterations: int | None) -> _Summed:
+    """What is added up of a product of factors that differ in the loops inside."""
+    element = _product(rest)
+    same: tuple[Expr, ...] = ()
+    if len(rest) == 1 and iterations is not None:
+        parts = terms(element)
+        differ = [t for t in parts if any(v in inside for v in index_names(t))]
+        if differ and len(differ) < len(parts):
+            same = tuple(t for t in parts if t not in differ)
+            element = reduce(lambda a, b: apply("add", a, b), differ)
+    whole = _whole_numbers(element, iterations)
+    if whole is not None:
+        return _Summed(whole, reducer("sum", DType.I32), same, iterations)
+    return _Summed(element, reducer("sum", element.dtype), same, iterations)
+
+
+def _whole_numbers(e: Expr, iterations: int | None) -> Expr | None:
+    """The product of narrow integers that a real number is, where so many of them fit an i32."""
+    pair = factors_in(reducer("sum", DType.F32), (e,))
+    if not isinstance(e, Cast) or not pair or iterations is None:
+        return None
+    most = prod(1 << (f.dtype.bits - f.dtype.is_signed) for f in pair)
+    return e.arg if iterations * most < 1 << (DType.I32.bits - 1) else None
+
+
+def _iterations(around: tuple[Loop, ...], inside: Container[str]) -> int | None:
+    """How often what these loops are around is done by those inside; None where a run tells."""
+    lengths = [x.hi - x.lo for x in around if x.var in inside]
+    return prod(n.value for n in lengths) if all(n.is_const for n in lengths) else None
+
+
 def _inside(loop: Loop) -> frozenset[str]:
     """A loop, and those in it."""
     return frozenset(s.var for s in walk_stmts((loop,)) if isinstance(s, Loop))
@@ -248,26 +333,29 @@ def _for_each(loops: tuple[Loop, ...], s: Stmt) -> Stmt:
 def _moved_states(body: tuple[Stmt, ...], partial: Mapping[str, Buffer]) -> tuple[Stmt, ...]:
     """Loops whose updates are of other buffers."""
 
-    def moved(s: Update, over: frozenset[str]) -> Update:
+    def moved(s: Update) -> Update:
         own = tuple(Access(partial[a.buffer].name, a.coords) for a in s.states)
         return replace(s, states=own)
 
     return _moved(body, moved)
 
 
-def _moved(
-    body: tuple[Stmt, ...], change: Callable[[Update, frozenset[str]], Update]
-) -> tuple[Stmt, ...]:
-    """Loops with other updates; `change` is told which loops tell the states of one apart."""
+def _moved(body: tuple[Stmt, ...], change: Callable[[Update], Update]) -> tuple[Stmt, ...]:
+    """Loops with other updates."""
     result: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop):
             s = replace(s, body=_moved(s.body, change))
         elif isinstance(s, Update):
-            names = frozenset(v for a in s.states for _, c in _plain(a) for v in c.names())
-            s = change(s, names)
+            s = change(s)
         result.append(s)
     return tuple(result)
+
+
+def _over(update: Update, around: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """The loops around an update that tell its states apart."""
+    used = {v for a in update.states for _, c in _plain(a) for v in c.names()}
+    return tuple(x for x in around if x.var in used)
 
 
 def _plain(a: Access) -> tuple[tuple[str, Index], ...]:

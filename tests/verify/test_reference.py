@@ -143,10 +143,13 @@ def test_an_output_may_have_another_shape_than_is_declared(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_leave_to_round_is_not_taken_by_a_reference(external: bool, tmp_path: Path) -> None:
-    """At level 4 ONNX Runtime rounds activations to 8 bits, which users want and no proof does."""
+@pytest.mark.parametrize("inner", [60, 64])
+def test_leave_to_round_is_taken_by_a_reference_where_it_is_here(
+    inner: int, external: bool, tmp_path: Path
+) -> None:
+    """At level 4 ONNX Runtime rounds activations to 8 bits; rutc does in whole blocks."""
     rng = np.random.default_rng(0)
-    sizes = {"K": 64, "N": 1024, "bits": 4, "block_size": 32}
+    sizes = {"K": inner, "N": 1024, "bits": 4, "block_size": 32}
     packed = rng.integers(0, 256, (1024, 2, 16), dtype=np.uint8)
     scales = rng.random(1024 * 2, np.float32)
     node = helper.make_node(
@@ -154,7 +157,7 @@ def test_leave_to_round_is_not_taken_by_a_reference(external: bool, tmp_path: Pa
     )
     ports = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", [1, 64]), ("y", [1, 1024]))
+        for name, shape in (("x", [1, inner]), ("y", [1, 1024]))
     ]
     constants = [numpy_helper.from_array(packed, "w"), numpy_helper.from_array(scales, "s")]
     graph = helper.make_graph([node], "m", ports[:1], ports[1:], constants)
@@ -163,12 +166,12 @@ def test_leave_to_round_is_not_taken_by_a_reference(external: bool, tmp_path: Pa
     path = tmp_path / "m.onnx"
     onnx.save(model, path, save_as_external_data=external, location="weights", size_threshold=0)
 
-    x = rng.standard_normal((1, 64)).astype(np.float32)
+    x = rng.standard_normal((1, inner)).astype(np.float32)
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(1024, 2, 32).astype(np.float64) - 8
-    wide = (numbers * scales.reshape(1024, 2, 1)).reshape(1024, 64)
+    wide = (numbers * scales.reshape(1024, 2, 1)).reshape(1024, 64)[:, :inner]
     wanted = x.astype(np.float64) @ wide.T
     exact, fast = (
         np.abs(np.asarray(Reference(path, 1, optimise=o).run({"x": x})["y"]) - wanted).max()
         for o in (False, True)
     )
-    assert 100 * exact < fast
+    assert (100 * exact < fast) == (inner % 32 > 0)

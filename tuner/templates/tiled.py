@@ -307,7 +307,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                         packing(
                             kernel, t, wanted, tile, width, shape.extents, block, loops.original
                         )
-                        if group == 1
+                        if group == 1 or not t.depends(last)
                         else grouped_packing(kernel, t, wanted, tile, width, group)
                     )
                 if t.strides.get(tile.vector) is None or t.gathered or not asked:

@@ -6,7 +6,7 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import mul
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.ops.microsoft.contraction import UNSIGNED, unpacked
+from rutc.importer.ops.microsoft.packed import UNSIGNED, unpacked
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor

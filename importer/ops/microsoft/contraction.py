@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.activations import add, mul, scaled, tanh_gelu_of
 from rutc.importer.ops.contraction import centered, gemm, matmul_of
 from rutc.importer.ops.convolution import conv
@@ -18,8 +15,8 @@ from rutc.importer.ops.movement import transpose
 from rutc.importer.ops.quantization import dynamic_quantize_linear
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import ONE, floordiv
+from rutc.tensor_ir import Expr, cast
+from rutc.tensor_ir.affine import ONE
 
 
 def _turned(b: Builder, x: Tensor, *, last: int, batch: int) -> Tensor:
@@ -199,75 +196,6 @@ def nhwc_fused_conv(
         strides=strides,
     )
     return with_channels_last(b, total)
-
-
-UNSIGNED = {2: DType.U2, 4: DType.U4, 8: DType.U8}
-"""The type of packed numbers of so many bits."""
-SIGNED = {2: DType.I2, 4: DType.I4, 8: DType.I8}
-"""Their type less half of their range."""
-
-
-def unpacked(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """The first `count` numbers of each row of packed bytes, the low bits of a byte first."""
-    each = 8 // bits
-    shifts = np.arange(each, dtype=np.uint8) * bits
-    mask = (1 << bits) - 1
-    rows = (packed[..., None] >> shifts) & mask
-    return rows.reshape(*packed.shape[:-1], -1)[..., :count].astype(UNSIGNED[bits].numpy)
-
-
-def _known(t: Tensor, what: str) -> np.ndarray:
-    if t.array is None:
-        raise OperatorError(f"{what} are computed at run time; they must be constants")
-    return t.array
-
-
-@operator("MatMulNBits", DOMAIN)
-def matmul_n_bits(
-    b: Builder,
-    x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None = None,
-    order: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    K: int,  # noqa: N803
-    N: int,  # noqa: N803
-    accuracy_level: int = 0,
-    bits: int = 4,
-    block_size: int,
-    weight_prepacked: int = 0,
-) -> Tensor:
-    """x @ w' + bias, w{n,k} = (stored - zero point) * scale of the block of `block_size` in k.
-
-    `accuracy_level` allows less accurate products; they are computed in the operand's type here.
-    """
-    if bits not in UNSIGNED or order is not None or weight_prepacked:
-        raise OperatorError("only 2, 4 or 8 bits without g_idx and prepacking are supported")
-    blocks = -(-K // block_size)
-    stored = _known(packed, "the weights").reshape(N, blocks, -1)
-    numbers = unpacked(stored, bits, block_size).reshape(N, blocks * block_size)[:, :K]
-    kind = UNSIGNED[bits]
-    if zeros is None:
-        # All of them have one zero point, which is taken from the constant itself.
-        kind, whole = SIGNED[bits], numbers.astype(np.int16) - (1 << (bits - 1))
-        numbers = whole.astype(kind.numpy)
-    w = b.constant(np.ascontiguousarray(numbers), kind, f"{b.base}_weights")
-    n, k = b.axis(N, "n"), b.axis(K, "k")
-    place = [n.index, floordiv(k.index, Index.of(block_size), b.ranges)]
-    by = b.constant(_known(scales, "the scales").reshape(N, blocks), scales.dtype)
-    number: Expr = cast(b.read(w, [n.index, k.index]), DType.F32)
-    if zeros is not None:
-        points, of = _known(zeros, "the zero points"), zeros.dtype
-        if of is DType.U8:
-            points, of = unpacked(points.reshape(N, -1), bits, blocks), UNSIGNED[bits]
-        middle = b.read(b.constant(points.reshape(N, blocks), of), place)
-        number = apply("sub", number, cast(middle, DType.F32))
-    weight = mul(number, cast(b.read(by, place), DType.F32))
-    dense = b.nest((n, k), cast(weight, x.dtype), hint=f"{b.base}_dense")
-    total = matmul_of(b, x, transpose(b, dense))
-    return total if bias is None else b.map(add, total, bias)
 
 
 @operator("MatMulIntegerToFloat", DOMAIN)

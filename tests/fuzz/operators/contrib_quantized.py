@@ -169,7 +169,8 @@ def matmul_n_bits(b: Build, op: str) -> None:
         operands.append(b.leaf(x.dtype, [columns]))
     while operands[-1] is None:
         operands.pop()
-    put(b, op, operands, K=inner, N=columns, bits=bits, block_size=block)
+    level = b.one([0, 4])
+    put(b, op, operands, K=inner, N=columns, bits=bits, block_size=block, accuracy_level=level)
 
 
 @maker("GatherBlockQuantized", CONTRIB)

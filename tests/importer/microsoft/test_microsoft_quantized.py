@@ -11,6 +11,7 @@ from rutc.importer.quantised import is_quantised
 from tests.fuzz.decomposed import expanded
 
 DOMAIN = "com.microsoft"
+BLOCKS = {"K": 64, "N": 3, "bits": 4, "block_size": 32}
 
 
 @pytest.fixture
@@ -160,17 +161,21 @@ def test_quantize_and_dequantize(axis, kind, check, node, stored, rng):
 
 
 @pytest.mark.parametrize(
-    ("op", "domain", "quantised"),
+    ("op", "domain", "given", "quantised"),
     [
-        ("QuantizeLinear", "", True),
-        ("QLinearAdd", DOMAIN, True),
-        ("DynamicQuantizeMatMul", DOMAIN, True),
-        ("MatMulNBits", DOMAIN, False),
-        ("MatMul", "", False),
+        ("QuantizeLinear", "", {}, True),
+        ("QLinearAdd", DOMAIN, {}, True),
+        ("DynamicQuantizeMatMul", DOMAIN, {}, True),
+        ("MatMulNBits", DOMAIN, BLOCKS, False),
+        ("MatMulNBits", DOMAIN, {**BLOCKS, "accuracy_level": 1}, False),
+        ("MatMulNBits", DOMAIN, {**BLOCKS, "accuracy_level": 4}, True),
+        ("MatMulNBits", DOMAIN, {**BLOCKS, "accuracy_level": 4, "bits": 2}, False),
+        ("MatMulNBits", DOMAIN, {**BLOCKS, "accuracy_level": 4, "K": 65}, False),
+        ("MatMul", "", {}, False),
     ],
 )
-def test_which_models_quantise(op, domain, quantised, tmp_path, make_node, make_model):
-    step = make_node(op, ["x"], domain=domain)
+def test_which_models_quantise(op, domain, given, quantised, tmp_path, make_node, make_model):
+    step = make_node(op, ["x"], domain=domain, **given)
     path = tmp_path / "model.onnx"
     onnx.save(make_model([step], {"x": np.zeros(3, "f4")}, ["y"], {}), path)
     assert is_quantised(path) == quantised
