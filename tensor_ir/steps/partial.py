@@ -276,8 +276,18 @@ class _Summed:
         total = cast(total, DType.F32) if self.reducer.state == (DType.I32,) else total
         for e in self.same:
             assert self.iterations is not None
-            total = apply("add", total, apply("mul", e, Lit(self.iterations, e.dtype)))
+            total = apply("add", total, _times(e, self.iterations))
         return total
+
+
+def _times(e: Expr, count: int) -> Expr:
+    """A product a number of times; a literal in it takes the number in."""
+    parts = factors(e)
+    at = next((i for i, f in enumerate(parts) if isinstance(f, Lit)), None)
+    if at is None:
+        return _product([*parts, Lit(count, e.dtype)])
+    whole = Lit(parts.pop(at).value * count, e.dtype)
+    return _product(parts if whole.value == 1 and parts else [*parts, whole])
 
 
 def _summed(rest: list[Expr], inside: Container[str], iterations: int | None) -> _Summed:

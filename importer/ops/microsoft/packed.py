@@ -113,14 +113,14 @@ def _of_bytes(b: Builder, x: Tensor, w: Weights) -> Tensor:
     whole = np.ascontiguousarray(w.numbers.reshape(len(w.numbers), -1, w.block))
     stored = b.constant(whole, UNSIGNED[w.bits], f"{b.base}_weights")
     middle = 1.0 if w.zeros is not None else 1 << (w.bits - 1)
-    numbers, steps, means = _in_bytes(b, x, w.block, -middle)
+    numbers, steps, totals = _in_bytes(b, x, w.block, -middle)
     rows, n = b.axes(x.shape[:-1]), b.axis(stored.shape[0], "n")
     block, inner = b.axis(stored.shape[1]), b.axis(stored.shape[2])
     by_row = [*(a.index for a in rows), block.index]
     by_column = [n.index, block.index]
     number = cast(b.read(numbers, [*by_row, inner.index]), DType.I32)
     product = mul(number, cast(b.read(stored, [*by_column, inner.index]), DType.I32))
-    zero: Expr = b.read(means, by_row)
+    zero: Expr = mul(b.read(totals, by_row), lit(1 / w.block, DType.F32))
     if w.zeros is not None:
         zero = mul(zero, cast(b.read(w.zeros, by_column), DType.F32))
     scale = mul(b.read(steps, by_row), cast(b.read(w.scales, by_column), DType.F32))
@@ -132,8 +132,8 @@ def _of_bytes(b: Builder, x: Tensor, w: Weights) -> Tensor:
 def _in_bytes(b: Builder, x: Tensor, block: int, times: float) -> tuple[Tensor, Tensor, Tensor]:
     """Rows in blocks of signed bytes, of which the largest magnitude is 127.
 
-    Returns the bytes [.., blocks, block], the steps between two and the means, some times, of each
-    block [.., blocks]: those of blocks of a power of two are exact.
+    Returns the bytes [.., blocks, block], the steps between two, and the sum of each block
+    [.., blocks], some times, as a real number.
     """
     kept = (*b.axes(x.shape[:-1]), b.axis(x.shape[-1] // block))
     inner = b.axis(block)
@@ -148,8 +148,7 @@ def _in_bytes(b: Builder, x: Tensor, block: int, times: float) -> tuple[Tensor, 
     numbers = b.nest((*kept, inner), rounded_to(mul(real, inverse), None, DType.I8))
     number = cast(b.read(numbers, [*place, inner.index]), DType.I32)
     total = b.nest(kept, number, (inner,))
-    mean = lit(times / block, DType.F32)
-    return numbers, steps, b.map(lambda e: mul(cast(e, DType.F32), mean), total)
+    return numbers, steps, b.map(lambda e: mul(cast(e, DType.F32), lit(times, DType.F32)), total)
 
 
 def _known(t: Tensor, what: str) -> np.ndarray:
