@@ -38,6 +38,8 @@ class _Block:
     write: bool
     along: frozenset[str]
     """The variables of the loops that go along it; others repeat what they do."""
+    in_order: bool
+    """Whether its lines are read in the order in which they lie in memory."""
 
 
 @record
@@ -54,7 +56,7 @@ class PrefetchBlock(Step):
     `line` elements; `level` is the cache to bring it to. Where loops inside are of symbolic extent,
     e / (m*n) is known in the run only; few iterations ask for several lines each, half as many
     where there are twice as many iterations. Where there is but one, it reads all there is once,
-    from one end to the other, and asks for nothing: the hardware does, in time.
+    and asks for nothing if that is from one end to the other: the hardware does, in time.
 
       ->  for b { for i { for k { if m < 4 { if m < 2 { } else { prefetch 2 lines } }
                                   else { prefetch one };
@@ -108,8 +110,16 @@ class PrefetchBlock(Step):
             elements = address.coefficient(self.block) if address is not None else None
             if address is not None and elements is not None and elements > 0:
                 touched = min(elements, _span(places, address, loops) or elements)
-                return _Block(address + (self.ahead or elements), touched, write, along)
+                in_order = all(map(self._in_order, _around(kernel, loop.body, self.buffer, ())))
+                return _Block(address + (self.ahead or elements), touched, write, along, in_order)
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
+
+    def _in_order(self, place: tuple[Index, tuple[Loop, ...]]) -> bool:
+        """Whether loops go from line to line in the order in which these lie in memory."""
+        address, loops = place
+        steps = [abs(address.coefficient(x.var) or 0) for x in loops]
+        lines = [n for n in steps if n >= self.line]
+        return lines == sorted(lines, reverse=True)
 
     def _inside(
         self,
@@ -170,6 +180,7 @@ class PrefetchBlock(Step):
 
         lines = -(-share // self.line)
         once = all(n == 1 or not v.names().isdisjoint(block.along) for v, n in inner)
+        once = once and block.in_order
         found = () if symbolic and lines > 1 and once else hints(lines)
         while symbolic and lines > 1:
             lines = -(-lines // 2)
@@ -359,6 +370,23 @@ def _update_reads(
         elif isinstance(s, Branch):
             # Whole tiles are computed there.
             yield from _update_reads(s.then, buffer, loops)
+
+
+def _around(
+    kernel: Kernel, body: tuple[Stmt, ...], buffer: str, loops: tuple[Loop, ...]
+) -> Iterator[tuple[Index, tuple[Loop, ...]]]:
+    """Where updates read a buffer, with the loops around them."""
+    for s in body:
+        match s:
+            case Update():
+                for r in (r for e in exprs(s) for r in reads(e) if r.value == buffer):
+                    address = _address(kernel, r, {})
+                    if address is not None:
+                        yield address, loops
+            case Loop():
+                yield from _around(kernel, s.body, buffer, (*loops, s))
+            case Branch():
+                yield from _around(kernel, s.then, buffer, loops)
 
 
 def _address(kernel: Kernel, place: Read | Access, inner: dict[str, Index]) -> Index | None:
