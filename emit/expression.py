@@ -130,7 +130,8 @@ class ExpressionEmitter:
             case _:
                 pass
         if isinstance(e.arg, Read) and self.buffers[e.arg.value].layout.nibbles:
-            return emit_cast(self.builder, self._nibbles(e.arg), DType.I32, e.dtype)
+            found = self._looked_up(e.arg) if e.dtype is DType.F32 else None
+            return found or emit_cast(self.builder, self._nibbles(e.arg), DType.I32, e.dtype)
         value = self.emit(e.arg)
         if e.arg.dtype is DType.F32 and e.dtype is DType.BF16 and is_vector(value):
             found = narrowed(self.memory, value, self.machine)
@@ -315,6 +316,16 @@ class ExpressionEmitter:
             return outside
         address, guard = self.places.located(r.coords, buffer, r.fill)
         return outside if address is None else self.nibbles.load(buffer, address, guard, r.fill)
+
+    def _looked_up(self, r: Read) -> ir.Value | None:
+        """The same as f32, by a table; None where there is none, or an element may not exist."""
+        buffer = self.buffers[r.value]
+        if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
+            return None
+        address, guard = self.places.located(r.coords, buffer, r.fill)
+        if address is None or guard is not None:
+            return None
+        return self.nibbles.looked_up(buffer, address)
 
     def _guarded(self, r: Read, buffer: Buffer, address: Index, guard: ir.Value) -> ir.Value:
         """The element where the guard holds, else the fill; equal reads share it."""

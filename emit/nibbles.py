@@ -5,7 +5,8 @@
     upper halves   b0 >> 4 ..                         elements 1, 3, ..
     both           b0 & 15, b0 >> 4, b1 & 15, ..      neighbours
 
-The first two are what a vector across pairs reads, which packed operands of products have.
+The first two are what a vector across pairs reads, which packed operands of products have. Real
+numbers are looked up by what is in the lower bits, where an instruction does that.
 """
 
 from __future__ import annotations
@@ -72,6 +73,45 @@ class NibbleEmitter:
         other: ir.Value = ir.Constant(I32, int(fill.value))
         return self.builder.select(*self._same_lanes(guard, number, other))
 
+    def looked_up(self, buffer: Buffer, address: Index) -> ir.Value | None:
+        """The numbers of all lanes as f32; None without an instruction that looks them up.
+
+        One takes one of 16 floats by the lowest 4 bits of each lane, whatever the others are.
+        """
+        lane, machine = self.index.lane, self.memory.machine
+        table = ir.VectorType(ir.FloatType(), 1 << HALF)
+        if lane is None or not self.index.varies(address) or lane.lanes != table.count:
+            return None
+        if machine.architecture != "x86_64" or machine.width != table.count:
+            return None
+        key = (buffer.name, "looked up", address, lane.key)
+        found = self.kept(key)
+        if found is None:
+            picks = self._picks(buffer, address, lane)
+            low = -(table.count // 2) if buffer.dtype.is_signed else 0
+            # Patterns of 4 bits, in order: of signed numbers, those from 0 on come first.
+            numbers = [float((i - low) % table.count + low) for i in range(table.count)]
+            types: list[ir.Type] = [table, ir.VectorType(I32, table.count)]
+            function = self.memory.intrinsic("llvm.x86.avx512.permvar.sf.512", table, types)
+            found = self.builder.call(function, [ir.Constant(table, numbers), picks])
+            self.keep(key, found)
+        return found
+
+    def _picks(self, buffer: Buffer, address: Index, lane: Lane) -> ir.Value:
+        """Lanes whose lowest bits are the elements."""
+        if self.memory.contiguous(address, lane):
+            pairs = self._neighbours(buffer, address, lane)
+            if pairs is not None:
+                return self.builder.zext(pairs, ir.VectorType(I32, lane.lanes))
+        at = self.place(address)
+        byte = self.memory.widen(self._shared(buffer, at), lane.lanes)
+        if at.upper == ZERO:
+            return byte
+        shift = self.index.emit(at.upper * HALF)
+        kind = ir.VectorType(I32, shift.lanes) if is_vector(shift) else I32
+        byte, shift = self._same_lanes(byte, self.builder.trunc(shift, kind))
+        return self.builder.lshr(byte, shift)
+
     def place(self, address: Index) -> Place:
         """Where an element is; the upper half is told by what of an address may be odd."""
         even = Index(tuple((m, c // 2) for m, c in address.terms if c % 2 == 0), address.const // 2)
@@ -94,13 +134,18 @@ class NibbleEmitter:
                 wide = self.builder.zext(pairs, ir.VectorType(I32, lane.lanes))
                 return self._low(wide, buffer.dtype)
         at = self.place(address)
+        return self._half(self._shared(buffer, at), at.upper, buffer.dtype)
+
+    def _shared(self, buffer: Buffer, at: Place) -> ir.Value:
+        """Bytes as i32, of which both halves may be wanted."""
+        lane = self.index.lane
         lanes = lane.key if lane is not None and self.index.varies(at.byte) else None
         key = buffer.name, "bytes", at.byte, lanes
         byte = self.kept(key)
         if byte is None:
             byte = self._bytes(buffer, at, None)
             self.keep(key, byte)
-        return self._half(byte, at.upper, buffer.dtype)
+        return byte
 
     def _part(self, buffer: Buffer, at: Place, guard: ir.Value) -> ir.Value:
         """The number at a place that may not exist."""

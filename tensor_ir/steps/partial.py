@@ -283,11 +283,11 @@ class _Summed:
 def _times(e: Expr, count: int) -> Expr:
     """A product a number of times; a literal in it takes the number in."""
     parts = factors(e)
-    at = next((i for i, f in enumerate(parts) if isinstance(f, Lit)), None)
-    if at is None:
-        return _product([*parts, Lit(count, e.dtype)])
-    whole = Lit(parts.pop(at).value * count, e.dtype)
-    return _product(parts if whole.value == 1 and parts else [*parts, whole])
+    for i, f in enumerate(parts):
+        if isinstance(f, Lit):
+            rest, whole = parts[:i] + parts[i + 1 :], Lit(f.value * count, f.dtype)
+            return _product(rest if whole.value == 1 and rest else [*rest, whole])
+    return _product([*parts, Lit(count, e.dtype)])
 
 
 def _summed(rest: list[Expr], inside: Container[str], iterations: int | None) -> _Summed:

@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rutc.emit.codegen import compile_assembly
+from rutc.emit.kernel import emit_kernel
 from rutc.errors import InternalError
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.expr import Read
@@ -15,7 +17,7 @@ from rutc.tensor_ir.layout import dense, from_nibbles, in_nibbles, nibble_pairs,
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
 from tests.emit.run_kernel import run_kernel
-from tests.machines import on_machines
+from tests.machines import V4, on_machines
 from tests.tensor_ir.test_steps import kernel_of
 
 TYPES = (DType.I4, DType.U4)
@@ -124,11 +126,16 @@ SCHEDULES = {
         "split(n, 3); tile([n.i], [unroll])",
         "lanes(k, 8, k)",
     ),
-    COPIED: ("", "split(n, 8); mark(n.i, vector)", "split(k, 8); mark(k.i, vector)"),
+    COPIED: (
+        "",
+        "split(n, 8); mark(n.i, vector)",
+        "split(n, 16); mark(n.i, vector)",
+        "split(k, 8); mark(k.i, vector)",
+    ),
     OUTSIDE: ("", "split(n, 8); mark(n.i, vector)", "mark(k, unroll); mark(n, vector)"),
-    TURNED: ("", "split(n, 8); mark(n.i, vector)"),
-    APART: ("", "split(h, 8); mark(h.i, vector)", "split(k, 4); mark(k.i, vector)"),
-    CHOSEN: ("", "split(n, 8); mark(n.i, vector)", "split(m, 8); mark(m.i, vector)"),
+    TURNED: ("", "split(n, 8); mark(n.i, vector)", "split(n, 16); peel(n.o); mark(n.i, vector)"),
+    APART: ("", "split(h, 8); mark(h.i, vector)", "split(h, 16); mark(h.i, vector)"),
+    CHOSEN: ("", "split(n, 16); peel(n.o); mark(n.i, vector)", "split(m, 8); mark(m.i, vector)"),
 }
 LAYOUTS = (
     ("kn", {}),
@@ -181,3 +188,13 @@ def test_code_reads_what_the_interpreter_does(
                 _, again = kernel_and_memory(text, dtype, sizes, order, blocks)
                 run_kernel(scheduled, machine, again, fence=side)
                 assert (again["y"] == unpacked["y"]).all(), f"{schedule}\n{scheduled}"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_an_instruction_looks_real_numbers_up(dtype: DType) -> None:
+    kernel, _ = kernel_and_memory(PRODUCT, dtype, (6, 32), "kn", {"k": 2})
+    schedule = "split(n, 16); tile([n.i], [vector]); split(k, 2); mark(k.i, unroll)"
+    scheduled = apply_schedule(kernel, parse_schedule(schedule))
+    assembly = compile_assembly(emit_kernel(scheduled, V4).text, V4)
+    assert len(re.findall(r"\bvperm(?:d|ps)\b", assembly)) >= 2
+    assert "vcvtdq2ps" not in assembly
