@@ -33,6 +33,16 @@ def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
     return t.buffer_bytes > machine.l1 and uses >= machine.coefficients.blocks.few_uses
 
 
+def waits_for_pages(r: Reduction, tile: RegisterTile, machine: Machine) -> bool:
+    """Whether waiting shows for an operand that is read once, from one end to the other.
+
+    The hardware asks for it ahead, but not beyond a page. Where arithmetic takes as long as memory
+    does, it waits at each. A row or a few wait for memory all the time, and hints delay them.
+    """
+    step = sum(tile.vectors * machine.width * t.bytes for t in r.reads if t.depends(tile.vector))
+    return busy_cycles(r, tile.size, machine) * machine.memory_bytes_per_cycle >= step
+
+
 def panel_loop(t: Touch, tile: RegisterTile, order: list[str]) -> str | None:
     """The loop around the rows from one panel of the vector operand to the next."""
     if f"{tile.vector}.o" in order:
@@ -220,7 +230,8 @@ def reduction_block(
 
     The vector operand's part then stays in the first cache while tiles use it again, and so do the
     lines of which each tile uses a part only. None where all of it fits, or where so many tiles
-    use it that waiting for it does not show.
+    use it that waiting for it does not show. With rows that a run counts, which may be many, it
+    stays in the second cache if arithmetic hides that: sums are then kept between few blocks.
     """
     if not _has_blocks(shape, tile, bound):
         return None
@@ -243,7 +254,12 @@ def reduction_block(
     tiles = _tiles(shape, tile, {})
     if step * around * extent < machine.l2 // 8 or tiles > w.few_tiles:
         return None
-    length = _panel_block(shape, tile, bound[-1], step, around, machine)
+    near = step <= w.busy * busy * machine.l2_bytes_per_cycle
+    if near and any(v in shape.symbolic for v, _ in tile.rows):
+        most = int(machine.l2 * w.second) // max(step * around, 1)
+        length = _even_block(extent, most, around * tile.size, machine) or extent
+    else:
+        length = _panel_block(shape, tile, bound[-1], step, around, machine)
     # Lanes that lie apart in the output are put there once, not after each block.
     apart = any(t.is_store and not t.unit(tile.vector) for t in shape.touches)
     return None if length is None else (length, partial if apart else output)

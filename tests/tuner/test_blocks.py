@@ -3,7 +3,8 @@
 import pytest
 
 from rutc.emit.targets import x86
-from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, apply_schedule
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Split, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
@@ -119,17 +120,49 @@ def test_blocks_of_windows_read_pieces_of_several_lines() -> None:
     assert step.factor * 4 >= 4 * SMALL.line_bytes
 
 
+@pytest.mark.parametrize(("k", "parts"), [(1024, 1), (4096, 4)])
+def test_counted_rows_keep_panels_in_the_second_cache(k: int, parts: int) -> None:
+    """Arithmetic hides that they come from there, and sums are kept seldom or not at all.
+
+    Rows are taken as many at a time as that cache holds, however many a run has.
+    """
+    machine = x86.avx512()
+    kernel, constants = lowered(
+        f"""
+        graph "product"
+        symbols rows = 1..8192@128
+        dims m = rows, k = {k}, n = 4096
+        %x : f32{{k,m}} = input "x" [m, k]
+        %w : f32{{k,n}} = input "w" [k, n]
+        %y : f32{{m,n}} = sum{{k}} %x[m, k] * %w[k, n]
+        output "y" [m, n] = %y
+        """
+    )
+    choice = choose(kernel, machine, constants | {"w"})
+    found = blocks(choice)
+    assert len(found) == (parts > 1)
+    for s in found:
+        assert s.factor == k // parts
+    chunks = [s.factor for s in choice.schedule if isinstance(s, Split) and s.var == "m.o"]
+    assert len(chunks) == 1
+    apply_schedule(kernel, choice.schedule)
+
+
 @pytest.mark.parametrize(
-    ("sizes", "asked"),
+    ("sizes", "machine", "asked"),
     [
-        ("dims m = 1, k = 4096", False),
-        ("dims m = 48, k = 4096", True),
-        # Of rows that a run counts, what is common decides.
-        ("symbols rows = 1..64@1\ndims m = rows, k = 256", False),
-        ("symbols rows = 1..64@48\ndims m = rows, k = 256", True),
+        ("dims m = 1, k = 4096", SMALL, False),
+        ("dims m = 4, k = 4096", SMALL, False),
+        ("dims m = 48, k = 4096", SMALL, True),
+        # One tile has all rows, and computes for as long as memory takes.
+        ("dims m = 16, k = 768", x86.avx512(), True),
+        # A run of a single block of rows asks for nothing.
+        ("symbols rows = 1..64@1\ndims m = rows, k = 256", SMALL, True),
     ],
 )
-def test_constants_that_are_read_once_are_not_asked_for(sizes: str, *, asked: bool) -> None:
+def test_constants_that_are_read_once_are_not_asked_for(
+    sizes: str, machine: Machine, *, asked: bool
+) -> None:
     """The hardware foresees a single stream: hints beside it take a tenth of the time or more."""
     kernel, constants = lowered(
         f"""
@@ -141,5 +174,5 @@ def test_constants_that_are_read_once_are_not_asked_for(sizes: str, *, asked: bo
         output "y" [m, n] = %y
         """
     )
-    schedule = choose(kernel, SMALL, constants | {"w"}).schedule
+    schedule = choose(kernel, machine, constants | {"w"}).schedule
     assert any(isinstance(s, PrefetchBlock) for s in schedule) == asked

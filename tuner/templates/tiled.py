@@ -40,6 +40,7 @@ from rutc.tuner.blocking import (
     sole_output,
     takes_one_more,
     tiles_at_once,
+    waits_for_pages,
 )
 from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_steps, products_together
@@ -59,11 +60,12 @@ class Tiling:
 
     Of the innermost reduction loop, `block` iterations are done at a time for `reuse` tiles, and
     sums are kept in the buffer `holder` meanwhile; None does all of them for one tile after the
-    other. A `chunk` (loop, iterations) of rows goes around all blocks of the vector. What tiles
-    compute of the operand `prepare` is computed once. With `whole_rows`, tiles beside each other
-    come before those of the next rows. Threads share the outer loops of one that is `parallel`;
-    short reductions are written out where `unroll` is set, and what comes from afar is asked for
-    where `prefetch` is.
+    other. A block of all iterations does so for as many rows as the second cache holds, where a
+    run tells how many there are. A `chunk` (loop, iterations) of rows goes around all blocks of the
+    vector. What tiles compute of the operand `prepare` is computed once. With `whole_rows`, tiles
+    beside each other come before those of the next rows. Threads share the outer loops of one that
+    is `parallel`; short reductions are written out where `unroll` is set, and what comes from afar
+    is asked for where `prefetch` is.
     """
 
     tile: RegisterTile
@@ -232,8 +234,10 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
         steps.append(Prepare(prepared.operands[0], order[prepared.at], (*bound, moved[-1][0])))
         block, outer = None, order[: prepared.at]
     inner: list[str] = []
+    whole_sums = block is not None and block == extents[bound[-1]]
+    one_by_one = block is None or whole_sums
     even = {
-        f"{v}.o": Even(f"{v}.o", int(block is None and takes_one_more(shape, tile, v, machine)))
+        f"{v}.o": Even(f"{v}.o", int(one_by_one and takes_one_more(shape, tile, v, machine)))
         for v, _ in tile.rows
         if v in shape.symbolic
     }
@@ -258,12 +262,13 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                 order, len(loops.blocked), extents, whole, tiling.reuse
             )
             steps += split
-        if inner:
+        if inner and not whole_sums:
             steps.append(BlockReduction(bound[-1], block, inner[0], holder))
         else:
             block = None
     if tiling.parallel:
-        steps += [Mark(v, Kind.PARALLEL) for v in outer]
+        shared = outer if block is not None or not whole_sums else [*outer, *inner]
+        steps += [Mark(v, Kind.PARALLEL) for v in shared]
     around = list(order) if prepared is not None else [*outer, *inner]
     steps += [even.get(v, Peel(v)) for v in reversed(around) if v in edges]
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
@@ -321,8 +326,8 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     panel = f"{tile.vector}.o" if f"{tile.vector}.o" in around else batch[-1]
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
-                    # What is read once, from one end to the other, the hardware asks for in time.
-                    if any(_common(v, extents, shape, tile) > 1 for v in around if v != over):
+                    again = bool(even) or any(extents[v] > 1 for v in around if v != over)
+                    if again or waits_for_pages(r, tile, machine):
                         steps.append(PrefetchBlock(t.buffer, over, 0, line))
                 elif (
                     tile.vectors <= 2
@@ -369,22 +374,15 @@ def _check_block(
     (reduction,) = shape.reductions
     if len(reduction.update.states) != 1:
         raise NotApplicable("a reduction with several states has no blocks")
-    if not 0 < block < shape.extents[last] or tiling.reuse < 1:
+    counted = any(v in shape.symbolic for v, _ in tiling.tile.rows)
+    most = shape.extents[last] if counted else shape.extents[last] - 1
+    if not 0 < block <= most or tiling.reuse < 1:
         raise NotApplicable(f"{last} has no blocks of {block} for {tiling.reuse} tiles")
     if block % group or (group > 1 and shape.extents[last] % block):
         raise NotApplicable(f"blocks of {block} part products that are added together")
     partial = f"{reduction.update.states[0].buffer}.partial"
     if tiling.holder not in (partial, sole_output(kernel)):
         raise NotApplicable(f"{tiling.holder!r} cannot hold the sums between blocks")
-
-
-def _common(loop: str, extents: Mapping[str, int], shape: Shape, tile: RegisterTile) -> int:
-    """Iterations that a loop commonly has, however few: one of a size that varies, too."""
-    v = loop.removesuffix(".o")
-    if v not in shape.symbolic:
-        return extents.get(loop, 1)
-    rows = dict(tile.rows).get(v, 1) if loop != v else 1
-    return -(-shape.common_extents[v] // rows)
 
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
