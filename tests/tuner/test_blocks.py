@@ -1,5 +1,7 @@
 """Sums in blocks: of how many steps, where sums are kept meanwhile, and where it pays."""
 
+from dataclasses import replace
+
 import pytest
 
 from rutc.emit.targets import x86
@@ -9,6 +11,7 @@ from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.register_tile import RegisterTile
+from rutc.tuner.tiles import choose_tile
 from tests.tuner.test_schedules import lowered, tile_of
 
 SMALL = x86.avx2(l2=512 << 10)
@@ -176,3 +179,26 @@ def test_constants_that_are_read_once_are_not_asked_for(
     )
     schedule = choose(kernel, machine, constants | {"w"}).schedule
     assert any(isinstance(s, PrefetchBlock) for s in schedule) == asked
+
+
+def test_vectors_whose_distance_only_a_run_tells_serve_several_rows() -> None:
+    """They may share few sets of the first cache, so that each tile reads them from the second.
+
+    Even where a cycle has time for a load beside each multiply-add.
+    """
+    costs = {"fma_per_cycle": 1.0, "loads_per_cycle": 1.0, "load_cycles": 0.0}
+    machine = replace(x86.avx512(), **costs)
+    kernel, constants = lowered(
+        """
+        graph "scores"
+        symbols n = 1..512@128
+        dims h = 12, d = 32, q = n, k = n
+        %x : f32{d,h,q} = input "x" [q, h, d]
+        %y : f32{d,h,k} = input "y" [h, d, k]
+        %s : f32{h,k,q} = sum{d} %x[h, q, d] * %y[h, k, d]
+        output "s" [h, q, k] = %s
+        """
+    )
+    tile = choose_tile(analyse(kernel, constants), machine)
+    assert tile is not None
+    assert dict(tile.rows)["q"] > 1
