@@ -11,12 +11,18 @@ from benchmarks.layers import MODELS
 from benchmarks.operator_cases import CASES as OPERATORS
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import planned
+from rutc.driver.tuning import scheduled
 from rutc.driver.weights import Weights
+from rutc.emit.targets import native_target
+from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.importer import import_model
 from rutc.models.zoo import find
+from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tuner.access import analyse
+from rutc.tuner.heuristic import spaces
 
 BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
     **{case.name: case.build for case in (*CASES, *MORE)},
@@ -42,3 +48,25 @@ def kernels(source: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozen
                 pairs = zip(pending.kernels, job.kernels, job.constants, strict=True)
                 for own, kernel, constants in pairs:
                     yield own.name, kernel, frozenset(constants)
+
+
+def largest(name: str, machine: Machine) -> tuple[Kernel, frozenset[str]]:
+    """Returns the kernel of a case that the estimate gives most cycles, and its constants.
+
+    Raises:
+        UserError: none has a schedule to search.
+    """
+    best: tuple[float, Kernel, frozenset[str]] | None = None
+    for _, kernel, constants in kernels(name, native_target().machine):
+        own = spaces(kernel, machine, constants)
+        if not own or analyse(kernel, constants).symbolic:
+            continue
+        usual = next((s.preferred() for s in own if s.preferred() is not None), None)
+        if usual is None:
+            continue
+        cycles = estimate(summarise(scheduled(kernel, usual), machine), machine).cycles
+        if best is None or cycles > best[0]:
+            best = cycles, kernel, constants
+    if best is None:
+        raise UserError(f"no kernel of {name} has a schedule to search")
+    return best[1:]

@@ -23,8 +23,8 @@ from statistics import geometric_mean, median
 
 import numpy as np
 
-from benchmarks import layout, store
-from benchmarks.kernel_source import kernels
+from benchmarks import layout, store, transfer
+from benchmarks.kernel_source import largest
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
@@ -37,7 +37,6 @@ from rutc.errors import RutcError, UserError
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.access import analyse
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.heuristic import spaces
@@ -112,7 +111,7 @@ METHODS: dict[str, Callable[[Machine], Judge] | None] = {
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of a case: the best of each search, in default schedules, by trials."""
     machine = native_target().machine.alone()
-    kernel, constants = _largest(name, machine)
+    kernel, constants = largest(name, machine)
     entry: Entry = {"searches": {}, "size": 0}
     with Bench(native_target().machine) as bench:
         for method, judge in METHODS.items():
@@ -124,24 +123,6 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
             entry["searches"][method] = [round(x, 4) for x in found]  # type: ignore[index]
             entry["size"] = min(search.size, 1e18)
     return {**entry, **asdict(provenance())}
-
-
-def _largest(name: str, machine: Machine) -> tuple[Kernel, frozenset[str]]:
-    """The kernel of a case that the estimate gives most cycles."""
-    best: tuple[float, Kernel, frozenset[str]] | None = None
-    for _, kernel, constants in kernels(name, native_target().machine):
-        own = spaces(kernel, machine, constants)
-        if not own or analyse(kernel, constants).symbolic:
-            continue
-        usual = next((s.preferred() for s in own if s.preferred() is not None), None)
-        if usual is None:
-            continue
-        cycles = estimate(summarise(scheduled(kernel, usual), machine), machine).cycles
-        if best is None or cycles > best[0]:
-            best = cycles, kernel, constants
-    if best is None:
-        raise UserError(f"no kernel of {name} has a schedule to search")
-    return best[1:]
 
 
 OnTrial = Callable[[Candidate, Outcome, Candidate], None]
@@ -209,7 +190,7 @@ def _searched(search: Search, bench: Bench, *, at_random: bool) -> list[float]:
 def _search_of(name: str) -> tuple[Search, Subject]:
     """A search of the largest kernel of a case, as if nothing was known of it."""
     machine = native_target().machine.alone()
-    kernel, constants = _largest(name, machine)
+    kernel, constants = largest(name, machine)
     own = spaces(kernel, machine, constants)
     search = Search(kernel, own, CostModel(machine), scheduled, Random(name))
     return search, Subject(kernel, constants, machine)
@@ -374,8 +355,9 @@ def _needed(curves: dict[str, np.ndarray]) -> list[str]:
 
 def _write(entries: Sequence[Entry]) -> None:
     """Writes the page of all that is known."""
-    searched, seeded = (store.load(p.results) for p in (PAGE, SEEDS))
-    write("tuning_speed", page(searched).rstrip() + "\n" + "\n".join(_seeds_section(seeded)) + "\n")
+    searched, seeded, transferred = (store.load(p.results) for p in (PAGE, SEEDS, TRANSFER))
+    lines = [page(searched).rstrip(), *_seeds_section(seeded), *transfer.section(transferred)]
+    write("tuning_speed", "\n".join(lines) + "\n")
 
 
 PAGE = Page(
@@ -401,7 +383,20 @@ SEEDS = Page(
     seconds=None,
 )
 
+TRANSFER = Page(
+    transfer.RESULTS.stem,
+    transfer.__doc__,
+    transfer.CASES,
+    transfer.measure,
+    case_of,
+    _write,
+    peers=(),
+    prepare_s=100.0,
+    seconds=None,
+)
+
 if __name__ == "__main__":
-    seeded = "--seeds" in sys.argv
-    sys.argv = [a for a in sys.argv if a != "--seeds"]
-    (SEEDS if seeded else PAGE).main()
+    pages = {"--seeds": SEEDS, "--transfer": TRANSFER}
+    wanted = [page for option, page in pages.items() if option in sys.argv]
+    sys.argv = [a for a in sys.argv if a not in pages]
+    (wanted or [PAGE])[0].main()

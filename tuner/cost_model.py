@@ -19,10 +19,18 @@ from rutc.tuner.search import Judged
 class CostModel:
     """Judges scheduled kernels on a machine."""
 
-    def __init__(self, machine: Machine, sizes: Mapping[str, int] | None = None) -> None:
-        """For code of a machine; symbols have these sizes, or common ones."""
+    def __init__(
+        self,
+        machine: Machine,
+        sizes: Mapping[str, int] | None = None,
+        ranker: Ranker | None = None,
+    ) -> None:
+        """For code of a machine; symbols have these sizes, or common ones.
+
+        What was learned is what rutc comes with, unless it is given.
+        """
         self._machine, self._sizes = machine, sizes or {}
-        self._ranker = Ranker.load()
+        self._ranker = ranker or Ranker.load()
 
     def judge(self, kernels: Sequence[Kernel]) -> list[Judged]:
         """Returns the logarithm of the cycles of each, and its features."""

@@ -157,7 +157,8 @@ class Corrected:
         return found
 
     def _kernel(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        apart = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
+        squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)
+        apart = np.maximum(squares - 2 * a @ b.T, 0.0)
         found: np.ndarray = SCALE**2 * np.exp(-0.5 * apart / LENGTH**2)
         return found
 

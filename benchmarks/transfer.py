@@ -1,0 +1,295 @@
+"""How many trials it saves to know other kernels: `python -m benchmarks.tuning --transfer`.
+
+Kernels of several families are searched first as if nothing was known of any kernel: by what the
+search learns of its own trials. How many trials reach 95 % of the best that this finds is counted
+for that search and for others, among them that of `rutc tune`, which begins with the default
+schedule and is judged by what was learned of other families. Results go to
+benchmarks/results/tuning_transfer.json and docs/tuning_speed.md.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from math import inf
+from random import Random
+from statistics import geometric_mean, median
+
+from benchmarks import store
+from benchmarks.held_out import families_without, points_without, ranker_without
+from benchmarks.kernel_source import largest
+from benchmarks.machine import ROOT, provenance
+from benchmarks.protocol import case_of
+from benchmarks.ratios import LONG, Ratios
+from benchmarks.store import Entry
+from benchmarks.train import family
+from rutc.driver.tuning import scheduled
+from rutc.emit.targets import native_target
+from rutc.errors import UserError
+from rutc.tensor_ir.cost import summarise
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tuner.cost_model import CostModel
+from rutc.tuner.heuristic import spaces
+from rutc.tuner.nest_features import features
+from rutc.tuner.ranker import Ranker
+from rutc.tuner.search import Candidate, Judge, Judged, Search
+from rutc.tuner.seeds import Seed, first_proposals, point_on_record
+
+RESULTS = ROOT / "benchmarks" / "results" / "tuning_transfer.json"
+CASES = (
+    "product 256x256x256",
+    "operator Softmax of scores",
+    "depthwise 3x3 28x28 192->192",
+    "QDQ conv 1x1 28x28 512->128",
+    "operator MaxPool 3x3/2",
+    "operator ReduceMean of tokens",
+    "operator Gelu",
+    "conv 3x3/2 224x224 3->32",
+    "dynamically quantised product 16x768x768",
+    "operator Transpose of shuffled channels",
+    "QDQ depthwise 3x3 14x14 576->576",
+    "operator Softmax of channels",
+    "operator Attention",
+    "operator Resize linear of a photo",
+    "dynamically quantised conv 3x3/2 28x28 128->128",
+    "operator ArgMax of rows of 1000",
+    "MatMulInteger 128x768x768 uint8 by int8",
+    "operator Pad with zeros",
+    "operator Einsum of scores",
+    "operator GRU batch 8, reset after",
+    "operator GlobalAveragePool",
+    "operator STFT",
+    "operator Concat of channels",
+)
+TRIALS, OTHERS = 1000, 200
+"""Of the search that knows nothing, and of others where they do not get there before."""
+SECONDS, OTHERS_SECONDS = 55.0, 8.0
+"""Each begins no batch later."""
+BATCH = 8
+GOOD = 0.95
+"""The share of the best that counts as found."""
+IDLE = 100
+"""A search that comes so often by code that is known already has seen what there is."""
+BEST = 12
+"""The fastest, of which the best is told by timing them again."""
+AGAIN = 2 * LONG
+"""Samples of a schedule that is timed again."""
+WANTED = 10.0
+"""How many times as many trials are to be saved."""
+
+
+class Blank:
+    """A judge that knows nothing: all kernels are equal until a search learns of its trials."""
+
+    def __init__(self, machine: Machine) -> None:
+        """For code of a machine."""
+        self._machine = machine
+
+    def judge(self, kernels: Sequence[Kernel]) -> list[Judged]:
+        """Returns the same cycles for each, and its features."""
+        rows = [features(summarise(k, self._machine).regions, self._machine) for k in kernels]
+        return [Judged(0.0, tuple(map(float, row))) for row in rows]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to search: what it begins with, and what judges."""
+
+    said: str
+    default: bool
+    """Whether the default schedule is the first trial."""
+    learned: bool = False
+    """Whether what was learned of other kernels judges."""
+    seeded: bool = False
+    """Whether the fastest schedules of other kernels come next."""
+    at_random: bool = False
+    """Whether all trials are drawn at random."""
+
+
+WAYS = {
+    "own": Way("at random, then by its own trials", default=False),
+    "random": Way("at random", default=False, at_random=True),
+    "own, default first": Way("the default schedule, then by its own trials", default=True),
+    "learned alone": Way("at random, then by other families", default=False, learned=True),
+    "transfer": Way(
+        "the default schedule, then by other families: `rutc tune`", default=True, learned=True
+    ),
+    "transfer and seeds": Way(
+        "the same, with seeds: `rutc tune --seeds`", default=True, learned=True, seeded=True
+    ),
+}
+"""The first is the search without transfer, whose best the others are measured by."""
+
+
+@dataclass
+class Timed:
+    """What is known of the schedules of a kernel: equal code is timed once, whoever asks for it."""
+
+    bench: Ratios
+    known: dict[str, float | None] = field(default_factory=dict)
+    """Ratios to the default schedule, by the code."""
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    sure: set[str] = field(default_factory=set)
+    """What was timed for longer."""
+    seconds: float = 0.0
+    """All that the bench took."""
+    least: float = inf
+
+    def ratio(self, kernel: Kernel) -> tuple[str, float | None]:
+        """What tells a kernel's code from others, and its ratio to the default schedule's."""
+        code = str(kernel)
+        if code not in self.known:
+            found = self.bench.of(kernel, self.least)
+            self.seconds += found.seconds
+            self.known[code], self.kernels[code] = found.ratio, kernel
+            self.least = min(self.least, self.order(code))
+        return code, self.known[code]
+
+    def order(self, code: str) -> float:
+        """The ratio of what is known; infinity of what failed."""
+        ratio = self.known[code]
+        return inf if ratio is None else ratio
+
+    def surely(self, codes: Sequence[str]) -> float:
+        """The least ratio of some, each timed again: the best of many times is luck, too."""
+        for code in codes:
+            if code not in self.sure:
+                self.sure.add(code)
+                self.known[code] = self.bench.of(self.kernels[code], inf, AGAIN).ratio
+        return min(map(self.order, codes))
+
+    def until(self, codes: Sequence[str], goal: float) -> int | None:
+        """After how many trials one is surely as fast; None: none is."""
+        near = ((n, code) for n, code in enumerate(codes, 1) if self.order(code) <= goal)
+        return next((n for n, code in near if self.surely([code]) <= goal), None)
+
+
+@dataclass
+class Searched:
+    """A search's trials: the code of each, no code twice."""
+
+    search: Search
+    way: Way
+    timed: Timed
+    seeds: Sequence[Seed] = ()
+    codes: list[str] = field(default_factory=list)
+    best: Candidate | None = None
+
+    @property
+    def best_code(self) -> str:
+        """That of the best."""
+        assert self.best is not None
+        return str(self.best.kernel)
+
+    def run(self, most: int, seconds: float, enough: Callable[[str], bool]) -> None:
+        """Tries up to so many schedules, until the code of one is good enough or time is over."""
+        end = time.monotonic() + seconds
+        least, idle, queue = inf, 0, self._first()
+        while len(self.codes) < most and idle < IDLE:
+            if not queue and time.monotonic() < end:
+                queue = self._next()
+            if not queue:
+                return
+            c = queue.pop(0)
+            if self.search.seen(c):
+                idle += 1
+                continue
+            code, ratio = self.timed.ratio(c.kernel)
+            self.search.observe(c, ratio)
+            if code in self.codes:
+                idle += 1
+                continue
+            idle = 0
+            self.codes.append(code)
+            if ratio is not None and ratio < least:
+                least, self.best = ratio, c
+                if enough(code):
+                    return
+
+    def _first(self) -> list[Candidate]:
+        """What is tried before anything is known."""
+        default = self.search.default
+        assert default is not None
+        if self.way.default:
+            return [default, *first_proposals(self.search, self.seeds)]
+        return [c for _ in range(BATCH) if (c := self.search.drawn()) is not None]
+
+    def _next(self) -> list[Candidate]:
+        if self.way.at_random:
+            return self._first()
+        return self.search.propose(BATCH)
+
+
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
+    """Returns the entry of a case: after how many trials each way is so good."""
+    machine = native_target().machine.alone()
+    kernel, constants = largest(name, machine)
+    hidden = families_without(name, kernel, constants)
+    ranker = ranker_without(hidden)
+    own = spaces(kernel, machine, constants)
+    seeds = tuple(_seeds(name, hidden))
+    default = Search(kernel, own, CostModel(machine, ranker=ranker), scheduled, Random(0)).default
+    assert default is not None
+    with Ratios(default.kernel, native_target().machine) as bench:
+        timed = Timed(bench)
+        found = {
+            way: Searched(
+                Search(
+                    kernel, own, _judge(how, machine, ranker), scheduled, Random(f"{name} {way}")
+                ),
+                how,
+                timed,
+                seeds if how.seeded else (),
+            )
+            for way, how in WAYS.items()
+        }
+        first, *others = found.values()
+        start = time.process_time()
+        first.run(TRIALS, SECONDS, lambda _: False)
+        trial_s = (time.process_time() - start + timed.seconds) / max(len(first.codes), 1)
+        if first.best is None:
+            raise UserError(f"no schedule of {name} runs")
+        best = timed.surely(sorted(first.codes, key=timed.order)[:BEST])
+        usual = timed.surely([timed.ratio(default.kernel)[0]])
+        for other in others:
+            other.run(OTHERS, OTHERS_SECONDS, lambda code: timed.surely([code]) <= best / GOOD)
+        until = {way: timed.until(s.codes, best / GOOD) for way, s in found.items()}
+        least = timed.surely(sorted(timed.known, key=timed.order)[:BEST])
+    ended = min((s for s in found.values() if s.best), key=lambda s: timed.order(s.best_code))
+    assert ended.best is not None
+    return {
+        "until": until,
+        "tried": {way: len(s.codes) for way, s in found.items()},
+        "gain": round(usual / best, 4),
+        "more": round(best / least, 4),
+        "trial_s": round(trial_s, 4),
+        "size": min(first.search.size, 1e18),
+        "seeds": len(seeds),
+        "hidden": sorted(hidden & {family(case) for case in CASES}),
+        "points": points_without(hidden),
+        "seed": {
+            "template": ended.best.template,
+            "point": point_on_record(ended.best),
+            "features": default.judged.features,
+        },
+        **asdict(provenance()),
+    }
+
+
+def _judge(way: Way, machine: Machine, ranker: Ranker) -> Judge:
+    return CostModel(machine, ranker=ranker) if way.learned else Blank(machine)
+
+
+def _seeds(name: str, hidden: frozenset[str]) -> list[Seed]:
+    """What was found of kernels of other families."""
+    entries = [e for e in store.load(RESULTS) if "seed" in e and case_of(e) != name]
+    return [
+        Seed(case_of(e), **e["seed"])  # type: ignore[arg-type]
+        for e in entries
+        if family(case_of(e)) not in hidden
+    ]
+
+
+def section(entries: Sequence[Entry]) -> list[str]:
+    """Returns the part of the page on transfer."""
+    return []
