@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from math import inf
 from random import Random
 from statistics import geometric_mean, median
+from typing import Any
 
 from benchmarks import store
 from benchmarks.held_out import families_without, points_without, ranker_without
@@ -32,7 +33,7 @@ from rutc.tuner.cost_model import CostModel
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.nest_features import features
 from rutc.tuner.ranker import Ranker
-from rutc.tuner.search import Candidate, Judge, Judged, Search
+from rutc.tuner.search import CHAINS, Candidate, Judge, Judged, Search
 from rutc.tuner.seeds import Seed, first_proposals, point_on_record
 
 RESULTS = ROOT / "benchmarks" / "results" / "tuning_transfer.json"
@@ -63,7 +64,8 @@ CASES = (
 )
 TRIALS, OTHERS = 1000, 200
 """Of the search that knows nothing, and of others where they do not get there before."""
-SECONDS, OTHERS_SECONDS = 55.0, 8.0
+CHAINS_MORE = 32
+SECONDS, OTHERS_SECONDS = 55.0, 10.0
 """Each begins no batch later."""
 BATCH = 8
 GOOD = 0.95
@@ -104,6 +106,8 @@ class Way:
     """Whether the fastest schedules of other kernels come next."""
     at_random: bool = False
     """Whether all trials are drawn at random."""
+    chains: int = CHAINS
+    """Chains of changes that are made for a batch."""
 
 
 WAYS = {
@@ -114,11 +118,15 @@ WAYS = {
     "transfer": Way(
         "the default schedule, then by other families: `rutc tune`", default=True, learned=True
     ),
+    "transfer, more chains": Way(
+        f"the same, with {CHAINS_MORE} chains for a batch", True, learned=True, chains=CHAINS_MORE
+    ),
     "transfer and seeds": Way(
         "the same, with seeds: `rutc tune --seeds`", default=True, learned=True, seeded=True
     ),
 }
 """The first is the search without transfer, whose best the others are measured by."""
+FIRST = next(iter(WAYS))
 
 
 @dataclass
@@ -235,7 +243,12 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
         found = {
             way: Searched(
                 Search(
-                    kernel, own, _judge(how, machine, ranker), scheduled, Random(f"{name} {way}")
+                    kernel,
+                    own,
+                    _judge(how, machine, ranker),
+                    scheduled,
+                    Random(f"{name} {way}"),
+                    how.chains,
                 ),
                 how,
                 timed,
@@ -292,4 +305,79 @@ def _seeds(name: str, hidden: frozenset[str]) -> list[Seed]:
 
 def section(entries: Sequence[Entry]) -> list[str]:
     """Returns the part of the page on transfer."""
-    return []
+    known: list[dict[str, Any]] = [e for e in entries if "until" in e]
+    if not known:
+        return []
+    tried = [e["tried"][FIRST] for e in known]
+    hidden = [e["points"] for e in known]
+    lines = [
+        "",
+        "## What it saves to know other kernels",
+        "",
+        "Written by `python -m benchmarks.tuning --transfer`. The largest kernel of each case, at most",
+        "one of a family, is searched first as if nothing was known of any kernel: the first",
+        f"{BATCH} schedules are drawn at random, and then what the search learns of its own trials",
+        "judges (the Gaussian process of `tuner/search.py`, over features of the loop nest, with no",
+        f"model before it). It ends after {TRIALS} trials, when it comes by nothing new, or after",
+        f"{SECONDS:g} s, which is {min(tried)} to {max(tried)} trials, {median(tried):g} in the median.",
+        f"Other ways are told to find {GOOD:.0%} of the best of that, in {OTHERS} trials or",
+        f"{OTHERS_SECONDS:g} s. Trials count code that is not known yet: schedules that make equal code",
+        "are one. What judges by other families was taught without the kernel's own, by",
+        f"{min(hidden)} to {max(hidden)} points; seeds are what was found of kernels of other families.",
+        "The analytic estimate, on which it builds, was fitted to kernels of all families.",
+        "Operands are in the caches. Times are of the thread, in turns with the default schedule, and",
+        "what decides is timed twice.",
+        "",
+        "| begins with, judged by | trials until then, median | kernels that got there | fewer than"
+        " without transfer, by medians | by kernels |",
+        "|---|---|---|---|---|",
+    ]
+    without = _trials(known, FIRST)
+    for way, how in WAYS.items():
+        own = _trials(known, way)
+        middle, reached = median(own), sum(n < inf for n in own)
+        each = median([a / b for a, b in zip(without, own, strict=True)])
+        lines.append(
+            f"| {how.said} | {_number(middle)} | {reached} of {len(own)} |"
+            f" {median(without) / middle:.1f} times | {each:.1f} times |"
+        )
+    ratio = median(without) / median(_trials(known, "transfer"))
+    said = "which is reached" if ratio >= WANTED else "which is not reached"
+    gains = [e["gain"] for e in known]
+    lines += [
+        "",
+        f"Wanted are {WANTED:g} times fewer with transfer than without, {said}: {ratio:.1f} times, of"
+        f" {len(known)} kernels. No way needs less than one trial, so that this is no more than"
+        f" the trials without transfer, {_number(median(without))} in the median. The default schedule"
+        f" alone is so good for {sum(g <= 1 / GOOD for g in gains)} kernels; the best is"
+        f" {geometric_mean(gains):.3f} times as fast as it in geometric mean, {max(gains):.2f} at most."
+        f" A trial takes {median([e['trial_s'] for e in known]):.2f} s of the processor in the"
+        f" median, of proposing, compiling and timing a schedule; {max(e['trial_s'] for e in known):.2f}"
+        " at most.",
+        "",
+        "The best is how many times as fast as the default schedule it is; *more*, how many times as"
+        " fast as that the best of all ways is.",
+        "",
+        "| kernel of | points | trials | best | more | "
+        + " | ".join(WAYS)
+        + " | families that the model has not seen, of these |",
+        "|---|---|---|---|---|" + "---|" * (len(WAYS) + 1),
+    ]
+    for e in known:
+        until = " | ".join(
+            _number(n) if (n := e["until"][way]) else f"more than {e['tried'][way]}" for way in WAYS
+        )
+        lines.append(
+            f"| {case_of(e)} | {e['size']:.0e} | {e['tried'][FIRST]} | {e['gain']:.3f} |"
+            f" {e['more']:.3f} | {until} | {', '.join(e['hidden'])} |"
+        )
+    return lines
+
+
+def _trials(known: Sequence[dict[str, Any]], way: str) -> list[float]:
+    """The trials that a way needs of each kernel; infinity where it does not get there."""
+    return [e["until"][way] or inf for e in known]
+
+
+def _number(trials: float) -> str:
+    return f"{trials:g}" if trials < inf else "more than were tried"

@@ -173,13 +173,18 @@ class Search:
         judge: Judge,
         schedule: Schedule,
         rng: Random,
+        chains: int = CHAINS,
     ) -> None:
-        """A search of the spaces of a kernel, those of its templates in the order of preference."""
+        """A search of the spaces of a kernel, those of its templates in the order of preference.
+
+        So many chains of changes are made for a batch.
+        """
         self._kernel = kernel
         self._spaces = [s for s in spaces if len(s) > 0]
         self._judge = judge
         self._schedule = schedule
         self._rng = rng
+        self._chains = chains
         self.measured: list[tuple[Candidate, float]] = []
         """What was tried, and the logarithm of its cycles; infinity of what failed."""
         self._seen: set[str] = set()
@@ -287,8 +292,8 @@ class Search:
     def _wandered(self, model: Corrected) -> Iterator[Candidate]:
         """Everything that chains of changes come by."""
         points = [(c, cycles) for c, cycles in self.measured if c.space is not None]
-        chains = [c for c, _ in sorted(points, key=lambda x: x[1])[: CHAINS // 2]]
-        while len(chains) < CHAINS:
+        chains = [c for c, _ in sorted(points, key=lambda x: x[1])[: self._chains // 2]]
+        while len(chains) < self._chains:
             drawn = self.drawn()
             if drawn is None:
                 break
