@@ -308,59 +308,77 @@ def section(entries: Sequence[Entry]) -> list[str]:
     known: list[dict[str, Any]] = [e for e in entries if "until" in e]
     if not known:
         return []
-    tried = [e["tried"][FIRST] for e in known]
-    hidden = [e["points"] for e in known]
-    lines = [
+    tried, points = [e["tried"][FIRST] for e in known], [e["points"] for e in known]
+    return [
         "",
         "## What it saves to know other kernels",
         "",
-        "Written by `python -m benchmarks.tuning --transfer`. The largest kernel of each case, at most",
-        "one of a family, is searched first as if nothing was known of any kernel: the first",
+        "Written by `python -m benchmarks.tuning --transfer`. The largest kernel of each case, at",
+        "most one of a family, is searched first as if nothing was known of any kernel: the first",
         f"{BATCH} schedules are drawn at random, and then what the search learns of its own trials",
-        "judges (the Gaussian process of `tuner/search.py`, over features of the loop nest, with no",
-        f"model before it). It ends after {TRIALS} trials, when it comes by nothing new, or after",
-        f"{SECONDS:g} s, which is {min(tried)} to {max(tried)} trials, {median(tried):g} in the median.",
-        f"Other ways are told to find {GOOD:.0%} of the best of that, in {OTHERS} trials or",
-        f"{OTHERS_SECONDS:g} s. Trials count code that is not known yet: schedules that make equal code",
-        "are one. What judges by other families was taught without the kernel's own, by",
-        f"{min(hidden)} to {max(hidden)} points; seeds are what was found of kernels of other families.",
-        "The analytic estimate, on which it builds, was fitted to kernels of all families.",
-        "Operands are in the caches. Times are of the thread, in turns with the default schedule, and",
-        "what decides is timed twice.",
+        "judges (the Gaussian process of `tuner/search.py`, over features of the loop nest, with",
+        f"no model before it). It ends after {TRIALS} trials, when it comes by nothing new, or",
+        f"after {SECONDS:g} s, which is {min(tried)} to {max(tried)} trials, {median(tried):g} in",
+        f"the median. Other ways are told to find {GOOD:.0%} of the best of that, in {OTHERS}",
+        f"trials or {OTHERS_SECONDS:g} s. Schedules of equal code are one trial. What judges",
+        "by other families was taught without the kernel's own, by "
+        f"{min(points)} to {max(points)} points;",
+        "seeds are what was found of kernels of other families. The analytic estimate, which it",
+        "corrects, was fitted to kernels of all families. Operands are in the caches. Times are of",
+        "the thread, in turns with the default schedule, and what decides is timed twice.",
         "",
-        "| begins with, judged by | trials until then, median | kernels that got there | fewer than"
-        " without transfer, by medians | by kernels |",
+        *_ways(known),
+        "",
+        *_verdict(known),
+        "",
+        *_by_kernel(known),
+    ]
+
+
+def _ways(known: Sequence[dict[str, Any]]) -> list[str]:
+    """The table of ways."""
+    lines = [
+        "| begins with, judged by | trials until then, median | kernels that got there |"
+        " times fewer than without transfer, of medians | median of kernels |",
         "|---|---|---|---|---|",
     ]
     without = _trials(known, FIRST)
     for way, how in WAYS.items():
         own = _trials(known, way)
-        middle, reached = median(own), sum(n < inf for n in own)
         each = median([a / b for a, b in zip(without, own, strict=True)])
         lines.append(
-            f"| {how.said} | {_number(middle)} | {reached} of {len(own)} |"
-            f" {median(without) / middle:.1f} times | {each:.1f} times |"
+            f"| {how.said} | {_number(median(own))} | {sum(n < inf for n in own)} of {len(own)} |"
+            f" {median(without) / median(own):.1f} | {each:.1f} |"
         )
-    ratio = median(without) / median(_trials(known, "transfer"))
-    said = "which is reached" if ratio >= WANTED else "which is not reached"
-    gains = [e["gain"] for e in known]
-    lines += [
+    return lines
+
+
+def _verdict(known: Sequence[dict[str, Any]]) -> list[str]:
+    """What the figures say."""
+    without, gains = median(_trials(known, FIRST)), [e["gain"] for e in known]
+    ratio, seconds = without / median(_trials(known, "transfer")), [e["trial_s"] for e in known]
+    return [
+        f"Wanted are {WANTED:g} times fewer trials with transfer than without. They are "
+        f"{ratio:.1f} times fewer, in medians of {len(known)} kernels:",
+        "that is reached." if ratio >= WANTED else "that is not reached.",
+        "No way needs less than one trial, so that it is no more than what the search without "
+        "transfer needs.",
+        f"The default schedule alone is so good for {sum(g <= 1 / GOOD for g in gains)} kernels. "
+        f"The best is {geometric_mean(gains):.3f} times as fast in geometric mean, "
+        f"{max(gains):.2f} at most.",
+        f"A trial without transfer takes {median(seconds):.2f} s of the processor in the median, "
+        f"{max(seconds):.2f} at most: proposing, compiling and timing.",
+    ]
+
+
+def _by_kernel(known: Sequence[dict[str, Any]]) -> list[str]:
+    """The table of kernels."""
+    lines = [
+        "*Best* is how many times as fast as the default schedule the best without transfer is, "
+        "*more* how many times as fast as that the best of all ways is.",
+        "*Hidden* are the families, of those here, that the model has not seen.",
         "",
-        f"Wanted are {WANTED:g} times fewer with transfer than without, {said}: {ratio:.1f} times, of"
-        f" {len(known)} kernels. No way needs less than one trial, so that this is no more than"
-        f" the trials without transfer, {_number(median(without))} in the median. The default schedule"
-        f" alone is so good for {sum(g <= 1 / GOOD for g in gains)} kernels; the best is"
-        f" {geometric_mean(gains):.3f} times as fast as it in geometric mean, {max(gains):.2f} at most."
-        f" A trial takes {median([e['trial_s'] for e in known]):.2f} s of the processor in the"
-        f" median, of proposing, compiling and timing a schedule; {max(e['trial_s'] for e in known):.2f}"
-        " at most.",
-        "",
-        "The best is how many times as fast as the default schedule it is; *more*, how many times as"
-        " fast as that the best of all ways is.",
-        "",
-        "| kernel of | points | trials | best | more | "
-        + " | ".join(WAYS)
-        + " | families that the model has not seen, of these |",
+        f"| kernel of | points | trials | best | more | {' | '.join(WAYS)} | hidden |",
         "|---|---|---|---|---|" + "---|" * (len(WAYS) + 1),
     ]
     for e in known:
