@@ -138,6 +138,7 @@ def entry(case: str, own: int, transfer: int | None, **more: object) -> dict[str
     until = dict.fromkeys(WAYS, transfer) | {"own": own}
     tried = dict.fromkeys(WAYS, 40) | {"own": 300}
     said = {"gain": 1.2, "more": 1.0, "trial_s": 0.1, "size": 1e6, "hidden": [], "points": 9}
+    said |= {"cpu": "a CPU", "processor": "znver4", "cpus": 2, "date": "2026-11-27"}
     return {"case": case, "until": until, "tried": tried, **said, **more}
 
 
