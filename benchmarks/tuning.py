@@ -9,6 +9,9 @@ docs/tuning_speed.md.
 are searched and recorded first; then each is searched twice in turns, as if nothing was known of
 it, with seeds from the records of the other cases and without. Results go to
 benchmarks/results/tuning_seeds.json and the same page.
+
+`python -m benchmarks.tuning --transfer` measures what it saves to know other kernels: see
+`benchmarks.transfer`.
 """
 
 import functools

@@ -125,6 +125,20 @@ def test_what_is_on_record_of_other_spaces_is_left_alone(
     assert search.best is None
 
 
+def test_more_chains_come_by_more(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    own = spaces(kernel[0], V3, kernel[1])
+    judged: dict[int, list[Kernel]] = {1: [], 8: []}
+    for chains, seen in judged.items():
+
+        class Noting(CostModel):
+            def judge(self, kernels: Sequence[Kernel], seen: list[Kernel] = seen) -> list[Judged]:
+                seen += kernels
+                return super().judge(kernels)
+
+        Search(kernel[0], own, Noting(V3), scheduled, Random(0), chains).propose(4)
+    assert len(judged[8]) > 4 * len(judged[1])
+
+
 def test_measurements_correct_the_model(kernel: tuple[Kernel, frozenset[str]]) -> None:
     """All is as slow again as the model says: what was not measured is corrected, too."""
     search = search_of(kernel)
