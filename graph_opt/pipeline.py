@@ -48,6 +48,7 @@ from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
+from rutc.graph_opt.rules.windows_narrow import quantise_before_windows
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.machine import COMMON, PAIR, Machine
 from rutc.tensor_ir.verifier import verify
@@ -114,6 +115,8 @@ def pipeline_for(
         Sweep(
             "work on quantised numbers as integers",
             (
+                # Before what is quantised twice by one step is dropped, which it may be then.
+                quantise_before_windows,
                 drop_requantised,
                 pad_quantised,
                 sum_integers,
@@ -208,7 +211,7 @@ def _bytes(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
         # Scales have to be outside of sums of integers.
         Sweep(
             "sum quantised numbers as integers",
-            (drop_requantised, pad_quantised, sum_integers, *EARLY),
+            (quantise_before_windows, drop_requantised, pad_quantised, sum_integers, *EARLY),
         ),
         Sweep("take remainders apart", (apart,), once=True),
         # After remainders: constants of which few are left are small then.

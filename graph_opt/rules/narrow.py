@@ -340,7 +340,7 @@ def drop_requantised(n: Node, editor: Editor) -> Result:
     """
     if not isinstance(n, Nest) or n.reducer is not None:
         return Reason("not elementwise")
-    found = _quantising(n.body[0])
+    found = quantising(n.body[0])
     if found is None:
         return Reason("it does not quantise")
     r, scale, zero = found
@@ -359,7 +359,7 @@ def drop_requantised(n: Node, editor: Editor) -> Result:
     return (replace(n, body=(body,), origin=merge_origins(p, n)),)
 
 
-def _quantising(e: Expr) -> tuple[Read, float, int] | None:
+def quantising(e: Expr) -> tuple[Read, float, int] | None:
     """(x, scale, zero) of an `e` that is x / scale, rounded, plus zero, saturated."""
     match e:
         case Cast(Cast(Apply("min", (Apply("max", (x, Lit() as low)), Lit() as high)), _), kind):

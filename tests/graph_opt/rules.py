@@ -35,6 +35,7 @@ from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
+from rutc.graph_opt.rules.windows_narrow import quantise_before_windows
 from tests.machines import V3
 
 RULES: tuple[Rule, ...] = (
@@ -79,6 +80,7 @@ RULES: tuple[Rule, ...] = (
     sum_as_viewed,
     sum_gathered,
     pad_quantised,
+    quantise_before_windows,
     quantise_by_factors,
     sum_integers,
     sum_narrow,

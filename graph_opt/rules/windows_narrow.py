@@ -1,0 +1,76 @@
+"""Windows of numbers that are quantised afterwards are of numbers that are quantised before.
+
+To quantise keeps the order of numbers, so the largest of some is what the largest of them becomes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rutc.graph_opt.editor import Editor, merge_origins
+from rutc.graph_opt.exprs import at_point, index_coords
+from rutc.graph_opt.kinds import matches
+from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.narrow import quantising
+from rutc.tensor_ir import DType, Index, Lit, Nest, Node, Read, Value
+from rutc.tensor_ir.expr import transform
+from rutc.tensor_ir.reducer import highest, lowest, reducer
+
+ORDERS = ("max", "min")
+"""The reducers that give one of their elements, by the order of numbers alone."""
+
+
+@matches("elementwise")
+def quantise_before_windows(n: Node, editor: Editor) -> Result:
+    """The largest numbers of windows are quantised before: bytes are stored, and compared.
+
+    %m{n} = max{k} %x[i=2*n + k - 1 else -inf]
+    %y{n} = u8(i32(min(max(round(%m[n] / 0.1) + 7.0, 0.0), 255.0)))
+    ->
+    %y.before{i} = u8(i32(min(max(round(%x[i] / 0.1) + 7.0, 0.0), 255.0)))
+    %y{n} = max{k} %y.before[i=2*n + k - 1 else 0]
+    """
+    if not isinstance(n, Nest) or n.reducer is not None:
+        return Reason("not elementwise")
+    found = quantising(n.body[0])
+    if found is None:
+        return Reason("it does not quantise")
+    r, scale, zero = found
+    p = editor.nest(r.value)
+    if p is None or p.reducer is None or p.reducer.name not in ORDERS:
+        return Reason(f"%{r.value} is not the largest or smallest of some numbers")
+    x = p.body[0]
+    if not isinstance(x, Read) or not all(isinstance(c, Index) for _, c in x.coords):
+        return Reason(f"%{r.value} is of computed numbers")
+    if r != at_point(p.out) or not editor.is_read_once(r.value, n):
+        return Reason(f"%{r.value} is read elsewhere, too")
+    source = editor.nest(x.value)
+    if source is None or x.dtype is not DType.F32 or not editor.is_read_once(x.value, p):
+        return Reason(f"%{x.value} is stored as it is")
+    if all(c.is_const or c.as_var for _, c in index_coords(x)):
+        return Reason(f"%{r.value} is of no windows, and may be computed with what it reads")
+    if scale <= 0:
+        return Reason("the scale is not positive")
+    kind = n.out.dtype
+    value = Value(editor.fresh_value(f"{n.out.name}.before"), kind, source.out.dims)
+    here = at_point(source.out)
+    before = Nest(
+        (value,), (), None, (transform(n.body[0], lambda e: here if e == r else e),), n.origin
+    )
+    fill = None if x.fill is None else _quantised(float(x.fill.value), scale, zero, kind)
+    after = replace(
+        p,
+        outs=n.outs,
+        reducer=reducer(p.reducer.name, kind),
+        body=(Read(value.name, x.coords, kind, fill),),
+        origin=merge_origins(p, n),
+    )
+    return before, after
+
+
+def _quantised(x: float, scale: float, zero: int, kind: DType) -> Lit:
+    """What a number is quantised to."""
+    whole = np.round(np.float32(x) / np.float32(scale)) + zero
+    return Lit(int(np.clip(whole, lowest(kind).value, highest(kind).value)), kind)
