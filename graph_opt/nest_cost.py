@@ -168,11 +168,16 @@ class NestCost:
         inside = scaled(self.nest.reducer, self.nest.body)
         return tuple(d for d in self.nest.bound if inside is None or inside.is_summed(d))
 
-    def neighbours(self, u: ReadUse) -> str | None:
-        """The dim along which the longest bound loop moves a read by one."""
+    def neighbours(self, u: ReadUse, inner: Mapping[str, str | None]) -> str | None:
+        """The dim along which the longest bound loop moves a read by one.
+
+        Of several that are as long it is the innermost one in memory, or the first.
+        """
         bound = [d for d in self._summed if u.moves.get(d) is not None]
-        longest = max(bound, key=lambda d: self.extents[d], default=None)
-        return None if longest is None else u.moves[longest]
+        most = max((self.extents[d] for d in bound), default=0)
+        dims = [u.moves[d] for d in bound if self.extents[d] == most]
+        along = inner.get(u.read.value)
+        return along if along in dims else next(iter(dims), None)
 
     def apart(self, vector: str, inner: Mapping[str, str | None]) -> tuple[tuple[Read, str], ...]:
         """Reads of which a copy with this dim innermost costs less than putting elements together.
@@ -186,7 +191,7 @@ class NestCost:
             for u in self.uses
             if not u.is_const
             and vector not in u.moves
-            and (d := self.neighbours(u)) is not None
+            and (d := self.neighbours(u, inner)) is not None
             and vectors * self._away(u, inner) > u.touched * copy
         )
 
@@ -197,7 +202,7 @@ class NestCost:
         the choice may well be between this and a copy that joins the kernel before.
         """
         along, w = inner.get(u.read.value), self.coefficients
-        if self.neighbours(u) == along:
+        if self.neighbours(u, inner) == along:
             return 0.0
         if self.in_matrices:
             return inf
@@ -254,7 +259,7 @@ class NestCost:
         beside = any(v not in u.moves for u in self.uses if u.is_const)
         for u in self.uses:
             if v not in u.moves:
-                near = not self.grouped or inner.get(u.read.value) == self.neighbours(u)
+                near = not self.grouped or inner.get(u.read.value) == self.neighbours(u, inner)
                 shared = vectors * w.broadcast
                 if not near and not u.is_const:
                     apart = inf if self.in_matrices else vectors * w.apart
@@ -264,7 +269,7 @@ class NestCost:
                 total += vectors * w.packed
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):
                 total += vectors * w.contiguous
-                if self.grouped and beside and self.neighbours(u) != u.moves[v]:
+                if self.grouped and beside and self.neighbours(u, inner) != u.moves[v]:
                     # Every lane's neighbours are put together from as many vectors, where lanes
                     # along a constant would have theirs side by side.
                     total += vectors * w.apart
