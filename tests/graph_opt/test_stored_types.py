@@ -18,7 +18,7 @@ from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir import Const, Data, DType, Graph, Value
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import BF16_VECTORS, Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verifier import verify
 from rutc.verify.tolerance import Level
@@ -358,6 +358,10 @@ def test_extremes_are_rounded_to_the_nearest(
     np.testing.assert_array_equal(got, wanted)
     library = build(found.plan, machine, tmp_path)
     compiled = run(library, {"a": SPECIAL}, 1)["b"]
+    if dtype is DType.BF16 and not constant and BF16_VECTORS in machine.features:
+        # The instruction that rounds takes subnormal numbers for zeros.
+        subnormal = np.abs(SPECIAL) < np.finfo(np.float32).tiny
+        wanted = np.where(subnormal, np.copysign(np.float32(0), SPECIAL), wanted)
     np.testing.assert_array_equal(compiled, wanted)
     there = ~np.isnan(wanted)
     np.testing.assert_array_equal(np.signbit(compiled[there]), np.signbit(wanted[there]))
