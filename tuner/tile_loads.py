@@ -22,9 +22,9 @@ def spread_bytes(t: Touch, r: Reduction, machine: Machine) -> int:
     Of a distance that only a run tells: as many as it may take.
     """
     longest = max(r.loops, key=lambda x: abs(t.strides.get(x.var) or 0), default=None)
-    if longest is not None and not t.packed and t.strides.get(longest.var):
-        if not isinstance(t.exact.get(longest.var, 0), int):
-            return machine.l1_way_bytes
+    moves = longest is not None and not t.packed and t.strides.get(longest.var)
+    if longest is not None and moves and not isinstance(t.exact.get(longest.var, 0), int):
+        return machine.l1_way_bytes
     stride = 0 if longest is None or t.packed else t.strides.get(longest.var) or 0
     return gcd(stride * t.bytes, machine.l1_way_bytes) if stride else 1
 
