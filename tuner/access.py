@@ -276,16 +276,24 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
 
 def moves_evenly(kernel: Kernel, buffer: str, loop: str) -> bool:
     """Whether each iteration of a loop reads a buffer at places as far from those of the last."""
-    found = (
-        c
+    layout = kernel.buffer(buffer).layout
+    places = (
+        x.coords
         for s in walk_stmts(kernel.body)
         for e in exprs(s)
         for x in walk(e)
         if isinstance(x, Read) and x.value == buffer
-        for _, c in x.coords
-        if loop in (c.names() if isinstance(c, Index) else index_names(c))
     )
-    return all(isinstance(c, Index) and c.coefficient(loop) is not None for c in found)
+    for coords in places:
+        plain = {d: c for d, c in coords if isinstance(c, Index)}
+        if any(loop in index_names(c) for d, c in coords if not isinstance(c, Index)):
+            return False
+        if len(plain) == len(coords):
+            if layout.address(plain, {}).coefficient(loop) is None:
+                return False
+        elif any(c.coefficient(loop) is None for c in plain.values() if loop in c.names()):
+            return False
+    return True
 
 
 def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
