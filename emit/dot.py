@@ -184,9 +184,7 @@ class DotEmitter:
             one = b.load(memory.place(buffer, first), type_=neighbours, align=align(buffer))
             packed = self._cleared(self._packed(one, r.dtype, group), loop, group)
             return splat(b, packed, lane.lanes)
-        if first.coefficient(lane.var) != group or not memory.contiguous(
-            first - Index.of(lane.var) * (group - 1), lane
-        ):
+        if not self._side_by_side(first, group, lane):
             return None
         start = first.subs({lane.var: Index.of(lane.base)})
         vector = ir.VectorType(element, group * lane.lanes)
@@ -207,6 +205,13 @@ class DotEmitter:
         loaded = memory.masked_load(buffer, at, vector, mask, ir.Constant(vector, None))
         return self._packed(loaded, r.dtype, group)
 
+    def _side_by_side(self, first: Index, group: int, lane: Lane) -> bool:
+        """Whether the groups of all lanes follow each other in memory, each from `first` on."""
+        between = first - Index.of(lane.var) * (group - 1)
+        return first.coefficient(lane.var) == group and self.expressions.memory.contiguous(
+            between, lane
+        )
+
     def _from_nibbles(
         self, r: Read, place: Index, loop: DotLoop, group: int, lane: Lane
     ) -> ir.Value | None:
@@ -217,10 +222,9 @@ class DotEmitter:
         """
         buffer, memory = self.expressions.buffers[r.value], self.expressions.memory
         first = place.subs({loop.var: Index.of(0)})
-        together = first.coefficient(lane.var) == group and memory.contiguous(
-            first - Index.of(lane.var) * (group - 1), lane
-        )
-        if r.dtype.is_signed or not together or loop.extent != group or group % 2:
+        if r.dtype.is_signed or loop.extent != group or group % 2:
+            return None
+        if not self._side_by_side(first, group, lane):
             return None
         at = self.expressions.nibbles.place(first.subs({lane.var: Index.of(lane.base)}))
         count = group * lane.lanes // 2

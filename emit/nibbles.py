@@ -104,13 +104,7 @@ class NibbleEmitter:
             if pairs is not None:
                 return self.builder.zext(pairs, ir.VectorType(I32, lane.lanes))
         at = self.place(address)
-        byte = self.memory.widen(self._shared(buffer, at), lane.lanes)
-        if at.upper == ZERO:
-            return byte
-        shift = self.index.emit(at.upper * HALF)
-        kind = ir.VectorType(I32, shift.lanes) if is_vector(shift) else I32
-        byte, shift = self._same_lanes(byte, self.builder.trunc(shift, kind))
-        return self.builder.lshr(byte, shift)
+        return self.memory.widen(self._lowest(self._shared(buffer, at), at.upper), lane.lanes)
 
     def place(self, address: Index) -> Place:
         """Where an element is; the upper half is told by what of an address may be odd."""
@@ -162,15 +156,18 @@ class NibbleEmitter:
     def _half(self, byte: ir.Value, upper: Index, dtype: DType) -> ir.Value:
         """The number of one half of each byte."""
         b = self.builder
-        if not upper.is_const:
-            shift = self.index.emit(upper * HALF)
-            kind = ir.VectorType(I32, shift.lanes) if is_vector(shift) else I32
-            byte, shift = self._same_lanes(byte, b.trunc(shift, kind))
-            return self._low(b.lshr(byte, shift), dtype)
         if upper == ONE:
             down = b.ashr if dtype.is_signed else b.lshr
             return down(byte, splat_int(byte.type, HALF))
-        return self._low(byte, dtype)
+        return self._low(self._lowest(byte, upper), dtype)
+
+    def _lowest(self, byte: ir.Value, upper: Index) -> ir.Value:
+        """Bytes whose lowest bits are one half of each, whatever the others are."""
+        if upper == ZERO:
+            return byte
+        shift = self.index.emit(upper * HALF)
+        kind = ir.VectorType(I32, shift.lanes) if is_vector(shift) else I32
+        return self.builder.lshr(*self._same_lanes(byte, self.builder.trunc(shift, kind)))
 
     def _same_lanes(self, *values: ir.Value) -> list[ir.Value]:
         """Values with lanes if one of them has."""

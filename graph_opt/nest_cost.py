@@ -18,7 +18,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
-from rutc.tensor_ir.products import factors_in, factors_of, scaled, terms_of
+from rutc.tensor_ir.products import scaled, summed_factors, terms_of
 
 
 @record
@@ -122,8 +122,7 @@ class NestCost:
     @cached_property
     def _narrow(self) -> DType | None:
         """The type of the narrow factors whose products are summed, one product at a point."""
-        n = self.nest
-        pair = factors_of(n.reducer, n.body) or factors_in(n.reducer, n.body)
+        pair = summed_factors(self.nest.reducer, self.nest.body)
         return pair[0].dtype if pair else None
 
     @cached_property

@@ -99,7 +99,7 @@ def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapp
     """What is known of constants of bytes that are multiplied by bytes of another sign in sums."""
     found: dict[str, Small] = {}
     for n in nests:
-        pair = factors_of(n.reducer, n.body) or factors_in(n.reducer, n.body) or ()
+        pair = summed_factors(n.reducer, n.body)
         if {f.dtype for f in pair} not in ({DType.I8, DType.U8}, {DType.I8, DType.U4}):
             continue
         for r in (f.reads[0] for f in pair if len(f.reads) == 1):
@@ -134,10 +134,10 @@ def factors_of(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Fac
     return found[0] if found is not None and len(found) == 1 else None
 
 
-def factors_in(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Factor, ...]:
-    """The narrow integers whose products the real numbers that are summed have in them, if any."""
+def summed_factors(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Factor, ...]:
+    """The two factors of which a reduction sums products, as they are or `scaled`, if any."""
     found = scaled(reducer, elements)
-    return () if found is None else found.factors
+    return factors_of(reducer, elements) or (() if found is None else found.factors)
 
 
 def scaled(reducer: Reducer | None, elements: tuple[Expr, ...]) -> Scaled | None:
@@ -145,14 +145,14 @@ def scaled(reducer: Reducer | None, elements: tuple[Expr, ...]) -> Scaled | None
     if reducer is None or reducer.name != "sum" or reducer.state != (DType.F32,):
         return None
     parts = [t for f in factors(elements[0]) for t in terms(f)]
-    found = [(i, pair) for i, t in enumerate(parts) if (pair := _whole(t)) is not None]
+    found = [(i, pair) for i, t in enumerate(parts) if (pair := whole_product(t)) is not None]
     if len(found) != 1:
         return None
     ((at, pair),) = found
     return Scaled(pair, tuple(e for i, e in enumerate(parts) if i != at))
 
 
-def _whole(e: Expr) -> tuple[Factor, Factor] | None:
+def whole_product(e: Expr) -> tuple[Factor, Factor] | None:
     """The factors of a product of narrow integers that is taken as a real number."""
     match e:
         case Cast(Apply(op="mul", dtype=DType.I32) as product, DType.F32):
@@ -176,7 +176,7 @@ def terms_of(
 
 def factor_reads(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Read, ...]:
     """The narrow reads that a reduction sums products of; none for any other."""
-    pairs = _products(reducer, elements) or (factors_in(reducer, elements),)
+    pairs = _products(reducer, elements) or (summed_factors(reducer, elements),)
     return tuple(r for pair in pairs for f in pair for r in f.reads)
 
 

@@ -18,16 +18,7 @@ from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.search import Search
 from tests.machines import V3
-from tests.tuner.subjects import of_text
-
-PRODUCT = """
-graph "product"
-dims i = 33, j = 96, k = 64
-%a : f32{i,k} = input "a" [i, k]
-%b : f32{k,j} = input "b" [k, j]
-%c : f32{i,j} = sum{k} %a[i, k] * %b[k, j]
-output "c" [i, j] = %c
-"""
+from tests.tuner.subjects import PRODUCT, of_text
 
 
 class Lengths(Ratios):

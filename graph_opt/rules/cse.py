@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.graph_opt.editor import Editor, merge_origins, rename_uses
+from rutc.graph_opt.editor import Editor, key_of, merge_origins, rename_uses
 from rutc.graph_opt.exprs import indices, node_reads
 from rutc.tensor_ir import (
     Bind,
@@ -118,15 +118,11 @@ def _read_instead(first: Nest, n: Nest, editor: Editor) -> None:
         coords = sorted((dims[d], c) for d, c in e.coords)
         return replace(e, value=names[e.value], coords=tuple(coords))
 
-    for reader in {
-        r.outs[0].name: r for v in outs(n) for r in _nests_reading(v.name, editor)
-    }.values():
+    readers = {key_of(r): r for v in n.outs for r in editor.readers(v.name)}
+    for reader in readers.values():
+        assert isinstance(reader, Nest)
         body = tuple(transform(e, visit) for e in reader.body)
         editor.replace(reader, (replace(reader, body=body),))
-
-
-def _nests_reading(value: str, editor: Editor) -> list[Nest]:
-    return [r for r in editor.readers(value) if isinstance(r, Nest)]
 
 
 def _fingerprint(n: Node, editor: Editor) -> Hashable:

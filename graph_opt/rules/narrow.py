@@ -338,12 +338,10 @@ def drop_requantised(n: Node, editor: Editor) -> Result:
     %x{i} = f32(i32(%q[i]) - 7) * 0.1
     %y{i} = u8(i32(min(max(round(%x[i] / 0.1) + 7.0, 0.0), 255.0)))     ->   %q
     """
-    if not isinstance(n, Nest) or n.reducer is not None:
-        return Reason("not elementwise")
-    found = quantising(n.body[0])
-    if found is None:
-        return Reason("it does not quantise")
-    r, scale, zero = found
+    found = quantising(n)
+    if isinstance(found, Reason):
+        return found
+    n, r, scale, zero = found
     p = editor.nest(r.value)
     form = quantised(p.body[0]) if p is not None and p.reducer is None else None
     if p is None or form is None or not form.is_real or not is_plain(r):
@@ -359,7 +357,15 @@ def drop_requantised(n: Node, editor: Editor) -> Result:
     return (replace(n, body=(body,), origin=merge_origins(p, n)),)
 
 
-def quantising(e: Expr) -> tuple[Read, float, int] | None:
+def quantising(n: Node) -> tuple[Nest, Read, float, int] | Reason:
+    """(the nest, x, scale, zero) of a node that only quantises x, or why it does not."""
+    if not isinstance(n, Nest) or n.reducer is not None:
+        return Reason("not elementwise")
+    found = _quantising(n.body[0])
+    return (n, *found) if found is not None else Reason("it does not quantise")
+
+
+def _quantising(e: Expr) -> tuple[Read, float, int] | None:
     """(x, scale, zero) of an `e` that is x / scale, rounded, plus zero, saturated."""
     match e:
         case Cast(Cast(Apply("min", (Apply("max", (x, Lit() as low)), Lit() as high)), _), kind):

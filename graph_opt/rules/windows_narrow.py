@@ -32,12 +32,10 @@ def quantise_before_windows(n: Node, editor: Editor) -> Result:
     %y.before{i} = u8(i32(min(max(round(%x[i] / 0.1) + 7.0, 0.0), 255.0)))
     %y{n} = max{k} %y.before[i=2*n + k - 1 else 0]
     """
-    if not isinstance(n, Nest) or n.reducer is not None:
-        return Reason("not elementwise")
-    found = quantising(n.body[0])
-    if found is None:
-        return Reason("it does not quantise")
-    r, scale, zero = found
+    found = quantising(n)
+    if isinstance(found, Reason):
+        return found
+    n, r, scale, zero = found
     p = editor.nest(r.value)
     if p is None or p.reducer is None or p.reducer.name not in ORDERS:
         return Reason(f"%{r.value} is not the largest or smallest of some numbers")

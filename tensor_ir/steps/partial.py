@@ -38,7 +38,7 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
-from rutc.tensor_ir.products import factors_in
+from rutc.tensor_ir.products import whole_product
 from rutc.tensor_ir.reducer import Reducer, reducer
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
@@ -308,8 +308,8 @@ def _summed(rest: list[Expr], inside: Container[str], iterations: int | None) ->
 
 def _whole_numbers(e: Expr, iterations: int | None) -> Expr | None:
     """The product of narrow integers that a real number is, where so many of them fit an i32."""
-    pair = factors_in(reducer("sum", DType.F32), (e,))
-    if not isinstance(e, Cast) or not pair or iterations is None:
+    pair = whole_product(e)
+    if not isinstance(e, Cast) or pair is None or iterations is None:
         return None
     most = prod(1 << (f.dtype.bits - f.dtype.is_signed) for f in pair)
     return e.arg if iterations * most < 1 << (DType.I32.bits - 1) else None

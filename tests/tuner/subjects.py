@@ -33,6 +33,15 @@ MACHINES = {
     for m in (V3, V4, aarch64.neon(), AMX)
 }
 """Machines with small caches: what depends on them then shows in small kernels."""
+PRODUCT = """
+graph "product"
+dims i = 33, j = 96, k = 64
+%a : f32{i,k} = input "a" [i, k]
+%b : f32{k,j} = input "b" [k, j]
+%c : f32{i,j} = sum{k} %a[i, k] * %b[k, j]
+output "c" [i, j] = %c
+"""
+"""A product that several tests search for schedules of."""
 SMALL = 30_000
 """Iterations of a kernel that the interpreter takes a second for, or few."""
 
