@@ -89,6 +89,8 @@ def test_a_model_is_compiled_as_is_asked(
         seen.append(seconds)
         return run(search, seconds)
 
+    # An artifact that was kept would be taken without a search.
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(EstimateSearch, "run", noted)
     monkeypatch.setattr(plan_by_estimate, "LEAST_ROOM", 0.0)
     time = 0.0 if searches else None
