@@ -25,7 +25,7 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Layout
-from rutc.tensor_ir.machine import PAIR, Machine
+from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, Machine
 from rutc.tensor_ir.products import narrow_factors, scaled
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
@@ -87,6 +87,11 @@ class Touch:
         if self.packed:
             return not self.gathered or self.strides.get(var, 0) is not None
         return self.strides.get(var, 0) in (0, 1)
+
+    def across(self, vector: str, var: str) -> bool:
+        """Whether vectors along a loop lie across memory, and `var` goes along it."""
+        far = self.strides.get(vector) not in (None, 0, 1, *NEAR_STRIDES)
+        return far and self.unit(var) and not self.packed and not self.gathered
 
     def continues(self, outer: str, inner: str, extent: Size) -> bool:
         """Whether `outer` goes on where `inner`, of that extent, ends."""

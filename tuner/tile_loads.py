@@ -108,6 +108,18 @@ def loads_of_step(
     return count * vectors * far_load(stride, width)
 
 
+def in_squares(t: Touch, r: Reduction, shape: Shape, vector: str, machine: Machine) -> str | None:
+    """The loop of a reduction that goes along memory in whole squares of vectors across it.
+
+    None without one, and where the first cache cannot hold the lines of a square.
+    """
+    fixed = (x.var for x in r.loops if x.var not in shape.symbolic)
+    along = (v for v in fixed if t.across(vector, v) and shape.extents[v] % machine.width == 0)
+    found = next(along, None)
+    lost = found is not None and evicted_rows(t, ((vector, machine.width),), machine)
+    return None if lost else found
+
+
 def held_operand(
     r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...], width: int
 ) -> Touch | None:

@@ -91,6 +91,8 @@ class OperandCopies:
         if vector is not None and vector in n.out.dims:
             for u in cost.strided(vector, self.inner):
                 if u.read != columns and wants_packing(u, n, known.extents):
+                    if known.varying and self._turned(u, cost, vector):
+                        continue
                     name = self._name(("packed", u.read, packed_dims(n, u.read)))
                     copy(u.read, name, packed=True)
                     self.inner[name] = vector
@@ -129,6 +131,20 @@ class OperandCopies:
 
     def _may_copy(self, value: str) -> bool:
         return set(self._counters).isdisjoint(self.prepared.graph.values[value].dims)
+
+    def _turned(self, u: ReadUse, cost: NestCost, vector: str) -> bool:
+        """Whether a kernel had better turn what it reads itself than read a copy of it.
+
+        It does so for many rows only, of which a run may have one: a copy is made for any. A loop
+        of known length has to go along memory in whole vectors.
+        """
+        known, n = self.prepared, cost.nest
+        rows = known.varying.intersection(n.dims) - u.moves.keys() - {vector}
+        few = {d: 1 if d in rows else size for d, size in known.extents.items()}
+        inner = self.inner.get(u.read.value)
+        along = (d for d in n.bound if d not in known.varying and u.moves.get(d) == inner)
+        whole = any(known.extents[d] % cost.lanes == 0 for d in along)
+        return whole and inner is not None and not wants_packing(u, n, few)
 
     def _with_halo(self, cost: NestCost, r: Read, lanes: str | None) -> str | None:
         """The copy with a halo that a read is from; None if it is from the value itself.

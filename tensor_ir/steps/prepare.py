@@ -44,7 +44,8 @@ class Prepare(Step):
           for i { for j { acc.init; for k { acc.update(a[i, k] * p[k, j]) }; o[i, j] = acc } }
 
     The last one of `loops` becomes the vector. `f(..)` is the largest expression of an update that
-    reads `buffer` and depends on none of the loops from `outside` on but those.
+    reads `buffer` and depends on none of the loops from `outside` on but those, or a read alone,
+    whose elements then lie side by side.
 
     Where only a run tells how often `outside` is repeated, one that does it once prepares nothing:
 
@@ -57,7 +58,7 @@ class Prepare(Step):
     loops: tuple[str, ...]
 
     def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with the operand prepared. Raises NotApplicable where nothing is computed."""
+        """The kernel with the operand prepared. Raises NotApplicable where no part is the same."""
         name = f"{self.buffer}.prepared"
         if any(b.name == name for b in (*kernel.args, *kernel.locals)):
             raise NotApplicable(f"%{self.buffer} is prepared already")
@@ -127,11 +128,9 @@ class Prepare(Step):
 def computed_of(e: Expr, buffer: str, others: AbstractSet[str]) -> Expr | None:
     """The largest expression in `e` that is made of a buffer and depends on no loop of `others`.
 
-    None where that is no more than a read.
+    None if there is none.
     """
     for x in walk(e):
-        if isinstance(x, Read) or index_names(x) & others:
-            continue
-        if any(r.value == buffer for r in reads(x)):
+        if not index_names(x) & others and any(r.value == buffer for r in reads(x)):
             return x
     return None

@@ -534,6 +534,19 @@ def test_squares_are_transposed_whole_and_asked_for_in_time() -> None:
     assert Split("d", machine.width) not in other
 
 
+def test_squares_are_transposed_once_for_all_tiles() -> None:
+    """Elements lie side by side then."""
+    machine = x86.avx512()
+    text = CACHE.replace("1..100@1", "1..100@64")
+    schedule = choose(kernel_of(text), machine, frozenset()).schedule
+    assert [s.buffer for s in schedule if isinstance(s, Prepare)] == ["k"]
+    assert Split("d.p", machine.width) in schedule
+    # What lies side by side is read from where it is.
+    beside = text.replace('"k" [j, d]', '"k" [d, j]')
+    other = choose(kernel_of(beside), machine, frozenset()).schedule
+    assert not any(isinstance(s, Prepare) for s in other)
+
+
 def test_weights_that_are_read_as_they_are_need_no_preparation() -> None:
     text = PACKED.format(m=40).replace("((f32(%w[k, n]) - 8.0) * %s[g=k // 32, n])", "%w[k, n]")
     kernel = kernel_of(text.replace("%w : u4", "%w : f32"))

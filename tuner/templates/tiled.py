@@ -14,7 +14,7 @@ from math import prod
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Kernel, Kind
-from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
     BlockReduction,
     Even,
@@ -30,7 +30,7 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Reduction, Shape, Touch, leaves_rest, moves_evenly, never_longer
+from rutc.tuner.access import Reduction, Shape, leaves_rest, moves_evenly, never_longer
 from rutc.tuner.blocking import (
     ask_far_rows,
     batch_loops,
@@ -232,6 +232,9 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
     outer = order
     if prepared is not None:
         steps.append(Prepare(prepared.operands[0], order[prepared.at], (*bound, moved[-1][0])))
+        if prepared.turned is not None:
+            along = f"{prepared.turned}.p"
+            steps += [Split(along, machine.width), Mark(f"{along}.i", Kind.UNROLL)]
         block, outer = None, order[: prepared.at]
     inner: list[str] = []
     whole_sums = block is not None and block == extents[bound[-1]]
@@ -300,7 +303,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
         for t in r.reads:
             if not t.packed:
                 panel = f"{tile.vector}.o"
-                across = panel in around and _is_transposed(t, bound[-1], tile)
+                across = panel in around and t.across(tile.vector, bound[-1])
                 if across and tiling.prefetch and t.buffer_bytes > machine.l1:
                     steps.append(PrefetchBlock(t.buffer, panel, 0, t.line(machine)))
                 if group == 1 and len(r.reads) > 1 and tiling.prefetch:
@@ -431,12 +434,6 @@ def _reuse_loops(
     return outer, inner, []
 
 
-def _is_transposed(t: Touch, var: str, tile: RegisterTile) -> bool:
-    """Whether vectors of an operand lie across memory, and `var` goes along it."""
-    far = t.strides.get(tile.vector) not in (None, 0, 1, *NEAR_STRIDES)
-    return far and t.unit(var) and not t.packed and not t.gathered
-
-
 def _unrolled(
     r: Reduction,
     order: list[str],
@@ -462,7 +459,7 @@ def _unrolled(
         w = machine.coefficients.tiles
         most = w.written_bytes if multiplications(r, machine) > 1 else w.written
         factor = next((f for f in (8, 4, 2) if f * size <= most and extent % f == 0), 1)
-        if extent % machine.width == 0 and any(_is_transposed(t, v, tile) for t in r.reads):
+        if extent % machine.width == 0 and any(t.across(tile.vector, v) for t in r.reads):
             # Whole squares are transposed: each part loads a vector for every lane.
             factor = machine.width
         if factor > 1:

@@ -48,7 +48,7 @@ def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Ma
     block, holder = found if found is not None else (None, "")
     if block is not None and (block % group or (group > 1 and shape.extents[bound[-1]] % block)):
         block = None
-    made = 0 if group > 1 else operations_on_vectors(shape, tile)
+    made = 0 if group > 1 else operations_on_vectors(shape, tile, machine)
     carried = any(b.name == holder for b in kernel.args)
     chunk = None if carried else row_chunk(shape, tile, batch, made, machine)
     if chunk is not None and block is None and group == 1:
@@ -128,7 +128,7 @@ def _chunks(shape: Shape) -> Iterator[tuple[str, int]]:
 
 def _prepared(shape: Shape) -> Axis:
     reads = (t for r in shape.reductions for t in r.reads)
-    return tuple(dict.fromkeys(t.buffer for t in reads if t.packed))
+    return tuple(dict.fromkeys(t.buffer for t in reads))
 
 
 def _divisors(n: int) -> list[int]:
