@@ -4,12 +4,14 @@
     %y{m,n} = sum{k} %x[m, k] * %w[k, n]      ->    store %w as bf16      where m is small
 
 A product with few rows waits for its weights, of which fewer bytes then come from memory. One with
-many rows does not wait, and has more to do if it widens them: its weights stay as they are.
+many rows does not wait, and has more to do if it widens them: its weights stay as they are. Where a
+run counts the rows, and nobody said how many are common, weights of many rows only have to be no
+slower by more than what others have to gain: a run may have few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from rutc.base.record import record
@@ -18,6 +20,7 @@ from rutc.driver.estimates import Known, estimate_plan
 from rutc.driver.options import AUTO, BF16, INT8, W4
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
 from rutc.graph_opt.assignment import Stored
+from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.retype import retyped
 from rutc.graph_opt.decide.stored_types import (
@@ -57,6 +60,9 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
         return found
     machine = machine_of([found.plan], machine)
     least = machine.coefficients.stored_types.least_gain
+    waiting: set[str] = set()
+    if found.prepared.few != found.prepared.extents:
+        waiting = waiting_weights(found.prepared, found.prepared.few, dtype, machine)
     known: Known = {}
     reading = frozenset(s.value for s in chosen)
     before = estimate_plan(found.plan, machine, known=known, reading=reading).launches
@@ -74,7 +80,8 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
             for name in a.values & cycles.keys():
                 cycles[name] += a.cycles
                 gained[name] += a.cycles - b.cycles
-        kept = [s for s in chosen if gained[s.value] > least * cycles[s.value]]
+        share = {s.value: -least if s.value in waiting else least for s in chosen}
+        kept = [s for s in chosen if gained[s.value] > share[s.value] * cycles[s.value]]
         if kept == chosen:
             return other
         chosen = kept
@@ -104,21 +111,37 @@ def _candidates(found: Realisation, dtype: DType, machine: Machine) -> Iterator[
         if isinstance(n, Nest) and made and n.out.name.startswith(made)
         for v in used(n)
     }
-    graph, extents = found.prepared.graph, found.prepared.extents
-    products: dict[str, list[int]] = {}
-    for s, r in factors_of_sums(graph):
-        products.setdefault(r.value, []).append(prod(extents[d] for d in s.dims))
-    least = machine.coefficients.stored_types.least_gain
-    for n in weights(found.prepared):
-        # What is gained is at most the time in which the bytes come that are saved.
-        saved = n.data.array.size * (DType.F32.bytes - dtype.bytes) / machine.memory_bytes_per_cycle
-        computing = min(products[n.out.name]) / (machine.fma_per_cycle * machine.width)
-        if saved < least * computing:
-            continue
+    known = found.prepared
+    waiting = waiting_weights(known, known.extents, dtype, machine)
+    waiting |= waiting_weights(known, known.few, dtype, machine)
+    for n in weights(known):
         by = step_dims(found.copied, n) if dtype is DType.I8 else ()
         stored = Stored(n.out.name, dtype, by)
-        if n.out.name not in transformed and holds(stored, n) and keeps(stored, n):
+        if n.out.name not in waiting - transformed:
+            continue
+        if holds(stored, n) and keeps(stored, n):
             yield stored
+
+
+def waiting_weights(
+    prepared: Prepared, sizes: Mapping[str, int], dtype: DType, machine: Machine
+) -> set[str]:
+    """The weights that may gain enough by a type, where sums of products are over such `sizes`.
+
+    What is gained is at most the time in which the bytes come that are saved.
+    """
+    points: dict[str, int] = {}
+    for s, r in factors_of_sums(prepared.graph):
+        own = prod(sizes[d] for d in s.dims)
+        points[r.value] = min(own, points.get(r.value, own))
+    least = machine.coefficients.stored_types.least_gain
+    found: set[str] = set()
+    for n in weights(prepared):
+        saved = n.data.array.size * (DType.F32.bytes - dtype.bytes) / machine.memory_bytes_per_cycle
+        computing = points[n.out.name] / (machine.fma_per_cycle * machine.width)
+        if saved >= least * computing:
+            found.add(n.out.name)
+    return found
 
 
 @record

@@ -35,7 +35,7 @@ from rutc.tensor_ir import (
     Value,
     While,
 )
-from rutc.tensor_ir.affine import Range, typical
+from rutc.tensor_ir.affine import Range, fewest, typical
 from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import Body, Origin, bodies, bound_symbols, defined, outs, used
@@ -214,6 +214,10 @@ class Editor:
     def typical(self, dims: Iterable[str]) -> int:
         """The number of points that a space commonly has."""
         return prod(typical(self.extents[d], dict(self.graph.symbols)) for d in dims)
+
+    def fewest(self, dims: Iterable[str]) -> int:
+        """The points of a space in a run that is as small as it may well be."""
+        return prod(fewest(self.extents[d], dict(self.graph.symbols)) for d in dims)
 
     def most(self, dims: Iterable[str]) -> int | None:
         """The most points that a space may have; None if an extent has no bound."""

@@ -28,7 +28,7 @@ from rutc.tensor_ir.polynomial import (
     collect,
 )
 from rutc.tensor_ir.quoting import quoted
-from rutc.tensor_ir.ranges import Range, common_sizes
+from rutc.tensor_ir.ranges import Range, common_sizes, few_sizes
 
 __all__ = [
     "ONE",
@@ -77,3 +77,8 @@ def product(xs: Iterable[Index | int]) -> Index:
 def typical(x: Size, symbols: Mapping[str, Range]) -> int:
     """`x` where every symbol has a common value of its range, for weighing costs."""
     return x if isinstance(x, int) else int(x.evaluate(common_sizes(symbols)))
+
+
+def fewest(x: Size, symbols: Mapping[str, Range]) -> int:
+    """`x` where every symbol is as small as it may well be."""
+    return x if isinstance(x, int) else int(x.evaluate(few_sizes(symbols)))

@@ -71,6 +71,14 @@ def common_sizes(symbols: Mapping[str, Range]) -> dict[str, int]:
     return {name: common_size(limits) for name, limits in symbols.items()}
 
 
+def few_sizes(symbols: Mapping[str, Range]) -> dict[str, int]:
+    """The least sizes that a run may well have: where it was said what is common, that is it."""
+    return {
+        name: limits.common if isinstance(limits, CommonRange) else max(limits[0], 1)
+        for name, limits in symbols.items()
+    }
+
+
 def range_text(limits: Range) -> str:
     """A range as text: `1..64`, or `1..64@8` with a common size of its own."""
     low, high = limits

@@ -135,12 +135,12 @@ class OperandCopies:
     def _turned(self, u: ReadUse, cost: NestCost, vector: str) -> bool:
         """Whether a kernel had better turn what it reads itself than read a copy of it.
 
-        It does so for many rows only, of which a run may have one: a copy is made for any. A loop
-        of known length has to go along memory in whole vectors.
+        It does so where there are many rows, of which a run may have one: a copy is made for any.
+        A loop of known length has to go along memory in whole vectors.
         """
         known, n = self.prepared, cost.nest
-        rows = known.varying.intersection(n.dims) - u.moves.keys() - {vector}
-        few = {d: 1 if d in rows else size for d, size in known.extents.items()}
+        rows = set(n.dims) - u.moves.keys() - {vector}
+        few = {d: (known.few if d in rows else known.extents)[d] for d in known.extents}
         inner = self.inner.get(u.read.value)
         along = (d for d in n.bound if d not in known.varying and u.moves.get(d) == inner)
         whole = any(known.extents[d] % cost.lanes == 0 for d in along)

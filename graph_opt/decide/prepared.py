@@ -16,7 +16,7 @@ from rutc.graph_opt.decide.interface import with_interface_copies
 from rutc.graph_opt.decide.layout import fixed_orders
 from rutc.graph_opt.decide.loop_orders import loop_orders
 from rutc.graph_opt.decide.numbering import numbered
-from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
+from rutc.tensor_ir.affine import Index, Range, Size, fewest, plain, typical
 from rutc.tensor_ir.graph import Const, Graph, walk_nodes
 from rutc.tensor_ir.verifier import verify
 
@@ -61,6 +61,11 @@ class Prepared:
             bounds = Index.of(size).bounds(self.symbols)
             found[d] = bounds[1] if bounds is not None else 1 << 62
         return found
+
+    @cached_property
+    def few(self) -> dict[str, int]:
+        """What the dims are in a run that is as small as it may well be."""
+        return {d: fewest(e, self.symbols) for d, e in self.sizes.items()}
 
     @cached_property
     def varying(self) -> frozenset[str]:

@@ -22,6 +22,8 @@ from rutc.tensor_ir.machine import COMMON, Machine
 class WidenOperands:
     """An operand that is commonly read many times is widened first, a constant while compiling.
 
+    A constant has to be read so often in small runs, too, as one with few rows waits for its bytes.
+
     %y{m,n} = sum{k} f32(%x[m, k]) * f32(%w[k, n])
     ->
     %x.wide{m,k} = f32(%x[m, k])
@@ -51,7 +53,9 @@ class WidenOperands:
             if not all(isinstance(c, Index) for _, c in r.coords):
                 why = Reason(f"%{r.value} is gathered")
                 continue
-            times = editor.typical(d for d in n.dims if d not in index_names(r))
+            others = [d for d in n.dims if d not in index_names(r)]
+            fixed = editor.constant(r.value) is not None
+            times = editor.fewest(others) if fixed else editor.typical(others)
             if times < self.machine.coefficients.fusion.widened:
                 why = Reason(f"%{r.value} is read {times} times")
                 continue

@@ -81,7 +81,7 @@ def test_one_operand_of_scores_is_copied() -> None:
 @pytest.mark.parametrize(("dims", "copied"), [("s = rows, d = 32", 0), ("s = rows, d = 37", 1)])
 def test_rows_that_only_a_run_counts_read_the_operand_itself(dims: str, copied: int) -> None:
     """A copy would be made for a single row, too; kernels turn whole squares of it for many."""
-    text = SCORES.replace("dims b = 2", "symbols rows = 1..512@128\ndims b = 2")
+    text = SCORES.replace("dims b = 2", "symbols rows = 1..512\ndims b = 2")
     plan = plan_of(text.replace("s = 64, t = 64, d = 32", f"{dims}, t = 64"))
     copies = [n for n in plan.graph.nodes if isinstance(n, Nest) and n.is_view]
     assert len(copies) == copied
