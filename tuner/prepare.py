@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from math import prod
+from math import floor, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.expr import Expr, Read, index_names, operations, reads
@@ -20,13 +20,14 @@ class Prepared:
     """Operands of which something is made once for all tiles, at a place in the loops' order.
 
     That `gain`s cycles a vector: its operations in all tiles but one, less a store and what tiles
-    then read instead of the operands. Vectors that lie across memory are `turned` in squares along
-    a loop that goes along it.
+    then read instead of the operands; so many tiles are the `least` for which it does. Vectors that
+    lie across memory are `turned` in squares along a loop that goes along it.
     """
 
     operands: tuple[str, ...]
     at: int
     gain: float
+    least: int
     turned: str | None
 
 
@@ -47,10 +48,12 @@ def prepared_operands(
         if at == len(order):
             continue
         each = operations(e) + (far_load(None, machine.width) if turned is not None else 0)
-        saved = (tiles - 1) * each / machine.fma_per_cycle
+        saved = each / machine.fma_per_cycle
         lanes = machine.vector_bits // 8
-        cost = 1 + tiles * machine.coefficients.tiles.stream * lanes / machine.l2_bytes_per_cycle
-        yield Prepared(tuple(names), at, saved - cost, turned)
+        read = machine.coefficients.tiles.stream * lanes / machine.l2_bytes_per_cycle
+        gain = (tiles - 1) * saved - 1 - tiles * read
+        least = floor((1 + saved) / (saved - read)) + 1 if saved > read else tiles
+        yield Prepared(tuple(names), at, gain, max(least, 2), turned)
 
 
 def operations_on_vectors(shape: Shape, tile: RegisterTile, machine: Machine) -> int:

@@ -47,15 +47,17 @@ class Prepare(Step):
     reads `buffer` and depends on none of the loops from `outside` on but those, or a read alone,
     whose elements then lie side by side.
 
-    Where only a run tells how often `outside` is repeated, one that does it once prepares nothing:
+    Where only a run tells how often `outside` is repeated, one that does it fewer than `least`
+    times prepares nothing:
 
-    for i in [0, n) { S }  ->  if n < 2 { for i in [0, n) { S } } else { prepare;
-                                                                         for i in [0, n) { S' } }
+    for i in [0, n) { S }
+      ->  if n < least { for i in [0, n) { S } } else { prepare; for i in [0, n) { S' } }
     """
 
     buffer: str
     outside: str
     loops: tuple[str, ...]
+    least: int = 2
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with the operand prepared. Raises NotApplicable where no part is the same."""
@@ -98,7 +100,7 @@ class Prepare(Step):
         def visit(loop: Loop) -> tuple[Stmt, ...]:
             many = (*first, *rewrite((loop,), expr=local))
             times = loop.hi - loop.lo
-            return many if times.is_const else (Branch(times, Index.of(2), (loop,), many),)
+            return many if times.is_const else (Branch(times, Index.of(self.least), (loop,), many),)
 
         body = replace_loop(kernel.body, self.outside, visit)
         # What lies outside of a window is left out only where the other factor is finite.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import get_args, get_origin, get_type_hints
 
 from rutc.tensor_ir.kernel import Kind
@@ -114,9 +114,11 @@ def _step(tokens: list[Token], position: int) -> tuple[Step, int]:
     position = _fields(tokens, position, ")", given)
     hints = get_type_hints(step)
     wanted = [(f.name, hints[f.name]) for f in fields(step)]  # type: ignore[arg-type]
-    if len(given) != len(wanted):
+    # Records that are older than a field lack it: it has a default.
+    asked = sum(f.default is MISSING for f in fields(step))  # type: ignore[arg-type]
+    if not asked <= len(given) <= len(wanted):
         raise ValueError(f"{name} takes {', '.join(n for n, _ in wanted)}: got {len(given)} fields")
-    values = [_typed(f"{name}'s {n}", t, x) for (n, t), x in zip(wanted, given, strict=True)]
+    values = [_typed(f"{name}'s {n}", t, x) for (n, t), x in zip(wanted, given, strict=False)]
     return step(*values), position
 
 

@@ -40,6 +40,7 @@ from rutc.tensor_ir.steps import (
     Fuse,
     NotApplicable,
     Peel,
+    Prepare,
     Reorder,
     Split,
     Tile,
@@ -110,6 +111,7 @@ def test_schedules_print_and_parse_back() -> None:
     [
         ("spilt(x, 2)", "'spilt' is no step"),
         ("split(x)", "split takes var, factor: got 1 fields"),
+        ("prepare(w, y)", "prepare takes buffer, outside, loops, least: got 2 fields"),
         ("split(2, x)", "split's var cannot be 2"),
         ("mark(x, fast)", "mark's kind cannot be fast"),
         ("tile(x, vector)", "tile's loops cannot be x"),
@@ -128,6 +130,12 @@ def test_what_is_no_schedule(text: str, reason: str) -> None:
         parse_schedule(text)
 
 
+def test_schedules_on_record_may_lack_fields_that_have_defaults() -> None:
+    (older,) = parse_schedule("prepare(w, y, [k, n])")
+    assert older == Prepare("w", "y", ("k", "n"))
+    assert parse_schedule(str(older)) == (older,)
+
+
 def test_what_is_prepared_of_finite_numbers_is_finite() -> None:
     """Windows leave out what lies outside where it meets such numbers, however these are stored."""
     kernel = kernel_of("""
@@ -138,7 +146,7 @@ dims a = 5, k = 3, n = 4, y = 5
 %y : f32{n,y} = sum{k} %x[a=y + 4*k - 4 else 0.0] * f32(%w[k, n])
 output "y" [y, n] = %y
 """)
-    schedule = parse_schedule("reorder([y, n]); prepare(w, y, [k, n]); inside([k])")
+    schedule = parse_schedule("reorder([y, n]); prepare(w, y, [k, n], 2); inside([k])")
     with pytest.raises(NotApplicable, match="no iteration of k is known to be outside"):
         apply_schedule(kernel, schedule)
     finite = tuple(replace(b, finite=b.name == "w") for b in kernel.args)

@@ -231,7 +231,9 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
     if prepared is not None:
-        steps.append(Prepare(prepared.operands[0], order[prepared.at], (*bound, moved[-1][0])))
+        inside = (*bound, moved[-1][0])
+        what, least = prepared.operands[0], prepared.least
+        steps.append(Prepare(what, order[prepared.at], inside, least))
         if prepared.turned is not None:
             along = f"{prepared.turned}.p"
             steps += [Split(along, machine.width), Mark(f"{along}.i", Kind.UNROLL)]
