@@ -252,10 +252,11 @@ class Editor:
         self._fewer_readers.clear()
 
     # -- fresh names ----------------------------------------------------------------------------
-    def fresh_value(self, base: str) -> str:
-        """A value name like `base` that nothing has yet."""
+    def fresh_value(self, base: str, beside: Iterable[Node] = ()) -> str:
+        """A value name like `base` that nothing has yet, nor the new nodes that stand beside it."""
+        taken = {v.name for n in beside for v in outs(n)}
         name, count = base, 2
-        while name in self.values:
+        while name in self.values or name in taken:
             name, count = f"{base}_{count}", count + 1
         return name
 

@@ -172,7 +172,7 @@ def _apart(s: Signed, editor: Editor) -> tuple[Node, ...]:
     def constant(kind: str, array: np.ndarray, axes: tuple[str, ...]) -> str:
         name = editor.fresh_value(f"{s.const.out.name}.{kind}")
         value = Value(name, DType.of(array.dtype), tuple(sorted(axes)))
-        new.append(Const(value, axes, Data(array), s.const.origin))
+        new.append(Const(value, axes, Data(np.asarray(array)), s.const.origin))
         return name
 
     def column(kind: str, array: np.ndarray) -> Read:

@@ -99,7 +99,7 @@ class MultiplyPairs:
             if _stays(p, n, editor, self.machine):
                 sides.append(Cast(p.q, DType.I32))
                 continue
-            wide = _widened(p, editor)
+            wide = _widened(p, new, editor)
             if isinstance(wide, Reason):
                 return wide
             nest, read = wide
@@ -306,7 +306,7 @@ def _products(p: Quantised, n: Nest, editor: Editor) -> int:
     return editor.typical(d for d in n.dims if d not in inside)
 
 
-def _widened(p: Quantised, editor: Editor) -> tuple[Nest, Read] | Reason:
+def _widened(p: Quantised, beside: list[Node], editor: Editor) -> tuple[Nest, Read] | Reason:
     """The nest of a factor's differences in 16 bits, and how the sum reads it."""
     source = editor.values[p.q.value]
     element: Expr = Cast(at_point(source), DType.I32)
@@ -329,7 +329,7 @@ def _widened(p: Quantised, editor: Editor) -> tuple[Nest, Read] | Reason:
         fill = Lit(int(fill.value) - int(shift), DType.I16)
     if not all(isinstance(c, Index) for _, c in p.q.coords):
         return Reason(f"%{p.q.value} is gathered")
-    wide = Value(editor.fresh_value(f"{p.q.value}.wide"), DType.I16, source.dims)
+    wide = Value(editor.fresh_value(f"{p.q.value}.wide", beside), DType.I16, source.dims)
     nest = Nest((wide,), (), None, (Cast(element, DType.I16),))
     return nest, Read(wide.name, p.q.coords, DType.I16, fill)
 

@@ -163,7 +163,7 @@ def _outlined(e: Expr, name: str, n: Nest, new: list[Node], editor: Editor) -> E
         return None
     if not dims:
         return Lit(float(np.float32(found.item())), DType.F32)
-    value = Value(editor.fresh_value(name), DType.F32, dims)
+    value = Value(editor.fresh_value(name, new), DType.F32, dims)
     new.append(Nest((value,), (), None, (cast(e, DType.F32),), n.origin))
     return at_point(value)
 

@@ -317,7 +317,7 @@ def _outlined(e: Expr, name: str, n: Nest, new: list[Node], editor: Editor) -> E
         return Reason("the constants are read at symbolic coordinates")
     if size > max(2 * source, 1 << 14):
         return Reason(f"{size} elements are too many for a scale made of {source}")
-    value = Value(editor.fresh_value(name), e.dtype, dims)
+    value = Value(editor.fresh_value(name, new), e.dtype, dims)
     new.append(Nest((value,), (), None, (e,), n.origin))
     return at_point(value)
 
