@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -37,6 +38,8 @@ from rutc.tensor_ir.expr import factors, index_names, reads, substitute, transfo
 
 EXACT = 1 << 24
 """Whole numbers up to this size are exact in f32."""
+MOST_STEPS = EXACT >> 8
+"""A shift of so many steps is rounded to a 256th of a step at worst."""
 MOST_NESTS = 8
 """So many nests are looked into for what is quantised."""
 
@@ -87,7 +90,8 @@ class Quantising:
     changes="What is quantised is scaled by one factor, which the step of the result is divided "
     "into: numbers next to the middle between two steps may become the other one.",
     refused="Neither sums of integers nor quantised numbers are scaled; nothing is divided by a "
-    "step, as in `QLinearConv`; a factor is no normal number.",
+    "step, as in `QLinearConv`; a factor is no normal number; zero points or biases are so many "
+    "steps of the result that these would round them.",
 )
 @matches("elementwise")
 def quantise_by_factors(n: Node, editor: Editor) -> Result:
@@ -119,11 +123,12 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
     new: list[Node] = []
 
     def outlined(e: Expr, kind: str) -> Expr | None:
-        return _outlined(e, f"{n.out.name}.{kind}", n, new, editor)
+        most = MOST_STEPS if kind == "shift" else inf
+        return _outlined(e, f"{n.out.name}.{kind}", most, n, new, editor)
 
     total = _total(form, outlined)
     if total is None:
-        return Reason("a factor is no normal number")
+        return Reason("a factor is no normal number, or the shift many steps")
     whole: Expr = apply("round", total)
     if found.zero:
         whole = apply("add", whole, Lit(found.zero, DType.F32))
@@ -155,11 +160,18 @@ def _is_of_integers(e: Expr) -> bool:
     return any(isinstance(x, Cast) and x.arg.dtype.is_int for x in walk(e))
 
 
-def _outlined(e: Expr, name: str, n: Nest, new: list[Node], editor: Editor) -> Expr | None:
-    """A constant of f64 in f32, as a literal or as one read; None if it is no normal number."""
+def _outlined(
+    e: Expr, name: str, most: float, n: Nest, new: list[Node], editor: Editor
+) -> Expr | None:
+    """A constant of f64 in f32, as a literal or as one read.
+
+    None if it is no normal number or of a larger magnitude than `most`.
+    """
     dims = tuple(sorted(index_names(e)))
     found = elements(e, dims, editor) if set(dims) <= set(n.out.dims) else None
     if found is None or not is_representable(found, DType.F32):
+        return None
+    if np.abs(found).max(initial=0) > most:
         return None
     if not dims:
         return Lit(float(np.float32(found.item())), DType.F32)
