@@ -194,6 +194,15 @@ CASES = {
         output "last" [a] = %last
         output "all" [a, t] = %all
     """,
+    "a number that is carried and collected": """
+        dims t = 5
+        %z : f32{} = 1.0
+        %last : f32{}, %all : f32{t} = scan t carry(%h : f32{} = %z -> %n) collect(%n) {
+          %n : f32{} = 2.0
+        }
+        output "last" [] = %last
+        output "all" [t] = %all
+    """,
     "a recurrence": """
         dims b = 2, h = 5, k = 5, t = 4
         %x : f32{b,h,t} = input "x" [t, b, h]

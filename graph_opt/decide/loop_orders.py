@@ -51,7 +51,8 @@ def loop_orders(
     found: dict[str, Axes] = {}
     for v, first in _copied(loops):
         axes, last = usual[v.name], inner.get(v.name)
-        if last is None or v.name not in homes:
+        # What is carried has not the loop's dim, along which it may be collected.
+        if last is None or last not in axes or v.name not in homes:
             continue
         if last_long(axes, extents) == last and (axes[-1] == last or axes[-1] not in varying):
             continue
