@@ -382,7 +382,7 @@ def _quantising(e: Expr) -> tuple[Read, float, int] | None:
     match x:
         case Apply("round", (Apply("div", (Read() as r, Lit(scale))),)):
             return r, float(scale), zero
-        case Apply("round", (Apply("mul", (Read() as r, Lit(inverse))),)):
+        case Apply("round", (Apply("mul", (Read() as r, Lit(inverse))),)) if inverse:
             return r, 1.0 / float(inverse), zero
         case _:
             return None

@@ -6,12 +6,14 @@ To quantise keeps the order of numbers, so the largest of some is what the large
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, isnan
 
 import numpy as np
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords
 from rutc.graph_opt.kinds import matches
+from rutc.graph_opt.magnitudes import is_finite
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import quantising
 from rutc.tensor_ir import DType, Index, Lit, Nest, Node, Read, Value
@@ -26,11 +28,14 @@ ORDERS = ("max", "min")
 def quantise_before_windows(n: Node, editor: Editor) -> Result:
     """The largest numbers of windows are quantised before: bytes are stored, and compared.
 
+    %x{i} = f32(%t[i]) * 0.5
     %m{n} = max{k} %x[i=2*n + k - 1 else -inf]
     %y{n} = u8(i32(min(max(round(%m[n] / 0.1) + 7.0, 0.0), 255.0)))
     ->
     %y.before{i} = u8(i32(min(max(round(%x[i] / 0.1) + 7.0, 0.0), 255.0)))
     %y{n} = max{k} %y.before[i=2*n + k - 1 else 0]
+
+    Only of what is known to be finite: of windows in which there is a NaN, it is the largest.
     """
     found = quantising(n)
     if isinstance(found, Reason):
@@ -49,11 +54,13 @@ def quantise_before_windows(n: Node, editor: Editor) -> Result:
         return Reason(f"%{x.value} is stored as it is")
     if all(c.is_const or c.as_var for _, c in index_coords(x)):
         return Reason(f"%{r.value} is of no windows, and may be computed with what it reads")
-    if scale <= 0:
-        return Reason("the scale is not positive")
+    if not 0 < scale < inf:
+        return Reason("the scale is no positive number")
+    here = at_point(source.out)
+    if not is_finite(here, editor) or (x.fill is not None and isnan(float(x.fill.value))):
+        return Reason(f"%{x.value} may be NaN, which is the largest number of its window")
     kind = n.out.dtype
     value = Value(editor.fresh_value(f"{n.out.name}.before"), kind, source.out.dims)
-    here = at_point(source.out)
     before = Nest(
         (value,), (), None, (transform(n.body[0], lambda e: here if e == r else e),), n.origin
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.graph_opt.pipeline import optimize
+from rutc.graph_opt.pipeline import optimize, pipeline_for
 from rutc.graph_opt.rewrite import Sweep
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.interpret import interpret
@@ -17,6 +17,7 @@ from tests.close import assert_close
 from tests.examples import examples
 from tests.golden import before
 from tests.graph_opt.rules import BY_NAME
+from tests.machines import NATIVE, V3
 from tests.strategies import graphs, random_inputs
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*/*.txt"))
@@ -67,6 +68,16 @@ def test_the_rules_examples_keep_their_values(path: Path) -> None:
         after = interpret(optimize(graph, pipeline=(Sweep(name, (BY_NAME[name],)),)), inputs)
         for output, array in interpret(graph, inputs).items():
             assert_close(after[output], array, level=Level.MODEL)
+
+
+def test_nan_is_the_largest_of_its_window_before_it_is_quantised() -> None:
+    graph = before(Path(__file__).parent / "golden" / "quantise_before_windows" / "may_be_nan.txt")
+    x = np.array([1, np.nan, 3, 4, 5, -np.inf, 7, np.inf, 9], np.float32)
+    want = interpret(graph, {"x": x})
+    for machine in (NATIVE, V3):
+        pipeline = pipeline_for(machine)
+        got = interpret(optimize(graph, pipeline=pipeline), {"x": x})
+        np.testing.assert_array_equal(got["y"], want["y"])
 
 
 def test_a_sign_behind_a_shift_is_no_step_to_save() -> None:
