@@ -133,6 +133,13 @@ CASES = {
         %w : f32{m,n} = max{r} %v[m=m+r-1, n else 0.0]
         output "w" [n, m] = %w
     """,
+    "places that are sums of two indices": """
+        dims m = 9, n = 3, a = 5, b = 6
+        %x : f32{m,n} = input "x" [m, n]
+        %u : f32{a,b} = input "u" [a, b]
+        %y : f32{m,n} = scatter{a,b} %x[m=a+b, n=1] set= %u[a, b]
+        output "y" [m, n] = %y
+    """,
     "a scatter on what a scan carries": """
         dims m = 6, t = 9
         %x : f32{m} = input "x" [m]

@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import AttributeProto, NodeProto, TensorProto, helper
 
+from rutc.importer.quantised import rounds_to_bytes
 from tests.fuzz.rules import CONTRIB
 
 OPSET = 21
@@ -62,8 +63,8 @@ def expanded(node: NodeProto) -> list[NodeProto]:
 
 
 def decomposed(node: NodeProto) -> bool:
-    """Whether the node's operator is one of those here."""
-    return node.domain == CONTRIB and node.op_type in _BODIES
+    """Whether the node is one of those here."""
+    return node.domain == CONTRIB and node.op_type in _BODIES and _rounds_blocks(node)
 
 
 def _bias_add(b: Nodes, x: str, bias: str, skip: str) -> str:
@@ -157,6 +158,37 @@ def _rows(b: Nodes, x: str) -> str:
     return b.put("Mul", b.put("Round", b.put("Div", x, step)), step)
 
 
+def _product_of_rounded_blocks(b: Nodes, x: str, weights: str, scales: str, *rest: str) -> str:
+    """MatMulNBits of blocks of `x` that are whole numbers of times a 127th of their largest.
+
+    ONNX Runtime does not round beside weights that a model takes as an input.
+    """
+    zeros, order, bias = [*rest, "", "", ""][:3]
+    size = b.given("block_size")
+    axes, shape = b.put("Constant", value_ints=[-1]), b.put("Shape", x)
+    blocks = b.put("Constant", value_ints=[b.given("K") // size, size])
+    blocks = b.put("Concat", b.put("Shape", x, end=-1), blocks, axis=0)
+    real = b.put("Reshape", b.put("Cast", x, to=TensorProto.FLOAT), blocks, allowzero=1)
+    most = b.put("ReduceMax", b.put("Abs", real), axes, keepdims=1)
+    nothing, units = (b.put("Constant", value_float=v) for v in (0.0, 127.0))
+    inverse = b.put("Where", b.put("Equal", most, nothing), nothing, b.put("Div", units, most))
+    whole = b.put("Round", b.put("Mul", real, inverse))
+    rounded = b.put("Reshape", b.put("Mul", whole, b.put("Div", most, units)), shape, allowzero=1)
+    scales, bias = (b.put("Cast", v, to=TensorProto.FLOAT) if v else "" for v in (scales, bias))
+    operands = [rounded, weights, scales, zeros, order, bias]
+    while not operands[-1]:
+        operands.pop()
+    y = b.put("MatMulNBits", *operands, domain=CONTRIB, **b.others("accuracy_level"))
+    return b.put("CastLike", y, x)
+
+
+def _rounds_blocks(node: NodeProto) -> bool:
+    """Whether a node is no MatMulNBits, or one that rounds its operand to 8 bits."""
+    given = Nodes(node).given
+    sizes = given("accuracy_level", 0), given("bits", 4), given("K"), given("block_size")
+    return node.op_type != "MatMulNBits" or rounds_to_bytes(*sizes)
+
+
 def _lstm(b: Nodes, x: str, w: str, r: str, *rest: str) -> list[str]:
     """LSTM of the weights in real numbers, by rows of 8 bits.
 
@@ -241,6 +273,7 @@ _BODIES: Mapping[str, Callable[..., str | list[str]]] = {
     "GroupNorm": _group_norm,
     "LayerNormalization": _as_standard,
     "MatMulIntegerToFloat": _product_to_float,
+    "MatMulNBits": _product_of_rounded_blocks,
     "NhwcConv": _nhwc_conv,
     "QLinearReduceMean": _qlinear_reduce_mean,
     "SimplifiedLayerNormalization": _as_standard,

@@ -9,7 +9,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, Reorder, Step
-from rutc.tensor_ir.steps.step import check_independent
+from rutc.tensor_ir.steps.step import check_independent, find_loops
 from rutc.tuner.access import Shape
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.space import Axis, Default, Template
@@ -101,14 +101,21 @@ def _lanes(shape: Shape, apart: list[str]) -> list[str]:
 
 
 def _apart(kernel: Kernel, shape: Shape) -> list[str]:
-    """Loops whose iterations put to places of their own, so that they may take any order."""
+    """Loops whose iterations put to places of their own, so that they may take any order.
+
+    They do so outside of all other loops: of the sums of two indices, each is another one while the
+    other index stays.
+    """
+    own = [x.var for x in shape.shared]
     found: list[str] = []
-    for loop in shape.shared:
+    for v in own:
         try:
-            check_independent(kernel, loop)
+            first = Reorder((v, *(w for w in own if w != v))).apply(kernel) if own[1:] else kernel
+            for loop in find_loops(first, v):
+                check_independent(first, loop)
         except NotApplicable:
             continue
-        found.append(loop.var)
+        found.append(v)
     return found
 
 
