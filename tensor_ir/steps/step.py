@@ -179,7 +179,8 @@ def check_independent(kernel: Kernel, loop: Loop) -> None:
     They do where a local is updated that is neither initialised in the iteration nor indexed by
     the variable, and where several iterations write one place in memory.
     """
-    if (loop.hi - loop.lo).is_const and constant_extent(loop) <= 1:
+    iterations = (loop.hi - loop.lo).bounds(outer_ranges(kernel))
+    if iterations is not None and iterations[1] <= 1:
         return
     memory = {b.name for b in kernel.args}
     started: set[str] = set()
