@@ -9,12 +9,13 @@ code generator need no knowledge of any reducer by name:
 | name    | elements     | outputs                       | identity            |
 |---------|--------------|-------------------------------|---------------------|
 | sum prod max min any all | x | the fold                | 0 1 -inf +inf false true |
-| argmax argmin | x, index | extreme value, its index    | (-inf or +inf, -1)  |
+| argmax argmin | x, index | extreme value, its index    | (-inf or +inf, the highest) |
 | logsumexp | x          | max m, sum of exp(x - m)      | (-inf, 0)           |
 | moments | x            | mean, mean squared deviation  | (0, 0, 0)           |
 
 `argmax` and `argmin` prefer the lowest index among equals and treat NaN as the extreme, as numpy
-does; `argmax_last` and `argmin_last` prefer the highest. `logsumexp` is the online softmax
+does; `argmax_last` and `argmin_last` prefer the highest, and their identity has the index -1: any
+index that an element has is preferred to that of an identity. `logsumexp` is the online softmax
 [Milakov & Gimelshein 2018]; `moments` the pairwise update of [Chan, Golub & LeVeque 1979].
 """
 
@@ -95,19 +96,17 @@ def _number(value: int) -> Callable[[DType], Lit]:
 def _extreme_index(*, largest: bool, last: bool) -> Callable[..., Reducer]:
     def make(name: str, t: DType, index: DType = DType.I64) -> Reducer:
         (a, i), (b, j) = ((Local(f"{side}0", t), Local(f"{side}1", index)) for side in ("a", "b"))
-        better = apply("gt" if largest else "lt", a, b)
-        tie = apply("gt" if last else "lt", i, j)
-        same = apply("eq", a, b)
+        better = apply("not", apply("le" if largest else "ge", a, b))
+        as_good = apply("ge" if largest else "le", a, b)
         if t.is_float:
-            nan_a, nan_b = apply("isnan", a), apply("isnan", b)
-            better = apply("or", better, apply("and", nan_a, apply("not", nan_b)))
-            same = apply("or", same, apply("and", nan_a, nan_b))
-        none_b = apply("lt", j, Lit(0, index))
-        none_a = apply("lt", i, Lit(0, index))
-        takes_a = apply("or", better, apply("and", same, tie))
-        first = apply("and", apply("not", none_a), apply("or", none_b, takes_a))
+            # Nothing is better than NaN; as the comparison fails, a NaN is better than a number.
+            better = apply("and", better, apply("not", apply("isnan", b)))
+            as_good = apply("or", as_good, apply("isnan", a))
+        tie = apply("gt" if last else "lt", i, j)
+        first = apply("or", better, apply("and", as_good, tie))
         merge = (Apply("select", (first, a, b)), Apply("select", (first, i, j)))
-        identity = (lowest(t) if largest else highest(t), Lit(-1, index))
+        none = Lit(-1, index) if last else highest(index)
+        identity = (lowest(t) if largest else highest(t), none)
         lift = (Local("x0", t), Local("x1", index))
         return Reducer(
             name, (t, index), identity, lift, merge, (Local("s0", t), Local("s1", index))

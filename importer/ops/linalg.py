@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.nest_builder import computing
+from rutc.importer.ops.reductions import place_of_extreme
 from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO
 
 
@@ -56,8 +57,7 @@ def _pivot(b: Builder, matrix: Tensor, k: Index) -> Tensor:
     size = apply("abs", b.read(matrix, [*(a.index for a in outer), row.index, k]))
     below = apply("ge", IndexValue(row.index - k), lit(0, DType.I64))
     chosen = apply("select", below, size, lit(-1, matrix.dtype))
-    how = reducer("argmax", matrix.dtype, DType.I64)
-    return b.multi(outer, (chosen, IndexValue(row.index)), (row,), how)[1]
+    return place_of_extreme(b, outer, chosen, row)
 
 
 def _swapped(b: Builder, matrix: Tensor, k: Index, place: Tensor) -> Tensor:

@@ -9,12 +9,12 @@ from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import shifted
 from rutc.importer.ops.operands import axis_of, static
-from rutc.importer.ops.reductions import reduced
+from rutc.importer.ops.reductions import place_of_extreme, reduced
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor, is_const
-from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ZERO, floordiv
 
 
@@ -63,9 +63,7 @@ def hardmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
     kept = [a for i, a in enumerate(space) if i != at]
     if space[at].dim is None:
         return b.nest(space, lit(1, x.dtype))
-    how = reducer("argmax", x.dtype, DType.I64)
-    body = (b.spread(x, space), IndexValue(space[at].index))
-    found = b.multi(kept, body, (space[at],), how)[1]
+    found = place_of_extreme(b, kept, b.spread(x, space), space[at])
     axes = b.axes(x.shape)
     best = b.read(found, [a.index for i, a in enumerate(axes) if i != at])
     hit = apply("eq", best, IndexValue(axes[at].index))

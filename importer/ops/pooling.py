@@ -52,16 +52,16 @@ def max_pool(
         flat = flat * x.shape[2 + i] + at[i]
     outer = axes[0].index * x.shape[1] + axes[1].index
     flat = flat + outer * product(x.shape[2:])
-    # Taps in the padding must never win: the verifier sees them as -1, no index at all.
+    how = reducer("argmax", x.dtype, DType.I64)
+    # Taps in the padding must never win: they are what the reduction begins with.
     valid: Expr = IndexValue(flat)
     for c, n in zip(at, x.shape[2:], strict=True):
         if not b.inside(c, n):
             low = apply("ge", IndexValue(c), lit(0, DType.I64))
             high = apply("lt", IndexValue(c - n), lit(0, DType.I64))
-            valid = apply("select", apply("and", low, high), valid, lit(-1, DType.I64))
+            valid = apply("select", apply("and", low, high), valid, how.identity[1])
     if all(t.dim is None for t in taps):
         return b.nest(axes, element), b.nest(axes, valid)
-    how = reducer("argmax", x.dtype, DType.I64)
     return b.multi(axes, (element, valid), taps, how)
 
 

@@ -170,6 +170,21 @@ def reduce_log_sum_exp(
     return b.reshaped(y, tuple(a for i, a in enumerate(y.axes) if i not in chosen))
 
 
+def place_of_extreme(
+    b: Builder, kept: Sequence[Axis], element: Expr, along: Axis, how: str = "argmax"
+) -> Tensor:
+    """Where along an axis the element is the extreme, as the reducer `how` says, in 64 bits.
+
+    Places are reduced in 32 bits where these have room for all: twice as many fill a register.
+    """
+    bounds = along.extent.bounds(b.ranges)
+    small = bounds is not None and bounds[1] <= 1 << (DType.I32.bits - 1)
+    place = cast(IndexValue(along.index), DType.I32 if small else DType.I64)
+    kind = reducer(how, element.dtype, place.dtype)
+    found = b.multi(kept, (element, place), (along,), kind)[1]
+    return b.map(lambda e: cast(e, DType.I64), found)
+
+
 def _register_extreme(name: str, how: str) -> None:
     @operator(name)
     def extreme(
@@ -181,9 +196,9 @@ def _register_extreme(name: str, how: str) -> None:
         if space[at].dim is None:
             found = b.nest(kept, lit(0, DType.I64))
         else:
-            kind = reducer(how + "_last" if select_last_index else how, x.dtype, DType.I64)
-            body = (b.read(x, [a.index for a in space]), IndexValue(space[at].index))
-            found = _some(b, b.multi(kept, body, (space[at],), kind)[1], x.shape[at])
+            kind = how + "_last" if select_last_index else how
+            read = b.read(x, [a.index for a in space])
+            found = _some(b, place_of_extreme(b, kept, read, space[at], kind), x.shape[at])
         if not keepdims:
             return found
         return b.reshaped(found, keep_units(b, found.axes, (at,), x.rank))

@@ -11,9 +11,9 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import sigmoid_of
 from rutc.importer.ops.normalization import softmax_over
-from rutc.importer.ops.reductions import reduced
+from rutc.importer.ops.reductions import place_of_extreme, reduced
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 
 ML = "ai.onnx.ml"
 """The domain of these operators."""
@@ -143,8 +143,7 @@ def best(b: Builder, scores: Tensor) -> Tensor:
     axes = b.axes(scores.shape)
     if axes[-1].dim is None:
         return b.nest(axes[:-1], lit(0, DType.I64))
-    body = (b.spread(scores, axes), IndexValue(axes[-1].index))
-    return b.multi(axes[:-1], body, (axes[-1],), reducer("argmax", scores.dtype, DType.I64))[1]
+    return place_of_extreme(b, axes[:-1], b.spread(scores, axes), axes[-1])
 
 
 class Labels:

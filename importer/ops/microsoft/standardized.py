@@ -14,13 +14,14 @@ from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.movement import gather_nd, range_of
 from rutc.importer.ops.operands import array, ints, static
 from rutc.importer.ops.padding import pad
+from rutc.importer.ops.reductions import place_of_extreme
 from rutc.importer.ops.sampling import grid_sample
 from rutc.importer.ops.scans import scanned
 from rutc.importer.ops.unit_axes import unsqueeze
 from rutc.importer.registry import operator
 from rutc.importer.shapes import folded
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Index, IndexValue, apply, cast, reducer
+from rutc.tensor_ir import DType, Index, IndexValue, apply, cast
 
 
 @operator("Trilu", DOMAIN)
@@ -105,8 +106,7 @@ def inverse(b: Builder, x: Tensor) -> Tensor:
         below = apply("ge", IndexValue(r - t), lit(0, DType.I64))
         size = apply("abs", b.read(state, [*at, r, t]))
         candidate = apply("select", below, size, lit(-1, kind))
-        how = reducer("argmax", kind, DType.I64)
-        _, chosen = b.multi(rows[:-1], (candidate, IndexValue(r)), (rows[-1],), how)
+        chosen = place_of_extreme(b, rows[:-1], candidate, rows[-1])
         space = b.axes((*outer, n, 2 * n))
         *at, r, c = (a.index for a in space)
         pivot = b.read(chosen, at)
