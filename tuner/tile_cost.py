@@ -14,6 +14,7 @@ from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_loads import (
     evicted_rows,
     far_load,
+    is_sorted,
     lines_loaded,
     loads_of_step,
     sorted_vectors,
@@ -208,6 +209,8 @@ class _Operands:
     """Registers of sums of products."""
     converting: int
     """Operations that make numbers of a vector of the only operand that differs between lanes."""
+    grouped: float
+    """Steps that one instruction does, whose elements are loaded and sorted at once if near."""
 
     @staticmethod
     def of(
@@ -216,8 +219,12 @@ class _Operands:
         """What is asked of a reduction whose loops do such `shares` of their iterations, or all."""
         steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
         pair = PAIR if r.pairs_bf16(machine) else 1
+        grouped = 1.0
         if r.adds_apart(machine) or pair > 1:
             steps = ceil(steps / r.together(machine))
+        elif r.nearest is not None:
+            neighbours = shape.extents[r.nearest]
+            grouped = neighbours / ceil(neighbours / r.together(machine))
         along = tuple(t for t in r.reads if t.depends(vector))
         return _Operands(
             r,
@@ -230,6 +237,7 @@ class _Operands:
             multiplications(r, machine),
             product_registers(r, machine),
             _converting(r, along, vector, machine),
+            grouped,
         )
 
 
@@ -364,7 +372,9 @@ class TileCosts:
             loads_of_step(t, vector, vectors, rows, width, unrolled) for t in each.across
         )
         vector_loads = sum(
-            loads_of_step(t, vector, vectors, rows, width, unrolled) for t in each.along
+            loads_of_step(t, vector, vectors, rows, width, unrolled)
+            / (each.grouped if is_sorted(t, vector) else 1.0)
+            for t in each.along
         )
         wide = each.width_each / len(r.update.states)
         # Sums of pairs wait for an addition of integers only, which takes a cycle.
@@ -382,7 +392,8 @@ class TileCosts:
             vector_loads * wide / machine.loads_per_cycle
             + scalar_loads * wide / machine.scalar_loads_per_cycle,
         )
-        work += machine.sort_cycles * sorted_vectors(r, vector, vectors, rows) * wide
+        moved = sorted_vectors(r, vector, vectors, rows) / each.grouped
+        work += machine.sort_cycles * moved * wide
         loads = scalar_loads + (1 + machine.vector_bits / w.load_bits) * vector_loads
         work += machine.load_cycles * loads * wide
         work += widening_cycles(r, vector, vectors, rows, machine)

@@ -131,6 +131,11 @@ def held_operand(
     return min(r.reads, key=lambda t: loads_of_step(t, vector, vectors, rows, width), default=None)
 
 
+def is_sorted(t: Touch, vector: str) -> bool:
+    """Whether its vectors are loaded with what lies between their elements."""
+    return not t.packed and t.strides.get(vector) in NEAR_STRIDES
+
+
 def sorted_vectors(
     r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...]
 ) -> float:
@@ -138,7 +143,7 @@ def sorted_vectors(
     return sum(
         vectors * prod(f for v, f in rows if t.depends(v))
         for t in r.reads
-        if not t.packed and t.strides.get(vector) in NEAR_STRIDES
+        if is_sorted(t, vector)
     )
 
 

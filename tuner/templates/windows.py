@@ -169,9 +169,9 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
 def _liked(found: Pass, vector: str, machine: Machine) -> bool:
     """Whether to write windows out, rather than to multiply them as contractions are."""
     shape = found.shape
-    # Elsewhere pairs of products take what LLVM multiplies one by one, of neighbouring lanes.
-    apart = machine.adds_products or found.strided(vector)
-    if products_together(shape, machine) > 1 and apart:
+    # Of neighbouring lanes, pairs of products take what LLVM multiplies one by one. Groups of bytes
+    # that lie apart are put side by side by one operation, which takes the place of conversions.
+    if products_together(shape, machine) > 1 and found.strided(vector):
         return False
     fixed = shape.symbolic.isdisjoint(found.partners.values())
     return fixed or _rows(found, vector, machine) is not None
