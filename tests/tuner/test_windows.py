@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.kernel import Kind, Loop, walk_stmts
@@ -35,19 +37,31 @@ def loops_of(machine: Machine, text: str = DEPTHWISE) -> list[Loop]:
     return [s for s in walk_stmts(made.body) if isinstance(s, Loop)]
 
 
-def test_windows_of_bytes_are_written_out_where_no_instruction_adds_products() -> None:
+WITH_VNNI = replace(x86.avx2(), features=x86.avx2().features | {"avxvnni"})
+SORTING = x86.with_costs(
+    replace(x86.avx512(), features=x86.avx512().features | {"avx512vnni"}), "znver4"
+)
+"""To sort the elements of a vector takes time there."""
+
+
+@pytest.mark.parametrize("machine", [x86.avx2(), WITH_VNNI], ids=["avx2", "vnni"])
+def test_windows_of_bytes_are_written_out_where_lanes_are_neighbours(machine: Machine) -> None:
     """Of which no vector has idle lanes without registers for masks."""
-    loops = loops_of(x86.avx2())
+    loops = loops_of(machine)
     assert {x.kind for x in loops if x.var in ("kx", "ky")} == {Kind.UNROLL}
     assert {(x.hi - x.lo).const for x in loops if x.kind is Kind.VECTOR} == {8}
 
 
-def test_neighbours_are_multiplied_together_where_an_instruction_adds_them() -> None:
-    with_vnni = replace(x86.avx2(), features=x86.avx2().features | {"avxvnni"})
-    assert any(x.kind is Kind.DOT for x in loops_of(with_vnni))
-    apart = DEPTHWISE.replace("p = 16, q = 16", "p = 29, q = 29")
+@pytest.mark.parametrize(
+    "machine", [x86.avx2(), WITH_VNNI, SORTING], ids=["avx2", "vnni", "sorting"]
+)
+def test_neighbours_are_multiplied_together_where_lanes_lie_apart(machine: Machine) -> None:
+    """And lanes lie along rows, whose groups are loaded at once, not across channels."""
+    apart = DEPTHWISE.replace("y = 14, x = 14, p = 16, q = 16", "y = 7, x = 7, p = 15, q = 15")
     apart = apart.replace("p=y+ky, q=x+kx", "p=2*y+ky, q=2*x+kx")
-    assert any(x.kind is Kind.DOT for x in loops_of(x86.avx2(), apart))
+    loops = loops_of(machine, apart)
+    assert any(x.kind is Kind.DOT for x in loops)
+    assert all(x.var.startswith("x") for x in loops if x.kind is Kind.VECTOR)
 
 
 def test_windows_over_a_single_row_are_written_out_too() -> None:
