@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, inf, prod
 
 from rutc.tensor_ir.affine import Index
@@ -102,24 +102,35 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     """Whether tiles beside each other come before those of the next rows.
 
     Otherwise each panel goes over all rows, and stores a piece of every row after the lines that
-    the piece begins in have left the cache. It is worth while to read all panels from the second
-    cache again for each tile, if arithmetic hides that.
+    the piece begins in have left the cache, to more rows than any hardware foresees. It is worth
+    while to read all panels from the second cache again for each tile, if arithmetic hides that;
+    or from the last one, where tiles store no less than they read.
     """
     w, width = machine.coefficients.blocks, tile.vectors * machine.width
     panels = [t for r in shape.reductions for t in r.reads if t.depends(tile.vector)]
     step = sum(width * t.bytes for t in panels)
     busy = max(busy_cycles(r, tile.size, machine) for r in shape.reductions)
+    read, stored = sum(t.buffer_bytes for t in panels), stored_bytes(kernel, shape)
+    near, again = read <= machine.l2 // 2, _tiles_across(shape, tile, panels)
+    rate = machine.l2_bytes_per_cycle if near else machine.l3_bytes_per_cycle
     if (
         any(t.gathered for t in panels)
-        or sum(t.buffer_bytes for t in panels) > machine.l2 // 2
-        or step > w.busy * busy * machine.l2_bytes_per_cycle
+        or step > w.busy * busy * rate
+        or (not near and (read > machine.l3 // 2 or read * again > stored))
     ):
         return False
     stores = [t for t in shape.touches if t.is_store]
     piece = w.few_lines * machine.line_bytes
     if any(not t.unit(tile.vector) or width * t.bytes > piece for t in stores):
         return False
-    return stored_bytes(kernel, shape) > machine.l2 // 2
+    return stored > machine.l2 // 2
+
+
+def _tiles_across(shape: Shape, tile: RegisterTile, panels: Sequence[Touch]) -> int:
+    """How many tiles read the same panel."""
+    rows = dict(tile.rows)
+    across = (x.var for x in shape.shared if not any(t.depends(x.var) for t in panels))
+    return prod(-(-shape.extents[v] // rows.get(v, 1)) for v in across)
 
 
 def stored_bytes(kernel: Kernel, shape: Shape) -> float:

@@ -141,9 +141,7 @@ def sorted_vectors(
 ) -> float:
     """Vectors that are loaded with what lies between their elements, a step of the reduction."""
     return sum(
-        vectors * prod(f for v, f in rows if t.depends(v))
-        for t in r.reads
-        if is_sorted(t, vector)
+        vectors * prod(f for v, f in rows if t.depends(v)) for t in r.reads if is_sorted(t, vector)
     )
 
 
