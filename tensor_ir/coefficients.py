@@ -46,6 +46,8 @@ class Tiles:
     """Share of the rows' lines that the tile before has not left in the first cache."""
     evicted: float
     """What it costs to get a line from the second cache before it is written to."""
+    stores: int
+    """Vectors that a tile may store at once while arithmetic goes on."""
     shortest_row: int
     """Rows of a tile along memory from which on vectors across it are transposed."""
     far: float

@@ -33,7 +33,8 @@ class Machine:
     all lanes too; `bf16_pairs_per_cycle` are those that add up products of pairs of bf16, where
     there are any. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
     processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
-    sorted out of their neighbours; `divide_cycles` is the time from one division of vectors to the
+    sorted out of their neighbours, `store_cycles` what one adds that is stored right after so many
+    others that arithmetic no longer hides it; `divide_cycles` is the time from one division of vectors to the
     next, `fma_latency` the cycles until a multiply-add has its result. Caches are bytes per core;
     addresses that differ by multiples of `l1_way_bytes` share the lines of one set of the first
     one. `l3` is shared by all cores. `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and
@@ -57,6 +58,7 @@ class Machine:
     scalar_loads_per_cycle: float = 2.0
     load_cycles: float = 0.2
     sort_cycles: float = 0.0
+    store_cycles: float = 0.0
     divide_cycles: float = 8.0
     fma_latency: int = 4
     l1: int = 32 << 10

@@ -315,6 +315,8 @@ class TileCosts:
                 # Lines may be gone before they are written.
                 along = () if stride == 1 else ((vector, vectors * width),)
                 cycles += w.evicted * evicted_rows(t, (*rows, *along), machine, 1)
+        stored = size * sum(t.is_store and t.unit(vector) for t in epilogue)
+        cycles += machine.store_cycles * max(stored - w.stores, 0)
         cycles += 4.0 + 2 * len(rows)
         return cycles * costs.far
 

@@ -50,5 +50,5 @@ def with_costs(machine: Machine, processor: str) -> Machine:
     """
     if processor == "znver4" and machine.vector_bits == 512:
         # Operations of 512 bits take their units for two cycles.
-        return replace(machine, load_cycles=0.0, sort_cycles=6.0)
+        return replace(machine, load_cycles=0.0, sort_cycles=6.0, store_cycles=4.0)
     return machine

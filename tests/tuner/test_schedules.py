@@ -319,6 +319,29 @@ def test_vectors_sorted_out_of_their_neighbours_are_avoided_where_that_takes_lon
     assert (pixels.vector, channels.vector) == ("p", "k")
 
 
+def test_tiles_of_short_sums_store_few_vectors_at_once_where_stores_are_not_hidden() -> None:
+    """Those of long sums keep as many as registers hold."""
+    vectors = {}
+    for channels in (16, 128):
+        kernel, constants = lowered(
+            f"""
+            graph "pixels"
+            dims ci = {channels}, co = 96, p = 784
+            %x : f32{{ci,p}} = input "x" [ci, p]
+            %w : f32{{ci,co}} = input "w" [ci, co]
+            %y : f32{{co,p}} = sum{{ci}} %x[ci, p] * %w[ci, co]
+            output "y" [co, p] = %y
+            """
+        )
+        shape = analyse(kernel, constants | {"w"})
+        for cycles in (0.0, 4.0):
+            tile = choose_tile(shape, replace(MACHINE, fma_per_cycle=1.0, store_cycles=cycles))
+            assert tile is not None
+            vectors[channels, cycles] = tile.size
+    assert vectors[16, 4.0] <= MACHINE.coefficients.tiles.stores < vectors[16, 0.0]
+    assert vectors[128, 4.0] == vectors[128, 0.0]
+
+
 def test_weights_of_chunks_of_rows_are_packed_by_tiles() -> None:
     """What a tile reads at one step of the reduction lies together."""
     text = FAR_ROWS.replace("co = 64", "co = 256").replace("p = 3136", "p = 196")
@@ -437,6 +460,8 @@ def test_panels_are_gone_over_in_the_order_of_their_memory() -> None:
         ("symbols n = 1..16", "n", 20, 960, False),  # all of them stay in the second cache
         ("", "16", 20, 960, False),
         ("", "4096", 200, 960, False),  # the panels do not stay there
+        ("", "96", 5, 65536, True),  # nor do these, but tiles store more than they read of them
+        ("", "96", 20, 16384, False),
     ],
 )
 def test_whole_rows_are_stored_where_panels_come_quickly(
