@@ -10,7 +10,9 @@ complete. Results go to benchmarks/results/regret.json and docs/regret.md.
 
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from random import Random
 from statistics import median, quantiles
 from typing import Any
@@ -19,13 +21,15 @@ from benchmarks import layout
 from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
+from benchmarks.ratios import LONG, Ratios
 from benchmarks.store import Entry
-from rutc.driver.compile_job import with_schedule
-from rutc.driver.trials import Reference, Timer
+from rutc.driver.trials import Timer
+from rutc.driver.tuning import scheduled
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import NotApplicable
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.space import Space
@@ -37,20 +41,20 @@ RANDOM_EVERY = 4
 """One in so many is drawn at random, the others are neighbours of the best before."""
 LIKED = 6
 """A random tiling is that of so many whose tile the model of the machine likes most."""
-TURNS = 5
-"""Of the best of the others, at last."""
+AGAIN = 2 * LONG
+"""Samples of the best of the others at last: the least of many times is luck, too."""
 FEWEST_NS = 2_000
 """Kernels that take less say little of schedules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A schedule that was found, the space that it is of, and how long it takes."""
+    """A schedule that was found, the space that it is of, and its time by the default one's."""
 
     space: Space[Any]
     point: Any
-    choice: Choice
-    cycles: float
+    kernel: Kernel
+    ratio: float
 
     def __str__(self) -> str:
         """The template and the point."""
@@ -63,59 +67,52 @@ def default(own: Sequence[Space[Any]]) -> tuple[Space[Any], Any]:
     return next(liked)
 
 
-class Turns:
-    """Times schedules of a kernel, by turns with its default one."""
-
-    def __init__(self, kernel: Kernel, choice: Choice, machine: Machine) -> None:
-        """Time the default schedule."""
-        self._kernel = kernel
-        self._timer = Timer(machine)
-        scheduled = with_schedule(kernel, choice).kernel
-        found = self._timer.timed(scheduled, None, ("near",)).near
-        assert found is not None
-        self.ns, self.cycles = found.ns, found.cycles
-        self._reference = Reference(scheduled, found.cycles, found.cycles)
-
-    def cycles_of(self, choice: Choice) -> float:
-        """Returns the cycles of another schedule."""
-        scheduled = with_schedule(self._kernel, choice).kernel
-        found = self._timer.timed(scheduled, self._reference, ("near",)).near
-        assert found is not None
-        return found.cycles
-
-
 def measured(kernel: Kernel, constants: frozenset[str], machine: Machine, rng: Random) -> Entry:
     """Returns the default's time, and the least of those of other schedules."""
     own = spaces(kernel, machine, constants)
     space, point = default(own)
-    choice = space.choice(point)
-    turns = Turns(kernel, choice, machine)
-    best = first = Found(space, point, choice, turns.cycles)
-    if turns.ns < FEWEST_NS:
+    usual = scheduled(kernel, space.choice(point))
+    took = Timer(machine).timed(usual, None, ("near",)).near
+    assert took is not None
+    if took.ns < FEWEST_NS:
         return {}
+    best = first = Found(space, point, usual, 1.0)
     tried = 1
-    for number in range(TRIALS):
-        if number % RANDOM_EVERY == 0:
-            space = own[number // RANDOM_EVERY % len(own)]
-            found = _at_random(space, rng)
-        else:
-            space = best.space
-            found = space.near(best.point, rng)
-        if found is None:
-            continue
-        tried += 1
-        took = turns.cycles_of(found[1])
-        if took < best.cycles:
-            best = Found(space, *found, took)
-    again = median(turns.cycles_of(best.choice) for _ in range(TURNS)) / turns.cycles
+    with Ratios(usual, machine) as bench:
+        for number in range(TRIALS):
+            found = _next(own, best, number, rng)
+            if found is None:
+                continue
+            space, point, choice = found
+            with suppress(NotApplicable):
+                made = scheduled(kernel, choice)
+                tried += 1
+                ratio = bench.of(made, best.ratio).ratio
+                if ratio is not None and ratio < best.ratio:
+                    best = Found(space, point, made, ratio)
+        again = bench.of(best.kernel, inf, AGAIN).ratio if best is not first else 1.0
+    assert again is not None
     return {
         "template": first.space.template.name,
-        "default_us": round(turns.ns / 1e3, 2),
-        "best_us": round(turns.ns / 1e3 * again, 2),
-        "regret": round(max(1 / again - 1, 0.0), 3) if best is not first else 0.0,
+        "default_us": round(took.ns / 1e3, 2),
+        "best_us": round(took.ns / 1e3 * again, 2),
+        "regret": round(max(1 / again - 1, 0.0), 3),
         "tried": tried,
         "best": str(best),
     }
+
+
+def _next(
+    own: Sequence[Space[Any]], best: Found, number: int, rng: Random
+) -> tuple[Space[Any], Any, Choice] | None:
+    """Returns what is tried next: a neighbour of the best, now and then one of any space."""
+    if number % RANDOM_EVERY == 0:
+        space = own[number // RANDOM_EVERY % len(own)]
+        found = _at_random(space, rng)
+    else:
+        space = best.space
+        found = space.near(best.point, rng)
+    return None if found is None else (space, *found)
 
 
 def _at_random(space: Space[Any], rng: Random) -> tuple[Any, Choice] | None:

@@ -237,7 +237,7 @@ def test_schedules_of_all_spaces_are_timed(monkeypatch: pytest.MonkeyPatch) -> N
     """The default's regret of a softmax, whose rows have no tiles, and of a product."""
     monkeypatch.setattr(regret, "TRIALS", 5)
     monkeypatch.setattr("rutc.driver.trials.SPENT_NS", 10_000)
-    monkeypatch.setattr(regret, "TURNS", 3)
+    monkeypatch.setattr(regret, "AGAIN", 3)
     names = ("operator Softmax of scores", "product 16x3072x768", "operator ScatterND of rows")
     found = [regret.measure(name, 1.0, ()) for name in names]
     known = [k for entry in found for k in entry["kernels"].values()]
