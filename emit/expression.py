@@ -213,10 +213,8 @@ class ExpressionEmitter:
 
     def _apply(self, e: Apply) -> ir.Value:
         dtype = e.args[-1].dtype
-        if e.op == "select":
-            decided = self._decided(e.args[0])
-            if decided is not None:
-                return self.emit(e.args[1] if decided else e.args[2])
+        if (arm := self._arm(e)) is not e:
+            return self.emit(arm)
         if e.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
             fused = self._multiply_add(e)
             if fused is not None:
@@ -237,6 +235,15 @@ class ExpressionEmitter:
             case _:
                 return None
         return None if bounds is None else compared(op, bounds, int(value))
+
+    def _arm(self, e: Expr) -> Expr:
+        """What choices that are decided at the current point come to; any other is itself."""
+        while isinstance(e, Apply) and e.op == "select":
+            decided = self._decided(e.args[0])
+            if decided is None:
+                break
+            e = e.args[1] if decided else e.args[2]
+        return e
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
         lanes = 0
@@ -259,7 +266,7 @@ class ExpressionEmitter:
 
     def _multiply_add(self, e: Apply) -> ir.Value | None:
         """x + p*q, p*q + x, x - p*q and p*q - x as one fused operation."""
-        a, b = e.args
+        a, b = map(self._arm, e.args)
         if isinstance(b, Apply) and b.op == "mul":
             product, other, first = b, a, False
         elif isinstance(a, Apply) and a.op == "mul":

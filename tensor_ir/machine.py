@@ -34,10 +34,10 @@ class Machine:
     there are any. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
     processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
     sorted out of their neighbours, `store_cycles` what one adds that is stored right after so many
-    others that arithmetic no longer hides it; `divide_cycles` is the time from one division of vectors to the
-    next, `fma_latency` the cycles until a multiply-add has its result. Caches are bytes per core;
-    addresses that differ by multiples of `l1_way_bytes` share the lines of one set of the first
-    one. `l3` is shared by all cores. `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and
+    others that arithmetic no longer hides it; `divide_cycles` is the time from one division of
+    vectors to the next, `fma_latency` the cycles until a multiply-add has its result. Caches are
+    bytes per core; addresses that differ by multiples of `l1_way_bytes` share the lines of one set
+    of the first one. `l3` is shared by all cores. `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and
     `memory_bytes_per_cycle` arrive at one thread that reads in order, `foreign_bytes_per_cycle`
     where another core has just written them.
 

@@ -209,6 +209,8 @@ class _Operands:
     """Registers of sums of products."""
     converting: int
     """Operations that make numbers of a vector of the only operand that differs between lanes."""
+    chooses: bool
+    """Whether it sums no product, but what products are chosen from."""
     grouped: float
     """Steps that one instruction does, whose elements are loaded and sorted at once if near."""
 
@@ -237,6 +239,7 @@ class _Operands:
             multiplications(r, machine),
             product_registers(r, machine),
             _converting(r, along, vector, machine),
+            all(len(factors(e)) == 1 for e in r.update.elements),
             grouped,
         )
 
@@ -414,8 +417,15 @@ class TileCosts:
             work += w.stream * panel / machine.l2_bytes_per_cycle
         # So do the rows' lines, one after the other where the first cache does not hold them.
         work += w.stream * lines * each.pair * machine.line_bytes / machine.l2_bytes_per_cycle
-        # One operand's part of a step is held, the others pass by one at a time.
-        held = min((loads_of_step(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
+        # One operand's part of a step is held, the others pass by one at a time: of choices between
+        # products, all of one side.
+        along, across = (
+            [loads_of_step(t, vector, vectors, rows, width) for t in part]
+            for part in (each.along, each.across)
+        )
+        held = min((*along, *across), default=0.0)
+        if across and each.chooses:
+            held = max(held, min(sum(along), sum(across)))
         registers = size * each.width_each + max(held, vectors) * wide + 1
         registers += each.products
         # The other half of bytes waits for the next step.

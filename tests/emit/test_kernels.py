@@ -304,6 +304,29 @@ def test_quotients_by_literals_are_the_nearest(
 
 
 @on_machines
+def test_products_that_unrolled_loops_choose_are_added_in_one_operation(machine: Machine) -> None:
+    source = """
+        graph "real and imaginary"
+        dims i = 16, k = 8, j = 2
+        %x : f32{k} = input "x" [k]
+        %a : f32{i,k} = input "a" [k, i]
+        %b : f32{i,k} = input "b" [k, i]
+        %c : f32{i,j} = sum{k} select(index(j) == 0, %x[k] * %a[i, k], %x[k] * %b[i, k])
+        output "c" [j, i] = %c
+    """
+    rng = np.random.default_rng(5)
+    x, a, b = (rng.standard_normal(n).astype(np.float32) for n in ((8,), (8, 16), (8, 16)))
+    buffers = {"x": x, "a": a.ravel(), "b": b.ravel(), "c": np.zeros(32, np.float32)}
+    schedule = parse_schedule("reorder([j, i]); tile([j, i], [unroll, vector])")
+    kernel = apply_schedule(kernel_of(source), schedule)
+    text = emit_kernel(kernel, machine).text
+    assert "llvm.fma" in text
+    assert "fadd" not in text
+    run_kernel(kernel, machine, buffers)
+    assert_close(buffers["c"], np.concatenate([x @ a, x @ b]), reduction=8)
+
+
+@on_machines
 @pytest.mark.parametrize("cycles", [0.0, 100.0])
 @pytest.mark.parametrize(
     "divisor",

@@ -342,6 +342,30 @@ def test_tiles_of_short_sums_store_few_vectors_at_once_where_stores_are_not_hidd
     assert vectors[128, 4.0] == vectors[128, 0.0]
 
 
+def test_operands_of_products_that_are_chosen_from_are_held_together() -> None:
+    """Two vectors, a number in all lanes, and sums: they fit 16 registers."""
+    graph = parse(
+        """
+        graph "real and imaginary"
+        dims n = 98, m = 201, k = 400, p = 2
+        %x : f32{k,n} = input "x" [n, k]
+        %a : f32{k,m} = input "a" [m, k]
+        %b : f32{k,m} = input "b" [m, k]
+        %y : f32{m,n,p} = sum{k} select(index(p) == 0, %x[k, n] * %a[k, m], %x[k, n] * %b[k, m])
+        output "y" [n, m, p] = %y
+        """
+    )
+    extents = graph.extents
+    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    orders = {"x": "nk", "a": "mk", "b": "mk", "y": "nmp"}
+    layouts = {v: dense(tuple(d), extents) for v, d in orders.items()}
+    kernel = lower(Group("g", (nest,), ("n", "m", "p"), ("y",)), graph.values, layouts, extents)
+    tile = choose_tile(analyse(kernel, frozenset({"a", "b"})), x86.avx2())
+    assert tile is not None
+    assert dict(tile.rows).get("p") == 2
+    assert tile.size + 2 * tile.vectors + 1 <= x86.avx2().registers
+
+
 def test_weights_of_chunks_of_rows_are_packed_by_tiles() -> None:
     """What a tile reads at one step of the reduction lies together."""
     text = FAR_ROWS.replace("co = 64", "co = 256").replace("p = 3136", "p = 196")
