@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -156,17 +157,25 @@ def _eight_bits(manifest: Mapping[str, object]) -> list[RenderableType]:
 
 
 def _states(manifest: Mapping[str, object]) -> list[RenderableType]:
-    """What a session keeps from run to run, each in a line."""
+    """What a session keeps from run to run: of those that are alike, the first and the last."""
     listed = manifest.get("states")
-    lines: list[RenderableType] = []
+    alike: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for s in listed if isinstance(listed, list) else []:
         grows = f", axis {s['axis']} up to {s['capacity']}" if "axis" in s else ""
-        kept = display.quantity(s["bytes"], "B", display.BYTES)
         place = ", in place" if s["in_place"] else ""
-        port = s["input"]
-        said = f"state {port['name']} {port['shape']} = {s['output']['name']}"
-        lines.append(f"{said}{grows}: {kept}{place}")
+        alike.setdefault((str(s["input"]["shape"]), grows, place), []).append(s)
+    lines: list[RenderableType] = []
+    for (shape, grows, place), states in alike.items():
+        inputs, outputs = ([s[side]["name"] for s in states] for side in ("input", "output"))
+        kept = display.quantity(sum(s["bytes"] for s in states), "B", display.BYTES)
+        many = f"{len(states)} states" if len(states) > 1 else "state"
+        lines.append(f"{many} {_ends(inputs)} {shape} = {_ends(outputs)}{grows}: {kept}{place}")
     return lines
+
+
+def _ends(names: Sequence[str]) -> str:
+    """The first and the last of some names."""
+    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
 
 
 def _measured(

@@ -264,6 +264,13 @@ def test_a_full_state_is_an_error_that_loses_nothing(decoder: Path) -> None:
         _step(session, Fed(decoder.with_suffix(".onnx")), _tokens(11, 4))
 
 
+def test_states_that_are_alike_are_shown_in_a_line(decoder: Path) -> None:
+    shown = CliRunner().invoke(cli.app, ["inspect", str(decoder)]).output
+    (line,) = (x for x in shown.splitlines() if "state" in x)
+    assert line.startswith("2 states past.k .. past.v [")
+    assert "] = present.k .. present.v, axis 2 up to " in line
+
+
 def test_sessions_keep_their_own_states(decoder: Path) -> None:
     with load(decoder, threads=2) as a, load(decoder, threads=1) as b:
         feds = [Fed(decoder.with_suffix(".onnx")) for _ in "ab"]
