@@ -152,14 +152,14 @@ def gemm(b: Build, op: str) -> None:
 
 @maker("MatMulNBits", CONTRIB)
 def matmul_n_bits(b: Build, op: str) -> None:
-    bits, block = b.one([4, 8, 2]), b.one([16, 32])
-    inner, columns = b.one([16, 32, 40, 64, 7]), b.one([3, 1, 8, 17])
+    bits, block = b.one([4, 8, 2]), b.one([16, 32, 64])
+    inner, columns = b.one([16, 32, 40, 64, 7, 128]), b.one([3, 1, 8, 17, 33])
     blocks = -(-inner // block)
     x = b.leaf(b.dtype(["float", "float16"]), [*b.shape(0, 1), b.one([2, 1, 5]), inner])
     random = np.random.default_rng(b.number(0, 1 << 16))
     packed = random.integers(0, 256, [columns, blocks, block * bits // 8])
     w = b.given(packed.astype(np.uint8), fixed=b.chance(80))
-    steps = b.leaf(x.dtype, [columns * blocks], low=-1, high=1)
+    steps = b.leaf(x.dtype, [columns * blocks], low=-1, high=1, fixed=b.chance(80))
     operands: list[Val | None] = [x, w, steps, None, None]
     if b.chance(50):
         width = -(-blocks * bits // 8)
