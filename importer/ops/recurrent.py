@@ -28,7 +28,7 @@ from rutc.importer.ops.size_operands import bound
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE
+from rutc.tensor_ir.affine import ONE, ZERO
 
 Step = Callable[[Index, Sequence[Tensor]], tuple[Tensor, ...]]
 
@@ -99,7 +99,16 @@ class Layer:
             return after, (self._output(t, after[0]),)
 
         lasts, (every,) = scanned(self.b, self.x.shape[0], states, trip)
-        return every, lasts
+        return every, [self._last(s, first) for s, first in zip(lasts, states, strict=True)]
+
+    def _last(self, state: Tensor, first: Tensor) -> Tensor:
+        """A state at the end; 0, as ONNX Runtime has it, of a sequence without steps."""
+        if self.lengths is None or (first.array is not None and not first.array.any()):
+            return state
+        axes = self.b.axes(state.shape)
+        some = self._running(ZERO, axes[0])
+        element = self.b.spread(state, axes)
+        return self.b.nest(axes, apply("select", some, element, lit(0, state.dtype)))
 
     def _running(self, t: Index, batch: Axis) -> Expr:
         assert self.lengths is not None

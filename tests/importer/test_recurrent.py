@@ -77,6 +77,18 @@ def test_steps_that_are_padding_for_all_sequences(
     assert trips.bounds(dict(graph.symbols)) == ((max(1, *lengths),) * 2 if known else (1, 7))
 
 
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_sequences_without_steps_end_in_zeros(op, direction, check, make_node, rng):
+    arrays = operands(op, 2 if direction == "bidirectional" else 1, 4, 3, rng)
+    arrays["l"] = np.array([4, 0, 2], np.int32)
+    states = ["h"] + ["c"] * (op == "LSTM")
+    outputs = ["y", "y_h", "y_c"][: 1 + len(states)]
+    names = ["x", "w", "r", "b", "l", *states]
+    step = make_node(op, names, outputs, direction=direction, hidden_size=HIDDEN)
+    check(step, {n: arrays[n] for n in names}, outputs=outputs)
+
+
 def test_gru_linear_before_reset(check, make_node, rng):
     arrays = operands("GRU", 1, 3, 2, rng)
     step = make_node("GRU", list("xwrb"), linear_before_reset=1, hidden_size=HIDDEN)
