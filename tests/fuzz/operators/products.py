@@ -145,7 +145,7 @@ def recurrent(b: Build, op: str) -> None:
     r = b.leaf(kind, [ways, gates * hidden, hidden])
     operands: list[Val | None] = [x, w, r]
     operands.append(b.leaf(kind, [ways, 2 * gates * hidden]) if b.chance(50) else None)
-    lengths = b.leaf(np.dtype(np.int32), [batch], low=1, high=steps) if b.chance(25) else None
+    lengths = b.leaf(np.dtype(np.int32), [batch], low=0, high=steps) if b.chance(25) else None
     operands.append(lengths)
     operands.append(b.leaf(kind, [ways, batch, hidden]) if b.chance(40) else None)
     given: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
