@@ -6,12 +6,13 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
+from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.kernel import Kind, Loop, walk_stmts
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import apply_schedule
+from rutc.tensor_ir.steps import PrefetchBlock, apply_schedule
 from rutc.tuner import choose
 
 DEPTHWISE = """
@@ -83,3 +84,29 @@ def test_windows_over_a_single_row_are_written_out_too() -> None:
     loops = [s for s in walk_stmts(made.body) if isinstance(s, Loop)]
     assert {s.kind for s in loops if s.var in ("kx", "ky")} == {Kind.UNROLL}
     assert {s.kind for s in loops if s.var == "x.i"} == {Kind.UNROLL}
+
+
+@pytest.mark.parametrize(
+    ("machine", "step", "asked"),
+    [(x86.avx512(), 2, False), (x86.avx512(), 1, True), (x86.avx2(), 2, True)],
+    ids=["halves of rows", "rows below each other", "short pieces"],
+)
+def test_rows_that_are_read_one_after_the_other_are_not_asked_for(
+    machine: Machine, step: int, asked: bool
+) -> None:
+    text = f"""
+    graph "pixels apart"
+    dims c = 96, y = 56, x = 56, p = {56 * step + 2}, q = {56 * step + 2}, ky = 3, kx = 3
+    %v : f32{{c,p,q}} = input "v" [c, p, q]
+    %w : f32{{c,kx,ky}} = input "w" [c, ky, kx]
+    %r : f32{{c,x,y}} = sum{{ky,kx}} %v[c, p={step}*y+ky, q={step}*x+kx] * %w[c, kx, ky]
+    output "r" [c, y, x] = %r
+    """
+    graph = parse(text)
+    extents = {d: plain(e) for d, e in graph.extents.items()}
+    orders = {"v": "cpq", "w": ("c", "ky", "kx"), "r": "cyx"}
+    layouts = {v: dense(tuple(d), extents) for v, d in orders.items()}
+    nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    kernel = lower(Group("g", nests, ("c", "y", "x"), ("r",)), graph.values, layouts, extents)
+    steps = choose(kernel, machine, frozenset({"w"})).schedule
+    assert any(isinstance(s, PrefetchBlock) for s in steps) == asked

@@ -132,7 +132,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
         looped,
         tuple(v for v, _ in edge_parts(found, (*factors, *reversed(others)), factors, looped)),
         idle and _lanes_apart(shape, machine),
-        prefetch=True,
+        prefetch=not (found.strided(vector) and 2 * vectors * machine.width >= extents[vector]),
         parallel=shared if worth_sharing(shape, machine) else 0,
     )
     return Default(point, liked and _liked(found, vector, machine))
@@ -358,7 +358,8 @@ def _lanes_apart(shape: Shape, machine: Machine) -> bool:
 def _ahead(found: Pass, others: Sequence[str], machine: Machine) -> Iterator[Step]:
     """Steps that ask for the next images' or channels' rows while those at hand are computed.
 
-    The tiles of one plane read, and store, here and there in it, which no hardware foresees.
+    The tiles of one plane read, and store, here and there in it, which no hardware foresees but
+    where one row is read after the other, in halves at least.
     """
     ahead, line = machine.coefficients.windows.ahead_bytes, machine.line_bytes
     moved = set(found.partners.values())
