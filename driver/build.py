@@ -27,10 +27,7 @@ from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typ
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
-from rutc.tuner.sharing import share
-
-MOST_CYCLES = 1 << 62
-"""More are not counted in a run."""
+from rutc.tuner.sharing import MOST_CYCLES, large, share
 
 
 @record
@@ -126,10 +123,11 @@ class Builder:
 
     def _calls(self, launched: Sequence[Launched], cycles: Index) -> Iterator[KernelCall]:
         """What the program's table has of a plan's launches."""
-        large = self._large(cycles)
+        run, sizes = self._large(cycles), dict(self.plan.graph.symbols)
         turns = share([x.shared for x in launched], self.machine)
         for x, n in zip(launched, turns, strict=True):
-            yield x.call(plain(large * n))
+            own = ONE if x.tasks == 1 else large(x.work, x.moved, sizes, self.machine)
+            yield x.call(plain(run * n * own))
 
     def _steps(self, parts: Sequence[PlanSteps]) -> tuple[host.Step, ...]:
         """The plan's steps, or before them those of the first alternative that applies."""

@@ -10,7 +10,7 @@ from rutc.driver.compile_job import CompileJob, Made
 from rutc.emit import kernel_call
 from rutc.emit.kernel_call import KernelCall, KernelId, Ref
 from rutc.graph_opt.plan import Near
-from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.canonical import Canonical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner.choice import OnRecord
@@ -22,7 +22,7 @@ class Pending:
     """A launch of kernels whose code is not made yet; several are the parts of a chain.
 
     `near` are the values that pass to or from kernels in turn with it, `turns` how many they
-    commonly take; `flops` is of all turns.
+    commonly take; `work` is of all turns: operations, a formula of sizes.
     """
 
     id: KernelId
@@ -30,7 +30,7 @@ class Pending:
     kernels: tuple[Kernel, ...]
     canonical: Canonical
     job: CompileJob
-    flops: int
+    work: Index
     origin: tuple[str, ...]
     near: Mapping[str, Near]
     turns: int
@@ -66,7 +66,10 @@ class KernelFacts:
 
 @record
 class Launched:
-    """What is known of a launch whose kernel is made: all that it calls it with but the turns."""
+    """What is known of a launch whose kernel is made: all that it calls it with but the turns.
+
+    Its `work` are operations, `moved` the bytes of its operands but constants: formulas of sizes.
+    """
 
     made: Made
     args: tuple[Ref, ...]
@@ -76,6 +79,8 @@ class Launched:
     near: tuple[kernel_call.Near, ...]
     facts: KernelFacts
     shared: Shared
+    work: Index
+    moved: Index
 
     def call(self, turns: Size) -> KernelCall:
         """What the program's table has of it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import prod
 
 from rutc.driver.compile_job import CompileJob, Made, Slices
 from rutc.driver.launches import KernelFacts, Launched, Pending
@@ -157,7 +156,7 @@ class PlanSteps:
                     result += self._reserved((value,))
                     kernel = self._halo(s, self.sizes)
                     if kernel is not None:
-                        result.append(self._launch(kernel.name, (kernel,), 0))
+                        result.append(self._launch(kernel.name, (kernel,), ZERO))
                 case Repeat() if s.parts:
                     result += self._reserved(s.parts)
                     result.append(self._chain(s, symbols))
@@ -221,9 +220,8 @@ class PlanSteps:
         kernels = self._lowered.kernels(groups, self.plan.layouts, inner, made, around)
         first_name, last_name = kernels[0].name, kernels[-1].name
         name = first_name if len(kernels) == 1 else f"{first_name}-{last_name}"
-        trips = prod(typical(n, self.sizes) for _, n in counters)
-        flops = trips * sum(map(self._work, groups))
-        return self._launch(name, kernels, flops, (counters, private))
+        work = product(n for _, n in counters) * sum(map(self._work, groups), ZERO)
+        return self._launch(name, kernels, work, (counters, private))
 
     def _in_turn(self, s: InTurn, symbols: Symbols) -> host.Step:
         self.near = {x.value: x for x in s.near}
@@ -245,7 +243,7 @@ class PlanSteps:
         if not fails(s.steps):
             for source, out in s.collect:
                 kernel = self._collect(source, out, inner)
-                body.append(self._launch(kernel.name, (kernel,), 0))
+                body.append(self._launch(kernel.name, (kernel,), ZERO))
             body += [self._copy(c.param.name, c.next) for c in s.carries]
         body, after = self._swept(body, s.carries, [out for _, out in s.collect])
         self.depth -= 1
@@ -336,18 +334,18 @@ class PlanSteps:
         plan = self.plan
         return lower(group, plan.values, plan.layouts, self.extents, symbols, finite, small)
 
-    def _work(self, group: Group) -> int:
-        return typical(work_of(group, dict(self.plan.graph.dims)), self.sizes)
+    def _work(self, group: Group) -> Index:
+        return work_of(group, dict(self.plan.graph.dims))
 
     def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
         kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.extents, symbols)
-        return self._launch(kernel.name, (kernel,), 0)
+        return self._launch(kernel.name, (kernel,), ZERO)
 
     def _launch(
         self,
         name: str,
         kernels: tuple[Kernel, ...],
-        flops: int,
+        work: Index,
         slices: tuple[list[tuple[str, Size]], set[str]] | None = None,
     ) -> host.Step:
         """The launch of kernels that join those pending."""
@@ -355,7 +353,7 @@ class PlanSteps:
         renamed, job = self._lowered.job(kernels, said, lambda: self._job(kernels, slices))
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
         id_ = KernelId(self.first + len(self._pending))
-        pending = Pending(id_, name, kernels, renamed, job, flops, origin, self.near, self.turns)
+        pending = Pending(id_, name, kernels, renamed, job, work, origin, self.near, self.turns)
         self._pending.append(pending)
         self._on_pending(pending)
         return host.Launch(id_)
@@ -387,6 +385,7 @@ class PlanSteps:
         args: list[Ref] = []
         near: list[kernel_call.Near] = []
         operands: list[Operand] = []
+        moved = ZERO
         for argument in made.arguments:
             b = buffers[names[argument.buffer]]
             constant, packing = b.name in self.constants, argument.packing
@@ -394,6 +393,8 @@ class PlanSteps:
                 b = replace(b, layout=packing.layout(b.layout, self.extents, dims))
             size = typical(b.bytes, self.sizes)
             operands.append(Operand(b.name, size, constant, argument.written))
+            if not constant:
+                moved += product(e for _, e in b.layout.extents) * b.dtype.bytes
             if b.name in pending.near:
                 place = pending.near[b.name]
                 near.append(kernel_call.Near(len(args), place.offset, place.bytes))
@@ -406,11 +407,12 @@ class PlanSteps:
         common = typical(tasks, self.sizes)
         found = tuple(way.named(dims) for way in made.ways)
         read = tuple(dims[n] for n in made.symbols)
+        flops = typical(pending.work, self.sizes)
         facts = KernelFacts(
             pending.name,
             made.symbol,
             pending.origin,
-            pending.flops,
+            flops,
             sum(o.bytes for o in operands),
             common,
             pending.named(made.schedule),
@@ -419,8 +421,19 @@ class PlanSteps:
             pending.job.records,
             pending.turns,
         )
-        shared = Shared(tuple(operands), found, pending.flops)
-        return Launched(made, tuple(args), tasks, scratch, read, tuple(near), facts, shared)
+        shared = Shared(tuple(operands), found, flops)
+        return Launched(
+            made,
+            tuple(args),
+            tasks,
+            scratch,
+            read,
+            tuple(near),
+            facts,
+            shared,
+            pending.work,
+            moved,
+        )
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> Ref:

@@ -75,9 +75,12 @@ def worth_sharing(shape: Shape, machine: Machine, accesses: int = 1) -> bool:
 
 def pays(cycles: float, machine: Machine) -> bool:
     """Whether so much work is worth the start of other threads."""
-    return (
-        machine.cores > 1 and cycles > machine.coefficients.sharing.launches * machine.launch_cycles
-    )
+    return machine.cores > 1 and cycles > worth_threads(machine)
+
+
+def worth_threads(machine: Machine) -> int:
+    """The cycles of work from which on it is worth the start of other threads."""
+    return machine.coefficients.sharing.launches * machine.launch_cycles
 
 
 def _cycles(shape: Shape, machine: Machine) -> float:

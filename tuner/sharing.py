@@ -22,13 +22,16 @@ from math import prod
 from typing import Any
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Range, Size, plain, product, typical
+from rutc.tensor_ir.affine import ONE, Index, Range, Size, minimum, plain, product, typical
 from rutc.tensor_ir.expr import Coord, Read, index_names, walk
 from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
+from rutc.tuner.choice import worth_threads
 
 SWEEPS = 4
+MOST_CYCLES = 1 << 62
+"""More are not counted in a run."""
 
 
 @record
@@ -187,6 +190,25 @@ def share(launches: Sequence[Shared], machine: Machine) -> list[Size]:
     return [x.ways[i].turns for x, i in zip(launches, best, strict=True)]
 
 
+def large(work: Index, moved: Index, symbols: Mapping[str, Range], machine: Machine) -> Index:
+    """1 where a launch of so many operations and bytes is worth threads, and 0 where it is not.
+
+    What its sizes are decides in a run. Those that nothing bounds are large, and what has one size
+    is as its schedule has it.
+    """
+    own = machine.coefficients.sharing
+    cycles = work // int(_operations(machine)) + moved // int(own.cache_bytes)
+    bounds = cycles.bounds(symbols)
+    if cycles.is_const or bounds is None or bounds[1] > MOST_CYCLES:
+        return ONE
+    return minimum(ONE, cycles // worth_threads(machine), symbols)
+
+
+def _operations(machine: Machine) -> float:
+    """Those of a cycle, as kernels commonly do them."""
+    return machine.width * 2 * machine.fma_per_cycle * machine.coefficients.sharing.efficiency
+
+
 class _Problem:
     """Costs of ways, one per launch, given the others."""
 
@@ -255,9 +277,8 @@ class _Problem:
     def _work(self, x: Shared) -> float:
         """Cycles on one thread that has everything near, constants left out."""
         own = self.machine.coefficients.sharing
-        peak = self.machine.width * 2 * self.machine.fma_per_cycle * own.efficiency
         moved = sum(o.bytes for o in x.operands if not o.constant)
-        return max(x.flops / peak, moved / own.cache_bytes, own.least)
+        return max(x.flops / _operations(self.machine), moved / own.cache_bytes, own.least)
 
     def _link(self, number: int, chosen: Sequence[int]) -> float:
         """Cycles of getting what others have written."""

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 from rutc.emit.kernel import parallel_loops
+from rutc.tensor_ir.affine import ONE, ZERO, Index
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
-from rutc.tuner.sharing import Operand, Piece, Shared, Way, share, stored, ways
+from rutc.tuner.choice import worth_threads
+from rutc.tuner.sharing import Operand, Piece, Shared, Way, large, share, stored, ways
 from tests.tuner.test_schedules import MACHINE, lowered
 
 THREADS = MACHINE.cores
@@ -121,3 +123,22 @@ def test_small_launches_stay_on_the_thread_that_has_their_values() -> None:
     assert choice(1000, (alone,)) == 0
     assert choice(1000, by_rows) == 8
     assert choice(100_000_000, (alone,)) == 8
+
+
+def test_a_launch_of_symbolic_size_is_shared_in_runs_that_make_it_large() -> None:
+    n, sizes = Index.of("n"), {"n": (1, 512)}
+    least = worth_threads(MACHINE)
+    moved = n * least // 100 * int(MACHINE.coefficients.sharing.cache_bytes)
+    found = large(ZERO, moved, sizes, MACHINE)
+    shared = [bool(found.evaluate({"n": k})) for k in range(1, 513)]
+    assert not shared[0]
+    assert shared == sorted(shared)
+    assert 90 <= shared.index(True) <= 110
+    operations = n * least * 1000
+    assert large(operations, ZERO, sizes, MACHINE) == ONE
+
+
+def test_what_has_one_size_or_any_is_shared_as_its_schedule_has_it() -> None:
+    huge = {"n": (0, 1 << 62)}
+    assert large(ONE, ONE, {}, MACHINE) == ONE
+    assert large(ZERO, Index.of("n") * Index.of("n"), huge, MACHINE) == ONE
