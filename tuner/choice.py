@@ -70,7 +70,26 @@ def worth_sharing(shape: Shape, machine: Machine, accesses: int = 1) -> bool:
 
     `accesses` weighs an iteration: kernels bound by memory take about that many cycles for it.
     """
-    return pays(_cycles(shape, machine) * accesses, machine)
+    return pays(rough_cycles(shape, machine, accesses), machine)
+
+
+def rough_cycles(shape: Shape, machine: Machine, accesses: int = 1) -> float:
+    """What decides whether a kernel is worth threads, in cycles of one of them."""
+    return _cycles(shape, machine) * accesses
+
+
+def loops_of_long_tasks(extents: Sequence[int], cycles: float, machine: Machine) -> int | None:
+    """How many loops, from the outermost on, threads may share; None is all.
+
+    Of those of such extents, in which a kernel takes so many cycles, an iteration is a task while
+    it takes longer than to go on to the next one.
+    """
+    tasks = 1
+    for number, extent in enumerate(extents):
+        tasks *= extent
+        if number and cycles < tasks * machine.coefficients.sharing.turn:
+            return number
+    return None
 
 
 def pays(cycles: float, machine: Machine) -> bool:

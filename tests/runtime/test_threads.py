@@ -145,3 +145,43 @@ def test_every_task_runs_once_however_turns_share_them(
         for _ in range(20):
             for found in session.run(None, {}):
                 np.testing.assert_array_equal(found, 1)
+
+
+@pytest.fixture(scope="module")
+def by_whom(compile_c: Compile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact that takes no longer than to wake threads, and says who does each task."""
+    tell = kernel(
+        "tell",
+        "static _Thread_local char own; int64_t *out = bufs[0];"
+        "for (int64_t i = begin; i < end; i++) {"
+        "  for (volatile int n = 0; n < 20000; n++) continue;"
+        "  out[i] = (int64_t)&own;"
+        "}",
+    )
+    launch = Launches()
+    steps = (launch("tell", (Ref("output"),), 2),)
+    outputs = (Port("y", "int64", (2,)),)
+    program = Program("m", (), outputs, 0, steps, kernels=launch.kernels, large=0)
+    path = tmp_path_factory.mktemp("short") / "m.so"
+    build_library(program, [compile_c(tell)], path, {})
+    return path
+
+
+def test_short_runs_share_their_launches_where_they_follow_each_other(by_whom: Path) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("threads do not watch where there are more of them than CPUs")
+    with load(by_whom, threads=2) as session:
+        until = time.monotonic() + 60
+        found = 1
+        while found < 2 and time.monotonic() < until:
+            (y,) = session.run(None, {})
+            found = len(set(y.tolist()))
+    assert found == 2
+
+
+def test_short_runs_apart_wake_no_threads(by_whom: Path) -> None:
+    with load(by_whom, threads=2) as session:
+        for _ in range(50):
+            (y,) = session.run(None, {})
+            assert len(set(y.tolist())) == 1
+            time.sleep(0.001)

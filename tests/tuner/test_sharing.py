@@ -7,7 +7,7 @@ from rutc.tensor_ir.affine import ONE, ZERO, Index
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
-from rutc.tuner.choice import worth_threads
+from rutc.tuner.choice import loops_of_long_tasks, worth_threads
 from rutc.tuner.sharing import Operand, Piece, Shared, Way, large, share, stored, ways
 from tests.tuner.test_schedules import MACHINE, lowered
 
@@ -142,3 +142,23 @@ def test_what_has_one_size_or_any_is_shared_as_its_schedule_has_it() -> None:
     huge = {"n": (0, 1 << 62)}
     assert large(ONE, ONE, {}, MACHINE) == ONE
     assert large(ZERO, Index.of("n") * Index.of("n"), huge, MACHINE) == ONE
+
+
+def test_what_takes_no_longer_than_to_go_on_is_no_task() -> None:
+    turn = MACHINE.coefficients.sharing.turn
+    rows, columns = 576, 14
+    assert loops_of_long_tasks((rows, columns), rows * columns * (turn + 1), MACHINE) is None
+    assert loops_of_long_tasks((rows, columns), rows * columns * (turn - 1), MACHINE) == 1
+    assert loops_of_long_tasks((rows, columns, 2), rows * columns * turn, MACHINE) == 2
+    assert loops_of_long_tasks((rows,), rows, MACHINE) is None
+
+
+def test_rows_of_a_few_bytes_are_shared_by_images() -> None:
+    kernel = scheduled("""
+graph "copy"
+dims c = 1024, y = 14, x = 14, r = 16
+%x : u8{c,y,r} = input "x" [c, y, r]
+%w : u8{c,y,x} = %x[c, y, r=x+1]
+output "w" [c, y, x] = %w
+""")
+    assert [loop.hi.value for loop in parallel_loops(kernel)] == [1024]

@@ -24,7 +24,9 @@ from rutc.tuner.across import (
 from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, turns, unrolled_arms
 from rutc.tuner.choice import (
     Choice,
+    loops_of_long_tasks,
     pays,
+    rough_cycles,
     shared_counts,
     shared_out,
     shared_text,
@@ -315,7 +317,12 @@ def _longest(
         chunks = _chunks(extent, machine) if isinstance(size, int) else 0
         if chunks != 1:
             return replace(made, chunks=chunks, parallel=None)
-    return replace(made, parts=_affordable(around, ends))
+    made = replace(made, parts=_affordable(around, ends))
+    if made.parallel is None:
+        cycles = rough_cycles(shape, machine, len(touches))
+        long = loops_of_long_tasks([shape.shared_extents[v] for v in around], cycles, machine)
+        made = replace(made, parallel=long)
+    return made
 
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
