@@ -99,7 +99,7 @@ def pays(cycles: float, machine: Machine) -> bool:
 
 def worth_threads(machine: Machine) -> int:
     """The cycles of work from which on it is worth the start of other threads."""
-    return machine.coefficients.sharing.launches * machine.launch_cycles
+    return max(1, machine.coefficients.sharing.launches * machine.launch_cycles)
 
 
 def _cycles(shape: Shape, machine: Machine) -> float:

@@ -197,7 +197,8 @@ def large(work: Index, moved: Index, symbols: Mapping[str, Range], machine: Mach
     is as its schedule has it.
     """
     own = machine.coefficients.sharing
-    cycles = work // int(_operations(machine)) + moved // int(own.cache_bytes)
+    operations, bytes_ = (max(1, int(n)) for n in (_operations(machine), own.cache_bytes))
+    cycles = work // operations + moved // bytes_
     bounds = cycles.bounds(symbols)
     if cycles.is_const or bounds is None or bounds[1] > MOST_CYCLES:
         return ONE

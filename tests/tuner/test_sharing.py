@@ -162,3 +162,9 @@ dims c = 1024, y = 14, x = 14, r = 16
 output "w" [c, y, x] = %w
 """)
     assert [loop.hi.value for loop in parallel_loops(kernel)] == [1024]
+
+
+def test_a_slow_machine_has_less_than_an_operation_a_cycle() -> None:
+    slow = replace(MACHINE, vector_bits=32, fma_per_cycle=0.5)
+    found = large(Index.of("n"), ZERO, {"n": (1, 1 << 20)}, slow)
+    assert [found.evaluate({"n": k}) for k in (1, 1 << 20)] == [0, 1]
