@@ -27,7 +27,6 @@ from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typ
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
-from rutc.tuner.choice import worth_threads
 from rutc.tuner.sharing import MOST_CYCLES, large, share
 
 
@@ -116,20 +115,19 @@ class Builder:
             features=tuple(sorted(machine.features)),
             keep_subnormals=self.keep_subnormals,
             strings=self.plan.strings,
-            kernels=tuple(chain.from_iterable(map(self._calls, own))),
-            large=self._large(cycles),
+            kernels=tuple(chain.from_iterable(map(self._calls, own, cycles))),
         )
         objects = list({m.symbol: m.code for m in made}.values())
         facts = [x.facts for x in launched.values()]
         return Built(program, objects, facts, self._common_flops(own))
 
-    def _calls(self, launched: Sequence[Launched]) -> Iterator[KernelCall]:
+    def _calls(self, launched: Sequence[Launched], cycles: Index) -> Iterator[KernelCall]:
         """What the program's table has of a plan's launches."""
-        sizes = dict(self.plan.graph.symbols)
+        run, sizes = self._large(cycles), dict(self.plan.graph.symbols)
         turns = share([x.shared for x in launched], self.machine)
         for x, n in zip(launched, turns, strict=True):
             own = ONE if x.tasks == 1 else large(x.work, x.moved, sizes, self.machine)
-            yield x.call(plain(n * own))
+            yield x.call(plain(run * n * own))
 
     def _steps(self, parts: Sequence[PlanSteps]) -> tuple[host.Step, ...]:
         """The plan's steps, or before them those of the first alternative that applies."""
@@ -138,16 +136,13 @@ class Builder:
             steps = (host.Branch(alternative.where, instead, steps),)
         return steps
 
-    def _large(self, each: Sequence[Index]) -> Size:
-        """1 where a run is worth waking threads, and 0 where it is not; the plans take `each`.
+    def _large(self, cycles: Index) -> Index:
+        """1 where a run is large enough for several threads, and 0 where it is not.
 
         A run tells where it commonly is not, and sizes of inputs decide.
         """
         sizes = dict(self.plan.graph.symbols)
         bound = bound_symbols(self.plan.graph.nodes)
-        cycles, *others = each
-        for other in others:
-            cycles = maximum(cycles, other, sizes)
         most = cycles.bounds(sizes)
         if (
             typical(cycles, sizes) >= least_shared(self.machine)
@@ -155,8 +150,8 @@ class Builder:
             or most is None
             or most[1] > MOST_CYCLES
         ):
-            return 1
-        return plain(minimum(ONE, cycles // least_shared(self.machine), sizes))
+            return ONE
+        return minimum(ONE, cycles // least_shared(self.machine), sizes)
 
     def _arena_bytes(self, plans: Sequence[Plan]) -> Size:
         """What the plan asks for that asks for most: one runs at a time."""
@@ -174,7 +169,7 @@ class Builder:
 
 
 def least_shared(machine: Machine) -> int:
-    """Cycles of a run from which on it pays to wake several threads."""
+    """Cycles of a run from which on several threads pay."""
     return max(1, machine.coefficients.sharing.wakes * machine.wake_cycles)
 
 
@@ -186,8 +181,8 @@ def machine_of(plans: Sequence[Plan], machine: Machine) -> Machine:
 def _machine_of(cycles: Sequence[Index], plan: Plan, machine: Machine) -> Machine:
     """The same, of plans that take so many cycles."""
     many = without_common(dict(plan.graph.symbols))
-    most = max(typical(c, many) for c in cycles)
-    return machine if most >= worth_threads(machine) else machine.alone()
+    large = max(typical(c, many) for c in cycles) >= least_shared(machine)
+    return machine if large else machine.alone()
 
 
 def _check_alike(parts: Sequence[PlanSteps]) -> None:

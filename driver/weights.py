@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rutc.emit.kernel_call import Ref, padded
+from rutc.emit.kernel_call import Ref
+from rutc.emit.program import padded
 from rutc.tensor_ir.graph import Const, Data
 from rutc.tensor_ir.layout import Layout, pack
 

@@ -11,11 +11,6 @@ BUFFER_ALIGNMENT = 64
 """Bytes: the arena and the weights start at a multiple of this, and so do all offsets in them."""
 
 
-def padded(size: int) -> int:
-    """Returns the size in whole blocks of memory, whose begin is aligned."""
-    return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
-
-
 @record
 class Ref:
     """A place in memory: `offset` bytes into a space; `index` numbers the block or port."""

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rutc.base.record import record
-from rutc.emit.kernel_call import BUFFER_ALIGNMENT, KernelCall, KernelId, Ref, padded
+from rutc.emit.kernel_call import BUFFER_ALIGNMENT, KernelCall, KernelId, Ref
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 
@@ -221,8 +221,7 @@ class Program:
     that the steps compute. `features` names
     the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
     session checks them. Subnormal numbers count as zeros while the program runs unless
-    `keep_subnormals` is set. A run is `large`, and 1 stands there, if it takes longer than to wake
-    threads; others have threads where they follow each other.
+    `keep_subnormals` is set.
     `strings` are those that the steps know by number, their place in it; so are `kernels`. The last
     inputs and outputs are the `states`, which the caller neither gives nor gets.
 
@@ -244,7 +243,6 @@ class Program:
     bound: tuple[tuple[str, Range], ...] = ()
     kernels: tuple[KernelCall, ...] = ()
     states: tuple[State, ...] = ()
-    large: Size = 1
 
     @property
     def taken(self) -> tuple[Port, ...]:
@@ -307,6 +305,11 @@ class Program:
         lines += [f"  {s} {i.name} = {o.name}" for s, i, o in self.kept]
         lines += _listing(self.steps, self.kernels, "  ")
         return "\n".join(lines) + "\n"
+
+
+def padded(size: int) -> int:
+    """Returns the size in whole blocks of memory, whose begin is aligned."""
+    return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
 def told_by(inputs: Iterable[Port], symbol: str) -> tuple[int, int, int] | None:
@@ -385,9 +388,7 @@ def _problems(program: Program) -> Iterator[str]:
         if not 0 <= low <= high:
             yield f"the range {low}..{high} of {name} is empty or negative"
     shapes = [extent for port in (*program.inputs, *program.outputs) for extent in port.shape]
-    yield from _size_problems(
-        program, (program.arena_bytes, program.large, program.weight_bytes, *shapes)
-    )
+    yield from _size_problems(program, (program.arena_bytes, program.weight_bytes, *shapes))
     for offset, data in program.weights:
         end = offset + (data.nbytes if isinstance(data, np.ndarray) else memoryview(data).nbytes)
         if offset < 0 or end > program.weight_bytes:

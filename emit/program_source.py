@@ -304,7 +304,6 @@ def _program_struct(
     yield "    .nears = nears,"
     arena = tables.sizes.code(program.arena_bytes)
     yield f"    .arena_bytes = {arena},"
-    yield f"    .large = {tables.sizes.code(program.large)},"
     yield f"    .size_count = {len(tables.sizes)},"
     yield "    .compute_sizes = compute_sizes,"
     yield "    .largest_bytes = largest_bytes,"

@@ -84,10 +84,6 @@ void rutc_read_symbols(const rutc_session *session, const rutc_step *step, void 
   symbols[step->symbol_count] = (int64_t)(intptr_t)scratch;
 }
 
-int64_t rutc_turns_of(const rutc_session *session, const rutc_step *step) {
-  return session->shares ? rutc_size(session->sizes, step->target) : 0;
-}
-
 void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buffers, int64_t first,
                  int64_t tasks, int64_t turns) {
   int64_t threads = session->options.threads;
@@ -117,7 +113,7 @@ void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buff
 
 static void run_launch(rutc_session *session, const rutc_step *step) {
   rutc_launch(session, step, session->buffers + step->buffer, 0,
-              rutc_size(session->sizes, step->count), rutc_turns_of(session, step));
+              rutc_size(session->sizes, step->count), rutc_size(session->sizes, step->target));
 }
 
 /* Describes the operands and results of a call, whose addresses are in the buffer table. */
@@ -215,8 +211,6 @@ static int execute_steps(rutc_session *session) {
 
 int rutc_execute(rutc_session *session) {
   if (session->pool != NULL) rutc_pool_busy(session->pool, 1);
-  session->shares = rutc_size(session->sizes, session->program->large) > 0 ||
-                    (session->pool != NULL && rutc_pool_follows(session->pool));
   int status = execute_steps(session);
   if (session->pool != NULL) rutc_pool_busy(session->pool, 0);
   return status;

@@ -17,8 +17,7 @@
 
 #define CLOSED 0x80000000u
 
-enum { CACHE_LINE = 64, WATCH_NS = 20000, BUSY_WATCH_NS = 2000000, FOLLOW_NS = 100000,
-       STACK_BYTES = 4 << 20 };
+enum { CACHE_LINE = 64, WATCH_NS = 20000, BUSY_WATCH_NS = 2000000, STACK_BYTES = 4 << 20 };
 
 /* A worker looks for work at every change of its ticket. `asleep` spares the caller a system call when
  * the worker still watches; both are accessed in sequentially consistent order, so either the
@@ -36,8 +35,6 @@ struct rutc_pool {
   int64_t watch_ns;
   int64_t busy_watch_ns;
   atomic_int busy; /* a run is in progress: the next launch comes soon */
-  int64_t first_ns; /* when the first run began of those that followed each other */
-  int64_t last_ns;  /* when the last run was over */
   void (*task)(void *arg, int64_t index);
   void *arg;
   atomic_int stop;
@@ -129,17 +126,7 @@ void rutc_pool_run(rutc_pool *pool, int count, void (*task)(void *arg, int64_t i
 }
 
 void rutc_pool_busy(rutc_pool *pool, int busy) {
-  int64_t now = rutc_now_ns();
-  if (!busy) {
-    pool->last_ns = now;
-  } else if (now - pool->last_ns > pool->watch_ns) {
-    pool->first_ns = now;
-  }
   atomic_store_explicit(&pool->busy, busy, memory_order_relaxed);
-}
-
-int rutc_pool_follows(const rutc_pool *pool) {
-  return pool->last_ns - pool->first_ns > FOLLOW_NS;
 }
 
 static void pin_to(pthread_t thread, int cpu) {

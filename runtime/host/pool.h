@@ -27,10 +27,6 @@ void rutc_pool_run(rutc_pool *pool, int count, void (*task)(void *arg, int64_t i
 /* Says whether launches follow each other (1) or the run is over (0). */
 void rutc_pool_busy(rutc_pool *pool, int busy);
 
-/* Whether the run at hand follows others so closely, and for so long (100 us), that the workers watch
- * for it or are worth waking once. */
-int rutc_pool_follows(const rutc_pool *pool);
-
 /* Stops and joins the workers. Accepts NULL. */
 void rutc_pool_destroy(rutc_pool *pool);
 

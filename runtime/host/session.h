@@ -58,7 +58,6 @@ struct rutc_session {
   pthread_mutex_t mutex;
   pid_t process; /* threads do not survive fork() */
   rutc_pool *pool; /* NULL: one thread, or an external pool */
-  int shares; /* whether the run at hand is worth other threads */
   rutc_part *parts; /* one per thread */
   char *thread_scratch; /* `scratch_bytes` for each thread; the last program->turn_bytes of them are
                            for launches in turn */
@@ -115,10 +114,7 @@ int rutc_unbind(rutc_session *session, DLTensor *const *outputs);
 /* Does the launches that follow a step RUTC_IN_TURN, index by index. */
 void rutc_take_turns(rutc_session *session, const rutc_step *step);
 
-/* The turns of a launch in the run at hand; 0: the calling thread does all. */
-int64_t rutc_turns_of(const rutc_session *session, const rutc_step *step);
-
-/* Runs tasks of a launch on the session's threads; `turns` as rutc_turns_of. */
+/* Runs tasks of a launch on the session's threads; `turns` as in RUTC_LAUNCH. */
 void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buffers, int64_t first,
                  int64_t tasks, int64_t turns);
 

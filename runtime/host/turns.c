@@ -97,7 +97,7 @@ static void share_index(const turns *self, int64_t trip, const place *own) {
   for (int64_t i = 0; i < self->step_count; i++) {
     const rutc_step *step = &self->steps[i];
     int64_t tasks = rutc_size(session->sizes, step->count) / self->trips;
-    int64_t of_all = rutc_turns_of(session, step);
+    int64_t of_all = rutc_size(session->sizes, step->target);
     int64_t each = of_all % self->trips == 0 ? of_all / self->trips : 1;
     int64_t start = started(session);
     rutc_launch(session, step, own->buffers + (step->buffer - self->buffer), trip * tasks, tasks,
@@ -110,7 +110,7 @@ static void share_index(const turns *self, int64_t trip, const place *own) {
 static int is_large(const rutc_session *session, const turns *self) {
   int large = 0;
   for (int64_t i = 0; i < self->step_count; i++) {
-    large |= rutc_turns_of(session, &self->steps[i]) != 0;
+    large |= rutc_size(session->sizes, self->steps[i].target) != 0;
   }
   return large;
 }
