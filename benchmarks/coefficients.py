@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from random import Random
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,12 @@ from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.kernel_times import digest_of
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
-from benchmarks.regret import FEWEST_NS, Turns
+from benchmarks.ratios import LONG, Ratios
+from benchmarks.regret import FEWEST_NS
 from benchmarks.store import Entry
 from rutc.driver.launch_times import in_turns, written
+from rutc.driver.trials import Timer
+from rutc.driver.tuning import scheduled
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
 from rutc.graph_opt import versions
@@ -47,7 +51,7 @@ OF_SCHEDULES = ("tiles", "blocks", "windows", "vectors", "matrices")
 OF_GRAPHS = ("layouts", "fusion", "slices", "filtering", "split_precision", "remainders")
 MOST_KERNELS, MOST_MODELS = 16, 6
 """Of those that a number changes, so many are measured."""
-TURNS = 3
+SAMPLES = LONG
 """Of a kernel with either number."""
 CLEAR = 0.02
 """Ratios that differ less from 1 say nothing."""
@@ -120,11 +124,14 @@ def of_schedules(name: str, value: float) -> Entry:
         if len(ratios) == MOST_KERNELS:
             break
         with suppress(InternalError):
-            turns = Turns(s.kernel, usual, machine)
-            if turns.ns < FEWEST_NS:
+            default, other = (scheduled(s.kernel, choice) for choice in (usual, instead))
+            took = Timer(machine).timed(default, None, ("near",)).near
+            if took is None or took.ns < FEWEST_NS:
                 continue
-            other = median(turns.cycles_of(instead) for _ in range(TURNS))
-            ratios.append((other / turns.cycles, s.name))
+            with Ratios(default, machine) as bench:
+                ratio = bench.of(other, inf, SAMPLES).ratio
+            if ratio is not None:
+                ratios.append((ratio, s.name))
     return _told(value, len(differ), ratios)
 
 
