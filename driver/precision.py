@@ -55,14 +55,17 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
     A type is given to all that may have it first, and taken from those that gain too little until
     all that are left gain enough, by the estimates of the kernels that read them, on one thread.
     """
-    chosen = list(_candidates(found, dtype, machine))
+    usual, small = found.prepared.extents, found.prepared.few
+    waiting = waiting_weights(found.prepared, usual, dtype, machine)
+    # Those of small runs, where these are not all runs that are thought of.
+    few = set[str]()
+    if small != usual:
+        few = waiting_weights(found.prepared, small, dtype, machine)
+    chosen = list(_candidates(found, dtype, waiting | few))
     if not chosen:
         return found
     machine = machine_of([found.plan], machine)
     least = machine.coefficients.stored_types.least_gain
-    waiting: set[str] = set()
-    if found.prepared.few != found.prepared.extents:
-        waiting = waiting_weights(found.prepared, found.prepared.few, dtype, machine)
     known: Known = {}
     reading = frozenset(s.value for s in chosen)
     before = estimate_plan(found.plan, machine, known=known, reading=reading).launches
@@ -80,7 +83,7 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
             for name in a.values & cycles.keys():
                 cycles[name] += a.cycles
                 gained[name] += a.cycles - b.cycles
-        share = {s.value: -least if s.value in waiting else least for s in chosen}
+        share = {s.value: -least if s.value in few else least for s in chosen}
         kept = [s for s in chosen if gained[s.value] > share[s.value] * cycles[s.value]]
         if kept == chosen:
             return other
@@ -98,8 +101,8 @@ def _stored_so(found: Realisation, types: Sequence[Stored]) -> Realisation | Non
     return other
 
 
-def _candidates(found: Realisation, dtype: DType, machine: Machine) -> Iterator[Stored]:
-    """Yields the weights that lose no more by a type than its rounding, in that type.
+def _candidates(found: Realisation, dtype: DType, waiting: set[str]) -> Iterator[Stored]:
+    """Yields those of the `waiting` weights that lose no more by a type than its rounding, in it.
 
     Those of other algorithms than the sums' own do: they enter differences of large numbers.
     """
@@ -111,10 +114,7 @@ def _candidates(found: Realisation, dtype: DType, machine: Machine) -> Iterator[
         if isinstance(n, Nest) and made and n.out.name.startswith(made)
         for v in used(n)
     }
-    known = found.prepared
-    waiting = waiting_weights(known, known.extents, dtype, machine)
-    waiting |= waiting_weights(known, known.few, dtype, machine)
-    for n in weights(known):
+    for n in weights(found.prepared):
         by = step_dims(found.copied, n) if dtype is DType.I8 else ()
         stored = Stored(n.out.name, dtype, by)
         if n.out.name not in waiting - transformed:

@@ -74,8 +74,12 @@ def worth_sharing(shape: Shape, machine: Machine, accesses: int = 1) -> bool:
 
 
 def rough_cycles(shape: Shape, machine: Machine, accesses: int = 1) -> float:
-    """What decides whether a kernel is worth threads, in cycles of one of them."""
-    return _cycles(shape, machine) * accesses
+    """What decides whether a kernel is worth threads: a rough count of cycles of one of them."""
+    extents = shape.shared_extents
+    points = prod(extents[x.var] for x in shape.shared)
+    inner = sum(prod(extents[x.var] for x in r.loops) for r in shape.reductions)
+    private = sum(extents[v] for v in shape.private)
+    return points * (inner + 4 * private + 4) / machine.width * accesses
 
 
 def loops_of_long_tasks(extents: Sequence[int], cycles: float, machine: Machine) -> int | None:
@@ -100,12 +104,3 @@ def pays(cycles: float, machine: Machine) -> bool:
 def worth_threads(machine: Machine) -> int:
     """The cycles of work from which on it is worth the start of other threads."""
     return max(1, machine.coefficients.sharing.launches * machine.launch_cycles)
-
-
-def _cycles(shape: Shape, machine: Machine) -> float:
-    """A rough count of cycles."""
-    extents = shape.shared_extents
-    points = prod(extents[x.var] for x in shape.shared)
-    inner = sum(prod(extents[x.var] for x in r.loops) for r in shape.reductions)
-    private = sum(extents[v] for v in shape.private)
-    return points * (inner + 4 * private + 4) / machine.width

@@ -17,6 +17,7 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.report.arguments import parse_dims
 from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import CommonRange, common_size, common_sizes, with_common
 from rutc.verify.session_values import session_values
 
@@ -179,8 +180,8 @@ def test_threads_share_only_large_runs_of_what_is_commonly_small(tmp_path: Path)
         found = re.findall(r"turns=(.*) symbols", text)
         assert len(found) == 3, text
         for turns in found:
-            by_rows = [eval(turns, {"min": min, "max": max, "batch": n}) for n in (1, 4096)]
-            assert (by_rows[0], by_rows[1] > 0) == (0, True), (common, turns)
+            few, many = (parse_index(turns).evaluate({"batch": n}) for n in (1, 4096))
+            assert (few, many > 0) == (0, True), (common, turns)
     with rutc.load(tmp_path / "m.so", threads=2) as session:
         for rows in (1, 8, 300, 4096):
             x = np.full((rows, 128), 0.5, np.float32)
