@@ -22,8 +22,8 @@ from rutc.emit.opaque import opaque, vector_register
 from rutc.emit.storage import memory_type
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.kernel import Update
+from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.kernel import Kind, Loop, Update, exprs, walk_stmts
 from rutc.tensor_ir.machine import PAIR
 from rutc.tensor_ir.products import Factor, narrow_factors
 
@@ -32,10 +32,28 @@ I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
 
 @record
 class DotLoop:
-    """The loop being emitted: `var` from 0 below `extent`, of at most `group` iterations."""
+    """The loop being emitted: `var` from 0 below `extent`, of at most `group` iterations.
+
+    What it reads is `away` from where it is known to be, by nothing.
+    """
 
     var: str
     extent: int
+    away: ir.Value | None = None
+
+
+def shares_windows(loop: Loop) -> bool:
+    """Whether what a loop reads along itself, unrolled loops inside of it move along, too."""
+    inside = {x.var for x in walk_stmts(loop.body) if isinstance(x, Loop) and x.kind is Kind.UNROLL}
+    places = (
+        c.names()
+        for s in walk_stmts(loop.body)
+        for e in exprs(s)
+        for r in reads(e)
+        for _, c in r.coords
+        if isinstance(c, Index)
+    )
+    return any(loop.var in names and inside & names for names in places)
 
 
 class DotEmitter:
@@ -181,7 +199,10 @@ class DotEmitter:
             if loop.extent < group and not fits:
                 return None
             neighbours = ir.VectorType(element, group)
-            one = b.load(memory.place(buffer, first), type_=neighbours, align=align(buffer))
+            at = memory.place(buffer, first)
+            if loop.away is not None:
+                at = b.gep(at, [loop.away], type_=I8)
+            one = b.load(at, type_=neighbours, align=align(buffer))
             packed = self._cleared(self._packed(one, r.dtype, group), loop, group)
             return splat(b, packed, lane.lanes)
         if not self._side_by_side(first, group, lane):

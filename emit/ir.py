@@ -376,12 +376,15 @@ class IRBuilder:
         args: Sequence[Value],
         *,
         in_order: bool = False,
+        anew: bool = False,
     ) -> Instruction:
         """The result of inline assembly that does nothing else.
 
         The code generator keeps it `in_order` with loads around it and with other such assembly.
+        What is made `anew` is another value each time, as far as the optimizer knows.
         """
-        kind, after = ("asm sideeffect", " nounwind memory(none)") if in_order else ("asm", "")
+        kind, after = ("asm sideeffect", " nounwind") if in_order or anew else ("asm", "")
+        after += " memory(none)" if in_order and not anew else ""
         operands = ", ".join(map(str, args))
         text = f'call {type_.text} {kind} "{code}", "{constraint}"({operands}){after}'
         return self._add(type_, "asm", text, tuple(args))

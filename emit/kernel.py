@@ -19,13 +19,13 @@ from typing import assert_never
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.dot import DotLoop
+from rutc.emit.dot import DotLoop, shares_windows
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.frame import Frame, thread_bytes
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64
 from rutc.emit.invariant import repeats
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
-from rutc.emit.opaque import opaque_count
+from rutc.emit.opaque import opaque_count, opaque_zero
 from rutc.emit.put import emit_put
 from rutc.emit.reduce import ReductionEmitter
 from rutc.errors import InternalError
@@ -268,7 +268,9 @@ class _KernelEmitter:
                 assert self.matrix is not None
                 self.matrix.emit(loop)
             case Kind.DOT:
-                self.reductions.dot_loop = DotLoop(loop.var, hi.value)
+                # Windows share neighbours with those of other steps, which LLVM would all keep.
+                away = opaque_zero(self.builder) if shares_windows(loop) else None
+                self.reductions.dot_loop = DotLoop(loop.var, hi.value, away)
                 self._stmts(loop.body)
                 self.reductions.dot_loop = None
             case Kind.SERIAL | Kind.PARALLEL:

@@ -32,6 +32,12 @@ def opaque(
     return builder.asm(value.type, "", f"={register},0", [value], in_order=in_order)
 
 
+def opaque_zero(builder: ir.IRBuilder) -> ir.Value:
+    """A distance of 0, of which nothing is known: what is read so far away is read anew."""
+    zero = ir.Constant(ir.IntType(64), 0)
+    return builder.asm(zero.type, "", f"={ANY_REGISTER},0", [zero], anew=True)
+
+
 def opaque_count(builder: ir.IRBuilder, count: ir.Value, machine: Machine) -> ir.Value:
     """The number of lanes, from which a mask for truncating stores will be made.
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from rutc.driver.compile_job import with_schedule
 from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir.kernel import Kernel, Small
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import apply_schedule
+from rutc.tensor_ir.steps import apply_schedule, parse_schedule
 from rutc.tuner import choose
 from tests.machines import V3, V4
 from tests.tensor_ir.test_steps import kernel_of
@@ -84,3 +85,27 @@ def test_products_are_added_before_others_are_loaded_where_registers_are_few() -
         assert "asm sideeffect" not in emitted(
             text.replace("i8{k,m}", "u8{k,m}"), machine, small=NONE
         )
+
+
+def test_what_windows_share_is_not_kept_from_step_to_step() -> None:
+    """Every second window begins where the last group of another one does.
+
+    Registers have room for the sums of 13 windows, and for no group besides that is used again.
+    """
+    kernel = kernel_of("""
+        graph "stem"
+        dims c = 3, p = 230, x = 112, k = 7, n = 64, q = 7
+        %v : u8{c,p,q} = input "v" [c, q, p]
+        %w : i8{c,k,n,q} = input "w" [n, c, q, k]
+        %y : i32{n,x} = sum{c,q,k} i32(%v[c, p=k+2*x, q]) * i32(%w[c, k, n, q])
+        output "y" [n, x] = %y
+        """)
+    schedule = parse_schedule(
+        "split(x, 13); split(n, 32); reorder([n.o, x.o, x.i, n.i]); peel(x.o); "
+        "tile([x.i, n.i], [unroll, vector]); split(k, 4); cut(k.o, [1]); mark(k.i, dot)"
+    )
+    chosen = replace(choose(kernel, VNNI, frozenset(["w"])), schedule=schedule)
+    scheduled = with_schedule(kernel, chosen).kernel
+    assembly = compile_assembly(emit_kernel(scheduled, VNNI).text, VNNI)
+    assert "vpdpbusd" in assembly
+    assert not re.search(r"%zmm\d+, -?\d*\(%rsp\)", assembly)
