@@ -13,10 +13,11 @@ from math import prod
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED, SMALLEST, WHOLE
-from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, Filtered, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for
+from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.graph import Origin
@@ -99,8 +100,9 @@ class Algorithms:
 def _filtered(rule: MinimalFiltering, graph: Graph) -> Iterator[Algorithm]:
     editor = Editor(graph)
     for n in list(editor.nodes.values()):
-        found = rule.choice(n, editor)
-        if isinstance(found, Filtered):
+        way = rule.choice(n, editor)
+        if not isinstance(way, Reason):
+            found = way.form
             bounds, filters = found.bounds(), found.filters.values()
             errors = ROUNDING if found.rounded else 1.0
             yield Algorithm(
@@ -123,7 +125,7 @@ def _in_parts(step: MultiplyParts, graph: Graph) -> Iterator[Algorithm]:
     name, errors, smallest, kind = "parts in bf16", 1.0, SMALLEST, DType.F32
     if step.parts < WHOLE:
         name, errors, smallest, kind = "factors in bf16", ROUNDING, TINY, DType.BF16
-    for c in step.chosen(Editor(graph)):
+    for c in step.candidates(Editor(graph)):
         yield Algorithm(
             name,
             c.nest.out.name,

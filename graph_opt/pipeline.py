@@ -205,8 +205,8 @@ def _bytes(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
     """The steps that choose how products of bytes are summed, where factors may be widened."""
     if not _in_pairs(machine):
         return ()
-    apart = TakeRemainders(machine, assigned=assigned)
-    signs = TakeSigns(machine, FilterWhole(machine=machine), assigned=assigned)
+    apart = TakeRemainders(machine=machine, assigned=assigned)
+    signs = TakeSigns(machine=machine, assigned=assigned, filters=FilterWhole(machine=machine))
     return (
         # Scales have to be outside of sums of integers.
         Sweep(

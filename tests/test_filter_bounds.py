@@ -18,7 +18,8 @@ from rutc.emit.files import TEMPORARY
 from rutc.errors import UserError
 from rutc.graph_opt import EXACT, optimize
 from rutc.graph_opt.algorithms import Algorithms
-from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
+from rutc.graph_opt.alternatives.ways import Way
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.minimal_filter import Filter as Algorithm
 from rutc.graph_opt.pipeline import FILTERING, PIPELINE
@@ -61,8 +62,8 @@ class Layer:
         save(path, self.weights, (1, CHANNELS, SIZE, SIZE), "Conv")
         plain = optimize(import_model(path), pipeline=EXACT)
         editor = Editor(plain)
-        found = [rule.choice(n, editor) for n in plain.nodes if isinstance(n, Nest)]
-        (filtered,) = (f for f in found if isinstance(f, Filtered))
+        ways = [rule.choice(n, editor) for n in plain.nodes if isinstance(n, Nest)]
+        (filtered,) = (w.form for w in ways if isinstance(w, Way))
         self.bounds = filtered.bounds()
         axes = plain.outputs[0].axes
         places = [axes.index(w.out) for w in filtered.filters]
@@ -176,8 +177,8 @@ def test_filters_that_save_little_give_way_to_those_that_err_less(tmp_path: Path
 
     def growth(rule: MinimalFiltering) -> float:
         found = (rule.choice(n, editor) for n in graph.nodes)
-        (filtered,) = (f for f in found if isinstance(f, Filtered))
-        return filtered.bounds().growth
+        (way,) = (w for w in found if isinstance(w, Way))
+        return way.form.bounds().growth
 
     assert growth(MinimalFiltering(bit=0.0)) == growth(MinimalFiltering())
     assert growth(MinimalFiltering(bit=1.0)) < growth(MinimalFiltering())

@@ -10,7 +10,7 @@ import pytest
 from rutc.graph_opt import optimize, pipeline_for
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import offers
-from rutc.graph_opt.alternatives.remainders import TakeRemainders, said
+from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rewrite import Pass, Sweep
 from rutc.tensor_ir import Const, Data, DType, Graph
@@ -44,8 +44,10 @@ def with_weights(graph: Graph, w: np.ndarray) -> Graph:
 
 def always(machine: Machine, block: int | None = None) -> tuple[Pass, ...]:
     """The pipeline that takes remainders apart, however little it saves."""
-    assigned = None if block is None else Assigned((("y", said(block)), ("t", said(block))))
-    rule = TakeRemainders(machine, inf, -inf, assigned)
+    assigned = (
+        None if block is None else Assigned(tuple((v, f"remainders by {block}") for v in "yt"))
+    )
+    rule = TakeRemainders(inf, -inf, machine, assigned)
     return tuple(
         replace(s, rules=(rule,))
         if isinstance(s, Sweep) and any(isinstance(r, TakeRemainders) for r in s.rules)

@@ -45,7 +45,7 @@ output "y" [m, n] = %y
 def always(machine: Machine) -> tuple[Pass, ...]:
     """The pipeline that takes signs apart, however little it saves, and no remainders."""
     steps = pipeline_for(machine, assigned=Assigned())
-    rule = TakeSigns(machine, share=inf)
+    rule = TakeSigns(inf, -inf, machine)
     return tuple(
         replace(s, rules=(rule,))
         if isinstance(s, Sweep) and any(isinstance(r, TakeSigns) for r in s.rules)

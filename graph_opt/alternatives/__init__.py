@@ -6,12 +6,16 @@
 - `signs`: products of bytes with magnitudes of constants, their signs with the other factors;
 - `split_precision`: products of f32 as products of parts in bf16.
 
-Each chooses by itself, or does what an assignment says (`Assigned`).
+Each chooses by itself, or does what an assignment says (`Assigned`); `ways` has what they share.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
 from rutc.base.record import record
+from rutc.graph_opt.editor import Editor
 
 
 @record
@@ -40,3 +44,15 @@ class Offer:
 
     def __str__(self) -> str:
         return f"%{self.value} by {self.algorithm}: {self.cost:.0f} of {self.direct:.0f}"
+
+
+class Choosing(ABC):
+    """A rule, or a step of the pipeline, that chooses algorithms of sums."""
+
+    @abstractmethod
+    def offers(self, editor: Editor) -> Iterable[Offer]:
+        """Every algorithm that it may give a sum of the graph."""
+
+    @abstractmethod
+    def chosen(self, editor: Editor) -> Iterable[tuple[str, str]]:
+        """(the value of a sum, the algorithm that it is to have) of those that get another one."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import ceil, log2, prod
 
 from rutc.base.record import record
-from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives import Offer
 from rutc.graph_opt.alternatives.bf16_pairs import are_neighbours
+from rutc.graph_opt.alternatives.ways import ChoosesWays, Way
 from rutc.graph_opt.bf16_parts import parts_of
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
@@ -22,7 +23,7 @@ from rutc.graph_opt.minimal_filter import (
     transform_weights,
     transformed,
 )
-from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import (
@@ -40,7 +41,7 @@ from rutc.tensor_ir import (
     cast,
 )
 from rutc.tensor_ir.affine import floordiv, mod
-from rutc.tensor_ir.machine import COMMON, PAIR, Machine
+from rutc.tensor_ir.machine import PAIR, Machine
 
 MOST_GROWTH = 4.0
 """How much larger than the weights the transformed weights may be."""
@@ -77,7 +78,7 @@ class Window:
 )
 @matches("reduction")
 @record
-class MinimalFiltering:
+class MinimalFiltering(ChoosesWays["Filtered"]):
     """A sum over a small window becomes sums over channels at fewer points per output.
 
     %y{o,z} = sum{c,k} %x[c, x=z+k-1 else 0] * %w[c, k, o]
@@ -105,62 +106,31 @@ class MinimalFiltering:
     saving: float = 40_000.0
     bit: float = 0.02
     spread: tuple[str, ...] = ()
-    machine: Machine = COMMON
-    assigned: Assigned | None = None
-    """What to filter how, instead of what is weighed so."""
     rounded: bool = False
     most_bits: float = 1.0
 
-    def __str__(self) -> str:
-        return "MinimalFiltering"
+    def may_choose(self, way: Way[Filtered]) -> bool:
+        """Whether inputs of the value are spread so that it needs another filter."""
+        filters = way.form.filters.values()
+        return way.offer.value not in self.spread or all(x.reach == x.taps for x in filters)
 
-    def __call__(self, n: Node, editor: Editor) -> Result:
-        """The weights, three nests, or why not."""
-        found = self.choice(n, editor)
-        return found if isinstance(found, Reason) else filtered(found, editor)
+    def weight(self, way: Way[Filtered]) -> float:
+        """The cycles, and more for errors."""
+        return way.offer.cost * (1 + self.bit * _lost_bits(way.form.filters))
 
-    def offers(self, n: Node, editor: Editor) -> tuple[Offer, ...]:
-        """Every filter of a nest, and what it is estimated to take."""
-        found = self._filters(n, editor)
-        if isinstance(found, Reason):
-            return ()
-        return tuple(
-            Offer(found.nest.out.name, said(c.filters, rounded=c.rounded), c.cycles, found.direct)
-            for c in found.choices
-        )
-
-    def choice(self, n: Node, editor: Editor) -> Filtered | Reason:
+    def choice(self, n: Node, editor: Editor) -> Way[Filtered] | Reason:
         """What is filtered how, or why nothing."""
-        found = self._filters(n, editor)
-        if isinstance(found, Reason):
+        found = super().choice(n, editor)
+        if isinstance(found, Reason) or found.form.const.data.is_finite:
             return found
-        choices, direct = list(found.choices), found.direct
-        if self.assigned is not None:
-            name = found.nest.out.name
-            choices = [
-                c for c in choices if self.assigned.has(name, said(c.filters, rounded=c.rounded))
-            ]
-            if not choices:
-                return Reason("it is assigned another algorithm")
-        else:
-            if found.nest.out.name in self.spread:
-                choices = [c for c in choices if all(x.reach == x.taps for x in c.filters.values())]
-            least = min((c.cycles for c in choices), default=direct)
-            most = min(self.share * direct, direct - self.saving)
-            choices = [c for c in choices if c.cycles <= most]
-            if not choices:
-                return Reason(
-                    f"it saves too little: about {least:.0f} cycles instead of {direct:.0f}"
-                )
-        best = min(choices, key=lambda c: c.cycles * (1 + self.bit * _lost_bits(c.filters)))
-        if not found.const.data.is_finite:
-            return Reason(f"not all of %{found.const.out.name} is finite")
-        return Filtered(
-            found.nest, found.source, found.weights, found.const, best.filters, best.rounded
-        )
+        return Reason(f"not all of %{found.form.const.out.name} is finite")
 
-    def _filters(self, n: Node, editor: Editor) -> _Filters | Reason:
-        """The filters that there are, each with its estimated cycles, or why none."""
+    def made(self, form: Filtered, editor: Editor) -> tuple[Node, ...]:
+        """The weights and three nests."""
+        return filtered(form, editor)
+
+    def ways(self, n: Node, editor: Editor) -> Sequence[Way[Filtered]] | Reason:
+        """Every filter of a nest."""
         if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
             return Reason("not a sum")
         operands = weighted(n, editor)
@@ -174,34 +144,20 @@ class MinimalFiltering:
         known = [f for f in filters_of(windows, editor) if work.growth(f) <= MOST_GROWTH]
         if not known:
             return Reason("its windows are too long")
-        choices = [_Choice(work.cycles(f), f) for f in known]
+        cycles = [(work.cycles(f), f, False) for f in known]
         if self.rounded and are_neighbours(n, source, weights, editor, self.machine):
             faster = PAIR * self.machine.bf16_pairs_per_cycle / self.machine.fma_per_cycle
             pairs = replace(work, faster=faster, bytes=float(DType.BF16.bytes))
             few = [f for f in known if len(f) == len(windows) and _lost_bits(f) <= self.most_bits]
-            choices += [_Choice(pairs.cycles(f), f, rounded=True) for f in few]
-        return _Filters(n, source, weights, const, work.cycles({}), tuple(choices))
-
-
-@record
-class _Choice:
-    """Filters of a sum, and the cycles that it takes so."""
-
-    cycles: float
-    filters: Mapping[Window, Filter]
-    rounded: bool = False
-
-
-@record
-class _Filters:
-    """The filters of a sum, and the cycles that it takes directly."""
-
-    nest: Nest
-    source: Read
-    weights: Read
-    const: Const
-    direct: float
-    choices: tuple[_Choice, ...]
+            cycles += [(pairs.cycles(f), f, True) for f in few]
+        direct = work.cycles({})
+        return [
+            Way(
+                Offer(n.out.name, said(f, rounded=rounded), each, direct),
+                Filtered(n, source, weights, const, f, rounded),
+            )
+            for each, f, rounded in cycles
+        ]
 
 
 def said(filters: Mapping[Window, Filter], *, rounded: bool = False) -> str:

@@ -7,18 +7,19 @@ others: what these are too large by, their remainders, is taken from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
 
 from rutc.base.record import record
-from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives import Offer
+from rutc.graph_opt.alternatives.ways import ChoosesWays, Way
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords
 from rutc.graph_opt.kinds import matches
-from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rules.narrow import Quantised
 from rutc.graph_opt.rules.pairs import (
     ByConstant,
@@ -42,7 +43,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import floordiv, mod
-from rutc.tensor_ir.machine import COMMON, QUAD, Machine
+from rutc.tensor_ir.machine import QUAD
 from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, pair_sums, pairs_are_small
 
 BLOCKS = tuple(1 << bits for bits in range(4, 20))
@@ -51,7 +52,7 @@ BLOCKS = tuple(1 << bits for bits in range(4, 20))
 
 @matches("reduction")
 @record
-class TakeRemainders:
+class TakeRemainders(ChoosesWays["Parted"]):
     """A sum of products of bytes becomes one with small factors, and one of their remainders.
 
     %y{m,n} = sum{k} (i32(%q[m, k]) - 7) * i32(%w[k, n])                  with %q : u8, %w : i8
@@ -62,64 +63,36 @@ class TakeRemainders:
 
     with %w = %w.small + remainders, of which those of each block of columns are in a list, with
     zeros up to the longest one's length. Exact. For machines that add up products of bytes in 16
-    bits and have no better instruction, where the estimated time is less than `share` of that with
-    factors in 16 bits, and `saving` cycles less: constants and code are larger.
+    bits and have no better instruction, where that saves enough of the cycles with factors in 16
+    bits: constants and code are larger. `remainders by 16` has a list for every 16 columns.
     """
 
-    machine: Machine = COMMON
     share: float = 0.95
     saving: float = 20_000.0
-    assigned: Assigned | None = None
-    """What to take apart how, instead of what is weighed so."""
 
-    def __str__(self) -> str:
-        return "TakeRemainders"
-
-    def __call__(self, n: Node, editor: Editor) -> Result:
-        """The constants and nests, or why not."""
-        found = self.choice(n, editor)
-        return found if isinstance(found, Reason) else _apart(found, editor)
-
-    def offers(self, n: Node, editor: Editor) -> tuple[Offer, ...]:
-        """Every size of blocks, and what the sums are estimated to take."""
-        found = self._product(n, editor)
-        if isinstance(found, Reason):
-            return ()
-        name, direct = found.nest.out.name, self._direct(found, editor)
-        return tuple(
-            Offer(name, said(block), cycles, direct)
-            for cycles, block in self._blocks(found, editor)
-        )
-
-    def choice(self, n: Node, editor: Editor) -> Parted | Reason:
-        """What is taken apart, in blocks of how many columns, or why nothing."""
-        found = self._product(n, editor)
-        if isinstance(found, Reason):
-            return found
-        choices = list(self._blocks(found, editor))
-        if self.assigned is not None:
-            name = found.nest.out.name
-            own = (b for _, b in choices if self.assigned.has(name, said(b)))
-            block = next(own, None)
-            if block is None:
-                return Reason("it is assigned another algorithm")
-            return replace(found, block=block)
-        direct = self._direct(found, editor)
-        cycles, block = min(choices)
-        if cycles > min(self.share * direct, direct - self.saving):
-            return Reason(f"it saves too little: about {cycles:.0f} cycles instead of {direct:.0f}")
-        return replace(found, block=block)
-
-    def _product(self, n: Node, editor: Editor) -> Parted | Reason:
-        """The sum of products that has remainders; blocks are not chosen yet."""
+    def ways(self, n: Node, editor: Editor) -> Sequence[Way[Parted]] | Reason:
+        """Every size of blocks."""
         products = small_products(n, editor, self.machine)
         if isinstance(products, Reason):
             return products
         nest, factors = products
         if len(nest.bound) != 1 or is_window(nest, editor, self.machine):
             return Reason("it sums along several dims, or over a small window")
-        found = by_constant(nest, factors, editor)
-        return found if isinstance(found, Reason) else _parted(found, editor)
+        constant = by_constant(nest, factors, editor)
+        if isinstance(constant, Reason):
+            return constant
+        found = _parted(constant, editor)
+        if isinstance(found, Reason):
+            return found
+        name, direct = nest.out.name, self._direct(found, editor)
+        return [
+            Way(Offer(name, f"remainders by {block}", cycles, direct), replace(found, block=block))
+            for cycles, block in self._blocks(found, editor)
+        ]
+
+    def made(self, form: Parted, editor: Editor) -> tuple[Node, ...]:
+        """The constants, what is gathered, both sums, and the sum of these."""
+        return _apart(form, editor)
 
     def _blocks(self, p: Parted, editor: Editor) -> Iterator[tuple[float, int]]:
         """(cycles, columns that share a list) for every size of blocks."""
@@ -144,11 +117,6 @@ class TakeRemainders:
         """What so many products of factors in 16 bits take."""
         m, w = self.machine, self.machine.coefficients.filtering
         return products / (m.fma_per_cycle * m.width * w.reached * w.paired)
-
-
-def said(block: int) -> str:
-    """The name of an algorithm: `remainders by 16` has a list for every 16 columns."""
-    return f"remainders by {block}"
 
 
 @record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, inf, prod
+from math import ceil, prod
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives.bf16_pairs import sides
@@ -15,7 +15,7 @@ from rutc.graph_opt.alternatives.factor_parts import (
     operands,
     taken_apart,
 )
-from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.window_rows import MOST_CHANNELS, Taps, side_by_side
 from rutc.graph_opt.decide.halo import reach, shares_inside
 from rutc.graph_opt.editor import Editor
@@ -57,8 +57,8 @@ def filtered_sums(editor: Editor, machine: Machine) -> frozenset[str]:
     """The values of sums over windows that are about to be filtered."""
     filtering = MinimalFiltering(machine=machine, rounded=True)
     nests = (editor.nest(name) for name in editor.names())
-    sums = (n for n in nests if n is not None and n.bound)
-    return frozenset(n.out.name for n in sums if isinstance(filtering.choice(n, editor), Filtered))
+    ways = (filtering.choice(n, editor) for n in nests if n is not None and n.bound)
+    return frozenset(w.offer.value for w in ways if not isinstance(w, Reason))
 
 
 @record
@@ -80,8 +80,9 @@ class _Work:
         """The sum in f32, or what filters make of it where that is faster."""
         cycles = max(self.products(self.machine.fma_per_cycle), self.streamed)
         filtering = MinimalFiltering(machine=self.machine, rounded=True)
-        filters = [] if self.const is None else filtering.offers(self.nest, self.editor)
-        return min(cycles, *(x.cost for x in filters if x.cost <= filtering.share * cycles), inf)
+        ways = filtering.ways(self.nest, self.editor) if self.const is not None else ()
+        costs = () if isinstance(ways, Reason) else (w.offer.cost for w in ways)
+        return min((c for c in costs if c <= filtering.share * cycles), default=cycles)
 
     def in_pairs(self, inner: int) -> float:
         """The sum of pairs of products along a loop of `inner` iterations, factors rounded."""

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from rutc.base.record import record
-from rutc.graph_opt.alternatives import Assigned, Offer
-from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.alternatives import Offer
+from rutc.graph_opt.alternatives.ways import ChoosesWays, Way
+from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
-from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rewrite import Reason
 from rutc.tensor_ir import Index, Local, Nest, Node, Read, Value
-from rutc.tensor_ir.machine import COMMON, Machine
 from rutc.tensor_ir.windows import partners
+
+
+@record
+class Rows:
+    """A nest that reduces what it reads over windows, and the one of them that comes first."""
+
+    nest: Nest
+    read: Read
+    windows: Mapping[str, str]
+    """Bound dim -> the dim of what is read that it moves along."""
+    tap: str
 
 
 @matches("reduction")
 @record
-class SeparateWindows:
+class SeparateWindows(ChoosesWays[Rows]):
     """The largest, or the sum, of a window is that of its rows' largest, or sums.
 
     %o{c,x,y} = max{i,j} %v[c, h=y+i-4, w=x+j-4 else -inf]
@@ -23,52 +36,13 @@ class SeparateWindows:
           %o{c,x,y} = max{i} %o.part[c, h.part=y+i-4, x else -inf]
 
     Windows beside each other share what their rows have in common: of 9 x 9 elements, 18 are left.
-    Where that takes less than `share` of the work.
+    Costs are of elements that are reduced. `separate j` reduces rows along j first.
     """
 
     share: float = 0.7
-    machine: Machine = COMMON
-    assigned: Assigned | None = None
-    """What to separate how, instead of what is weighed so."""
 
-    def __str__(self) -> str:
-        return "SeparateWindows"
-
-    def __call__(self, n: Node, editor: Editor) -> Result:
-        """The rows' nest and the one that reads it, or why not."""
-        found = self.choice(n, editor)
-        if isinstance(found, Reason):
-            return found
-        assert isinstance(n, Nest)
-        r = n.body[0]
-        assert isinstance(r, Read)
-        return _separated(n, r, _windows(n, r), found, editor)
-
-    def offers(self, n: Node, editor: Editor) -> tuple[Offer, ...]:
-        """Every window of a nest that may come first, and the steps that are left."""
-        found = self._taps(n, editor)
-        if isinstance(found, Reason) or not isinstance(n, Nest):
-            return ()
-        direct = self._direct(n, editor)
-        return tuple(Offer(n.out.name, said(tap), work, direct) for work, tap in found)
-
-    def choice(self, n: Node, editor: Editor) -> str | Reason:
-        """The window along which rows are reduced first, or why none."""
-        found = self._taps(n, editor)
-        if isinstance(found, Reason):
-            return found
-        assert isinstance(n, Nest)
-        work, tap = min(found)
-        if self.assigned is not None:
-            own = (t for _, t in found if self.assigned.has(n.out.name, said(t)))
-            return next(own, Reason("it is assigned another algorithm"))
-        direct = self._direct(n, editor)
-        if work > self.share * direct:
-            return Reason(f"it saves too little: {work:.0f} steps instead of {direct:.0f}")
-        return tap
-
-    def _taps(self, n: Node, editor: Editor) -> list[tuple[float, str]] | Reason:
-        """(steps, window) of each window that may come first."""
+    def ways(self, n: Node, editor: Editor) -> Sequence[Way[Rows]] | Reason:
+        """Every window of a nest that may come first."""
         if not isinstance(n, Nest) or n.reducer is None:
             return Reason("not a reduction")
         r = n.body[0]
@@ -83,16 +57,30 @@ class SeparateWindows:
         if len(found) < 2 or editor.size(n.bound) is None:
             return Reason("its windows have not several dims of known size")
         stored = self.machine.coefficients.filtering.stored
-        return [(_work(n, r, found, b, editor, stored), b) for b in sorted(found)]
+        direct = _points(n, editor) * _taps(n.bound, editor)
+        return [
+            Way(
+                Offer(n.out.name, f"separate {b}", _work(n, r, found, b, editor, stored), direct),
+                Rows(n, r, found, b),
+            )
+            for b in sorted(found)
+        ]
 
-    @staticmethod
-    def _direct(n: Nest, editor: Editor) -> float:
-        return _points(n, editor) * _taps(n.bound, editor)
+    def made(self, form: Rows, editor: Editor) -> tuple[Node, ...]:
+        """The rows' nest and the one that reads it."""
+        return _separated(form.nest, form.read, form.windows, form.tap, editor)
 
-
-def said(tap: str) -> str:
-    """The name of an algorithm: `separate kx` reduces rows along kx first."""
-    return f"separate {tap}"
+    def chosen(self, editor: Editor) -> Iterator[tuple[str, str]]:
+        """Windows of more than two dims are separated again: the editor has the nests after it."""
+        left = list(editor.nodes)
+        while left:
+            n = editor.nodes[left.pop(0)]
+            way = self.choice(n, editor)
+            if not isinstance(way, Reason):
+                yield way.offer.value, way.offer.algorithm
+                nodes = self.made(way.form, editor)
+                editor.replace(n, nodes)
+                left += map(key_of, nodes)
 
 
 def _windows(n: Nest, r: Read) -> dict[str, str]:
@@ -118,7 +106,7 @@ def _taps(dims: tuple[str, ...], editor: Editor) -> int:
 
 
 def _work(
-    n: Nest, r: Read, found: dict[str, str], tap: str, editor: Editor, stored: float
+    n: Nest, r: Read, found: Mapping[str, str], tap: str, editor: Editor, stored: float
 ) -> float:
     """Elements that are reduced, and what storing costs, if rows along `tap` come first."""
     rows = editor.typical(_rows_dims(n, r, found, tap))
@@ -126,7 +114,7 @@ def _work(
     return rows * (_taps((tap,), editor) + stored) + _points(n, editor) * _taps(others, editor)
 
 
-def _rows_dims(n: Nest, r: Read, found: dict[str, str], tap: str) -> list[str]:
+def _rows_dims(n: Nest, r: Read, found: Mapping[str, str], tap: str) -> list[str]:
     """The dims of the rows' results: those of the other windows are still the source's."""
     whole = {d for b, d in found.items() if b != tap}
     kept = {v for d, c in index_coords(r) if d not in whole for v in c.names()}
@@ -134,7 +122,7 @@ def _rows_dims(n: Nest, r: Read, found: dict[str, str], tap: str) -> list[str]:
 
 
 def _separated(
-    n: Nest, r: Read, found: dict[str, str], tap: str, editor: Editor
+    n: Nest, r: Read, found: Mapping[str, str], tap: str, editor: Editor
 ) -> tuple[Node, ...]:
     new = {
         d: editor.fresh_dim(f"{d}.part", editor.extents[d])

@@ -8,16 +8,18 @@ and a shift to signed bytes add up to is known for every column.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from rutc.base.record import record
-from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives import Offer
+from rutc.graph_opt.alternatives.ways import ChoosesWays, Way
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords
 from rutc.graph_opt.kinds import matches
-from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.narrow import Quantised
 from rutc.graph_opt.rules.pairs import (
@@ -42,7 +44,6 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
-from rutc.tensor_ir.machine import COMMON, Machine
 
 SAID = "signs apart"
 """The name of the algorithm."""
@@ -50,7 +51,7 @@ SAID = "signs apart"
 
 @matches("reduction")
 @record
-class TakeSigns:
+class TakeSigns(ChoosesWays["Signed"]):
     """A sum of products of bytes becomes one of magnitudes with bytes that have the signs.
 
     %y{m,n} = sum{k} (i32(%q[m, k]) - 7) * i32(%w[k, n])                  with %q : u8, %w : i8
@@ -60,42 +61,21 @@ class TakeSigns:
     with %w.sizes = |%w| as u8, and %w.signs -128 where %w is not negative, 127 where it is. Exact.
     For machines that add up products of bytes in 16 bits and have no better instruction, where
     constants are not small anyway, `filters` do not take fewer products of factors in 16 bits, and
-    the estimated time is less than `share` of that with all factors in these.
+    it takes fewer cycles than with all factors in these.
     """
 
-    machine: Machine = COMMON
     filters: FilterWhole = FilterWhole()
-    share: float = 1.0
-    assigned: Assigned | None = None
-    """Of which sums to take signs apart, instead of those where it is weighed so."""
 
-    def __str__(self) -> str:
-        return "TakeSigns"
-
-    def __call__(self, n: Node, editor: Editor) -> Result:
-        """The constants and nests, or why not."""
-        found = self.choice(n, editor)
-        return found if isinstance(found, Reason) else _apart(found, editor)
-
-    def offers(self, n: Node, editor: Editor) -> tuple[Offer, ...]:
-        """The only way, and what the sum is estimated to take."""
-        found = self._product(n, editor)
-        if isinstance(found, Reason):
-            return ()
-        return (Offer(found.nest.out.name, SAID, *self._cycles(found, editor)),)
-
-    def choice(self, n: Node, editor: Editor) -> Signed | Reason:
-        """Of what signs are taken apart, or why of nothing."""
+    def ways(self, n: Node, editor: Editor) -> Sequence[Way[Signed]] | Reason:
+        """The only way there is."""
         found = self._product(n, editor)
         if isinstance(found, Reason):
             return found
-        if self.assigned is not None:
-            chosen = self.assigned.has(found.nest.out.name, SAID)
-            return found if chosen else Reason("it is assigned another algorithm")
-        cycles, direct = self._cycles(found, editor)
-        if cycles >= self.share * direct:
-            return Reason(f"it saves nothing: about {cycles:.0f} cycles instead of {direct:.0f}")
-        return found
+        return (Way(Offer(found.nest.out.name, SAID, *self._cycles(found, editor)), found),)
+
+    def made(self, form: Signed, editor: Editor) -> tuple[Node, ...]:
+        """The constants, the sum, and what is left to add to it."""
+        return _apart(form, editor)
 
     def _product(self, n: Node, editor: Editor) -> Signed | Reason:
         """The sum of products whose constant has magnitudes and signs."""

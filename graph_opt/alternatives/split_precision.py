@@ -15,12 +15,12 @@ Vectors that add up pairs of products of bf16 take such factors, too (`rounded_s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from math import ceil, inf, prod
 
 from rutc.base.record import record
-from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives import Assigned, Choosing, Offer
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.alternatives.factor_parts import (
     GROWTH,
@@ -70,7 +70,7 @@ SHORTEST, LONGEST = 16, 32
     "subnormal numbers are kept.",
 )
 @record
-class MultiplyParts:
+class MultiplyParts(Choosing):
     """Sums of many products with a constant become sums of products of parts.
 
     %y{m,n} = sum{k} %x[k, m] * %w[k, n]
@@ -130,12 +130,16 @@ class MultiplyParts:
 
     def run(self, editor: Editor) -> None:
         """Takes the products apart that pay most."""
-        for c in self.chosen(editor):
+        for c in self.candidates(editor):
             editor.replace(c.nest, tuple(in_parts(c, editor)))
         if self.parts == ROUNDED:
             read_rounded(editor, filtered_sums(editor, self.machine) if self.in_pairs else ())
 
-    def chosen(self, editor: Editor) -> list[Candidate]:
+    def chosen(self, editor: Editor) -> Iterator[tuple[str, str]]:
+        """(value, algorithm) of the sums to take apart."""
+        return ((c.nest.out.name, self.said) for c in self.candidates(editor))
+
+    def candidates(self, editor: Editor) -> list[Candidate]:
         """The sums to take apart, those that gain most for each byte first."""
         if self.assigned is not None:
             found = self._found(editor, every=True)

@@ -41,7 +41,7 @@ from tests.machines import V3
 RULES: tuple[Rule, ...] = (
     FoldConstants(),
     # However little it saves: graphs that show a rule are small.
-    SeparateWindows(inf),
+    SeparateWindows(inf, -inf),
     # Filters however small the gain: graphs that show a rule are small.
     MinimalFiltering(inf, -inf),
     FilterWhole(inf, -inf),
@@ -51,8 +51,8 @@ RULES: tuple[Rule, ...] = (
     OnePassSoftmax(),
     RecomputeRows(),
     # However little it saves.
-    TakeRemainders(V3, inf, -inf),
-    TakeSigns(V3, share=inf),
+    TakeRemainders(inf, -inf, V3),
+    TakeSigns(inf, -inf, V3),
     WidenOperands(),
     # However small the constant is.
     SliceConstant(0),
