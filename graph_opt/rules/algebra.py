@@ -234,12 +234,12 @@ def _div(e: Apply, editor: Editor) -> Expr | None:
     if _is(b, 1):
         return a
     number = _number(b)
-    if number is not None and e.dtype in (DType.F32, DType.F64) and _is_exact_divisor(number):
+    if number is not None and e.dtype in (DType.F32, DType.F64) and is_exact_divisor(number):
         return apply("mul", a, Lit(1.0 / number, e.dtype))
     return _index_division(e, editor, floordiv)
 
 
-def _is_exact_divisor(x: float) -> bool:
+def is_exact_divisor(x: float) -> bool:
     """Whether 1/x is exact and normal in f32."""
     return x != 0 and isfinite(x) and abs(frexp(x)[0]) == 0.5 and 2.0**-100 < abs(x) < 2.0**100
 

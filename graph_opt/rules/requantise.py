@@ -19,6 +19,7 @@ from rutc.graph_opt.exprs import at_point, index_coords, is_plain
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
+from rutc.graph_opt.rules.algebra import is_exact_divisor
 from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import (
     Apply,
@@ -134,6 +135,8 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
         whole = apply("add", whole, Lit(found.zero, DType.F32))
     low, high = (Lit(v, DType.F32) for v in (found.low, found.high))
     body = cast(cast(apply("min", apply("max", whole, low), high), DType.I32), n.out.dtype)
+    if body == n.body[0]:
+        return Reason("it is scaled by one factor already")
     origin = merge_origins(*form.made, n)
     return (*new, replace(n, body=(body,), origin=origin))
 
@@ -203,6 +206,11 @@ def _quantising(e: Expr, kind: DType) -> Quantising | None:
     match x:
         case Apply("round", (Apply("div", (x, step)),)):
             return _bounded(Quantising(x, step, zero, low, high))
+        case Apply("round", (Apply("mul", (x, Lit(float() as factor))),)) if is_exact_divisor(
+            factor
+        ):
+            # What divides by a power of two has become this.
+            return _bounded(Quantising(x, Lit(1 / factor, DType.F32), zero, low, high))
         case _:
             return None
 

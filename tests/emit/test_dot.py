@@ -87,6 +87,22 @@ def test_products_are_added_before_others_are_loaded_where_registers_are_few() -
         )
 
 
+def test_what_all_lanes_share_is_loaded_once_for_the_vectors_of_a_tile() -> None:
+    kernel = kernel_of(PRODUCTS.format(a="u8"))
+    kernel = replace(
+        kernel, args=tuple(replace(b, small=ANY) if b.name == "w" else b for b in kernel.args)
+    )
+    schedule = parse_schedule(
+        "split(m, 4); split(n, 16); reorder([n.o, m.o, m.i, n.i]); "
+        "tile([m.i, n.i], [unroll, vector]); split(k, 4); mark(k.i, dot)"
+    )
+    chosen = replace(choose(kernel, V3, frozenset(["w"])), schedule=schedule)
+    scheduled = with_schedule(kernel, chosen).kernel
+    assembly = compile_assembly(emit_kernel(scheduled, V3).text, V3)
+    loaded = re.findall(r"vpbroadcastd\t\S*\(%r(?!ip)", assembly)
+    assert assembly.count("vpmaddubsw") == 2 * len(loaded) > 0
+
+
 def test_what_windows_share_is_not_kept_from_step_to_step() -> None:
     """Every second window begins where the last group of another one does.
 
