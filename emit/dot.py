@@ -11,6 +11,9 @@ by all lanes where the operand does not vary with them, else put together from s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.cast import emit_cast, splat_int
@@ -24,7 +27,7 @@ from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import Kind, Loop, Update, exprs, walk_stmts
-from rutc.tensor_ir.machine import PAIR
+from rutc.tensor_ir.machine import OCTET, PAIR, QUAD
 from rutc.tensor_ir.products import Factor, narrow_factors
 
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
@@ -40,6 +43,12 @@ class DotLoop:
     var: str
     extent: int
     away: ir.Value | None = None
+    start: int = 0
+
+    def parts(self, length: int) -> list[DotLoop]:
+        """Loops of so many of its iterations each, from `start` on."""
+        starts = range(0, self.extent, length)
+        return [replace(self, extent=min(length, self.extent - x), start=x) for x in starts]
 
 
 def shares_windows(loop: Loop) -> bool:
@@ -74,23 +83,20 @@ class DotEmitter:
         if operands is None or lane is None or lane.lanes != self.machine.width:
             return None
         a, b = operands
-        small = any(self._is_small(r, loop) for f in operands for r in f.reads)
-        group = self.machine.products(a.dtype, b.dtype, small=small)
+        reads = [r for f in operands for r in f.reads]
+        small, fours = (
+            any(is_(r, loop) for r in reads) for is_ in (self._is_small, self._in_fours)
+        )
+        group = self.machine.products(a.dtype, b.dtype, small=small, fours=fours)
         if group < loop.extent:
             return None
-        with (
-            self.index.variable(loop.var, None, (0, loop.extent - 1)),
-            # Blocks of values may be as long as vectors.
-            self.index.variable(lane.var, None, (lane.base, lane.base + lane.lanes - 1)),
-        ):
-            p, q = (self._factor(f, loop, group, lane) for f in (a, b))
+        neighbours = [self._neighbours(x, a, b, group, lane) for x in loop.parts(min(group, QUAD))]
         old = self.expressions.memory.widen(old, lane.lanes)
-        if a.dtype is DType.I8:
-            p, q = q, p
+        p, q = neighbours[0]
         if a.dtype is DType.BF16:
             return self._bf16_pairs(old, *((q, p) if self._is_shared(a) else (p, q)))
         if self.machine.adds_apart(a.dtype):
-            sums = self._pairs(p, q) if group == PAIR else self._quads(p, q)
+            sums = self._pairs(p, q) if group == PAIR else self._quads(neighbours)
             # LLVM would add up products of several steps first, and spill what is not yet added;
             # where registers are few, it would also load factors of several steps first.
             register = vector_register(self.machine)
@@ -102,15 +108,39 @@ class DotEmitter:
         function = self._intrinsic(name, old.type, [old.type, factors, factors])
         return self.builder.call(function, [old, p, q])
 
+    def _neighbours(
+        self, loop: DotLoop, a: Factor, b: Factor, group: int, lane: Lane
+    ) -> tuple[ir.Value, ir.Value]:
+        """Both factors' neighbours that an instruction takes, the unsigned one's first."""
+        with (
+            self.index.variable(loop.var, None, (0, loop.extent - 1)),
+            # Blocks of values may be as long as vectors.
+            self.index.variable(lane.var, None, (lane.base, lane.base + lane.lanes - 1)),
+        ):
+            p, q = (
+                self._factor(f.moved(loop.var, loop.start), loop, min(group, QUAD), lane)
+                for f in (a, b)
+            )
+        return (q, p) if a.dtype is DType.I8 else (p, q)
+
+    def _in_fours(self, r: Read, loop: DotLoop) -> bool:
+        """Whether pairs of the factor's neighbours, from the loop's first one on, are small."""
+        fours = self.expressions.buffers[r.value].small.fours
+        return self._along(r, loop, fours, OCTET)
+
     def _is_small(self, r: Read, loop: DotLoop) -> bool:
         """Whether pairs of the factor's neighbours, from the loop's first one on, are small."""
         small = self.expressions.buffers[r.value].small
         if not small.pairs:
             return small.any_two
+        return self._along(r, loop, small.pairs, PAIR)
+
+    def _along(self, r: Read, loop: DotLoop, dims: tuple[str, ...], group: int) -> bool:
+        """Whether a loop goes along one of these dims, from the first one of a group on."""
         at = {d: self.index.resolve(c) for d, c in r.coords if isinstance(c, Index)}
         along = [d for d, c in at.items() if loop.var in c.names()]
         return len(along) == 1 and all(
-            d in small.pairs and (at[d] - Index.of(loop.var)).is_multiple(PAIR) for d in along
+            d in dims and (at[d] - Index.of(loop.var)).is_multiple(group) for d in along
         )
 
     def _is_shared(self, f: Factor) -> bool:
@@ -140,13 +170,16 @@ class DotEmitter:
         function = self._intrinsic(f"llvm.x86.{name}", sums, [halves, halves])
         return self.builder.call(function, [self._bytes(x, halves) for x in (p, q)])
 
-    def _quads(self, p: ir.Value, q: ir.Value) -> ir.Value:
-        """The sums of the four products of u8 by small i8 in every lane."""
-        lanes = p.lanes
+    def _quads(self, factors: Sequence[tuple[ir.Value, ir.Value]]) -> ir.Value:
+        """The sums of the four products of u8 by small i8 in every lane, or of twice as many."""
+        lanes = self.machine.width
         bytes_, halves = ir.VectorType(I8, 4 * lanes), ir.VectorType(I16, 2 * lanes)
         name = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw"}[lanes]
         function = self._intrinsic(f"llvm.x86.{name}", halves, [bytes_, bytes_])
-        sums = self.builder.call(function, [self._bytes(x, bytes_) for x in (p, q)])
+        found = [
+            self.builder.call(function, [self._bytes(x, bytes_) for x in pair]) for pair in factors
+        ]
+        sums = found[0] if len(found) == 1 else self.builder.add(*found)
         return self._pairs(sums, ir.Constant(halves, [1] * (2 * lanes)))
 
     def _bytes(self, value: ir.Value, type_: ir.Type) -> ir.Value:

@@ -25,8 +25,8 @@ from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, V
 from rutc.tensor_ir.affine import product, typical
 from rutc.tensor_ir.expr import Lit, transform
 from rutc.tensor_ir.graph import Const, Data, Output, outs
-from rutc.tensor_ir.machine import PAIR, Machine
-from rutc.tensor_ir.products import SMALL
+from rutc.tensor_ir.machine import PAIR, QUAD, Machine
+from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, four_sums
 from rutc.tensor_ir.reducer import reducer
 from rutc.tensor_ir.verifier import verify
 
@@ -34,6 +34,8 @@ NORMAL = "fold scales into weights"
 """The step of the pipeline after which sums of products and their weights are what they stay."""
 LARGEST = 127
 """The largest weight, in steps of its scale."""
+COARSER = 2.0
+"""A scale is less than so many times as large so that instructions add up more products at once."""
 MOST = 255
 """The largest value of a u8."""
 
@@ -188,6 +190,7 @@ class _Quantised:
         # Where products of 8 bits are summed in pairs of 16, no pair of 7-bit weights is too large.
         pairs = machine.products(DType.I8, DType.U8) == PAIR
         self._largest = SMALL if pairs else LARGEST
+        self._pairs = pairs
         self._values = graph.values
         self._constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
         self._taken = set(self._values)
@@ -221,7 +224,9 @@ class _Quantised:
         magnitude = np.abs(array).max(axis=others, keepdims=True, initial=0.0)
         scale = (magnitude / self._largest).astype(np.float32)
         scale = np.where(scale > np.finfo(np.float32).tiny, scale, np.float32(1))
-        steps = np.clip(np.rint(array / scale), -self._largest, self._largest).astype(np.int8)
+        steps = self._steps(array, scale)
+        if self._pairs:
+            scale, steps = self._in_fours(array, scale, steps, others)
         kept = tuple(d for d in axes if d in site.kept)
         base = ".".join((site.weights, *(kept if self._is_taken(site.weights) else ())))
         q = Value(self._name(f"{base}.q"), DType.I8, const.out.dims)
@@ -232,6 +237,30 @@ class _Quantised:
         yield Const(s, kept, Data(scale.reshape([array.shape[axes.index(x)] for x in kept])))
         real = cast(self.read(q), DType.F32)
         yield Nest((d,), (), None, (apply("mul", real, self.read(s)),), const.origin)
+
+    def _steps(self, array: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        steps: np.ndarray = np.clip(np.rint(array / scale), -self._largest, self._largest)
+        return steps.astype(np.int8)
+
+    def _in_fours(
+        self, array: np.ndarray, scale: np.ndarray, steps: np.ndarray, summed: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scales that are larger for a few sums, and weights of which twice as many fit 16 bits.
+
+        As they are where one would have to be `COARSER` times as large.
+        """
+        along = max(summed, key=lambda k: array.shape[k], default=0)
+        wider = scale
+        while summed and array.shape[along] > QUAD:
+            most = four_sums(steps if wider is scale else self._steps(array, wider), along)
+            most = most.max(axis=0, keepdims=True, initial=0)
+            most = np.moveaxis(most, 0, along).max(axis=summed, keepdims=True, initial=0)
+            if most.max(initial=0) <= LARGEST_PAIR:
+                return wider, self._steps(array, wider)
+            wider = wider * np.maximum(most / LARGEST_PAIR, 1).astype(np.float32)
+            if (wider >= COARSER * scale).any():
+                break
+        return scale, steps
 
     def reading(self, n: Nest, site: Site) -> Nest:
         """A nest that reads quantised values in the place of its own."""

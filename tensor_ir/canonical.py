@@ -183,7 +183,8 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
 
 
 def _rename_small(small: Small, dims: Mapping[str, str]) -> Small:
-    return replace(small, pairs=tuple(sorted(dims[d] for d in small.pairs)))
+    pairs, fours = (tuple(sorted(dims[d] for d in x)) for x in (small.pairs, small.fours))
+    return replace(small, pairs=pairs, fours=fours)
 
 
 def _rename_loops(

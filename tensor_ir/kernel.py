@@ -65,17 +65,20 @@ class Kind(Enum):
 class Small:
     """Which factors that a constant holds are small (`tensor_ir.products`): any, or in `pairs`.
 
-    Of a dim in `pairs`, elements 2i and 2i + 1 are small together.
+    Of a dim in `pairs`, elements 2i and 2i + 1 are small together; of one in `fours`, pairs 4i and
+    4i + 2 as well, and so are pairs 4i + 1 and 4i + 3.
     """
 
     any_two: bool = False
     pairs: tuple[str, ...] = ()
+    fours: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.any_two or bool(self.pairs)
 
     def __str__(self) -> str:
-        return "small" if self.any_two else f"small along {', '.join(self.pairs)}"
+        said = "small" if self.any_two else f"small along {', '.join(self.pairs)}"
+        return f"{said}, in fours along {', '.join(self.fours)}" if self.fours else said
 
 
 @record

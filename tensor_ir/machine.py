@@ -21,6 +21,7 @@ BF16_VECTORS = "avx512bf16"
 """The feature of instructions that make bf16, and add up products of pairs of it."""
 
 QUAD = 4
+OCTET = 8
 """Products of neighbours that instructions for factors of 8 bits add up."""
 
 
@@ -117,11 +118,12 @@ class Machine:
         """The same machine without instructions on bf16, which take subnormal numbers for zeros."""
         return replace(self, features=frozenset(f for f in self.features if "bf16" not in f))
 
-    def products(self, a: DType, b: DType, *, small: bool = False) -> int:
+    def products(self, a: DType, b: DType, *, small: bool = False, fours: bool = False) -> int:
         """How many products of neighbours of these types instructions add up at once.
 
         They are added to an i32, those of bf16 to an f32. 1 where there are no such instructions.
-        Factors of i8 may be `small` (`tensor_ir.products`).
+        Factors of i8 may be `small` (`tensor_ir.products`), and in `fours`: then two sums of two
+        products are added up in 16 bits.
         """
         if a is DType.BF16 and b is DType.BF16:
             return PAIR if BF16_VECTORS in self.features and self.vector_bits == 512 else 1
@@ -131,6 +133,8 @@ class Machine:
         if DType.I16 in (a, b):
             return PAIR
         mixed = a.is_signed is not b.is_signed
+        if mixed and fours and not self.adds_products:
+            return OCTET
         return QUAD if mixed and (small or self.adds_products) else PAIR
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from rutc.tensor_ir.expr import Coord, Expr, Read, indices, operations, read_val
 from rutc.tensor_ir.reducer import Reducer
 
 Origin = tuple[str, ...]
+T = TypeVar("T")
 
 
 @record
@@ -69,6 +70,13 @@ class Data:
             return float(max(abs(self.array.min()), abs(self.array.max())))
         finite = self.array[np.isfinite(self.array)]
         return float(np.abs(finite).max(initial=0))
+
+    def once(self, name: Hashable, find: Callable[[np.ndarray], T]) -> T:
+        """What a function finds in the array: it is called once for each name."""
+        known: dict[Hashable, T] = self.__dict__.setdefault("_found", {})
+        if name not in known:
+            known[name] = find(self.array)
+        return known[name]
 
     def rounded(self, dtype: np.dtype) -> Data:
         """The array in a type of floats with fewer bits, to the nearest, ties to even."""

@@ -19,8 +19,9 @@ from rutc.tensor_ir.expr import (
     index_names,
     terms,
 )
-from rutc.tensor_ir.graph import Const, Nest
+from rutc.tensor_ir.graph import Const, Data, Nest
 from rutc.tensor_ir.kernel import Small, Update
+from rutc.tensor_ir.machine import PAIR, QUAD
 from rutc.tensor_ir.reducer import Reducer
 
 SUMMED = {
@@ -52,6 +53,16 @@ class Factor:
         """Its type."""
         return self.reads[-1].dtype
 
+    def moved(self, loop: str, by: int) -> Factor:
+        """The factor so many iterations of a loop further on."""
+        if not by:
+            return self
+        at = {loop: Index.of(loop) + by}
+        coords = (
+            tuple((d, c.subs(at)) for d, c in r.coords if isinstance(c, Index)) for r in self.reads
+        )
+        return Factor(tuple(map(Read.at, self.reads, coords)))
+
 
 @record
 class Scaled:
@@ -80,6 +91,30 @@ def pairs_are_small(array: np.ndarray, axis: int) -> bool:
         return True
     low, high = (pair_sums(clip(array, 0), axis) for clip in (np.minimum, np.maximum))
     return bool(low.min() >= -LARGEST_PAIR and high.max() <= LARGEST_PAIR)
+
+
+def fours_are_small(array: np.ndarray, axis: int) -> bool:
+    """Whether pairs 4i and 4i + 2, and pairs 4i + 1 and 4i + 3, are small together."""
+    return bool(four_sums(array, axis).max(initial=0) <= LARGEST_PAIR)
+
+
+def _in_fours(data: Data, axis: int) -> bool:
+    # Plans of one graph in several assignments ask for the same constants.
+    return data.once(("small in fours", axis), lambda array: fours_are_small(array, axis))
+
+
+def four_sums(array: np.ndarray, axis: int) -> np.ndarray:
+    """What those of a sign add up to, of pairs 4i and 4i + 2 along an axis, and 4i + 1 and 4i + 3.
+
+    The larger magnitude of both signs; the axis comes first.
+    """
+    found = np.zeros(1, np.int16)
+    for clip in (np.minimum, np.maximum):
+        sums = np.abs(pair_sums(clip(array, 0), axis))
+        sums = np.pad(sums, [(0, -len(sums) % QUAD), *[(0, 0)] * (sums.ndim - 1)])
+        quads = sums.reshape(-1, QUAD, *sums.shape[1:])
+        found = np.maximum(found, quads[:, :PAIR] + quads[:, PAIR:])
+    return found.reshape(-1, *found.shape[2:])
 
 
 def pair_sums(array: np.ndarray, axis: int) -> np.ndarray:
@@ -111,12 +146,16 @@ def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapp
                 if array.max(initial=0) <= LARGEST_SIZE:
                     found[r.value] = Small(any_two=True)
                 continue
+            known = found.get(r.value, Small())
+            sizes = dict(zip(const.axes, array.shape, strict=True))
+            longer = (d for d in along if sizes[d] > QUAD)
+            fours = [d for d in longer if _in_fours(const.data, const.axes.index(d))]
+            fours = sorted({*known.fours, *fours})
             if are_small(array):
-                found[r.value] = Small(any_two=True)
+                found[r.value] = Small(any_two=True, fours=tuple(fours))
                 continue
             pairs = [d for d in along if pairs_are_small(array, const.axes.index(d))]
-            known = found.get(r.value, Small()).pairs
-            found[r.value] = Small(pairs=tuple(sorted({*known, *pairs})))
+            found[r.value] = Small(pairs=tuple(sorted({*known.pairs, *pairs})), fours=tuple(fours))
     return {name: small for name, small in found.items() if small}
 
 

@@ -35,7 +35,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/decide/stored_types.py": ("COARSEST",),
     "graph_opt/four_bits.py": ("BLOCK",),
     "graph_opt/minimal_filter.py": ("PIECE_BYTES",),
-    "graph_opt/quantise.py": ("LARGEST", "MOST"),
+    "graph_opt/quantise.py": ("LARGEST", "COARSER", "MOST"),
     "graph_opt/magnitudes.py": ("MOST_NESTS",),
     "graph_opt/rewrite.py": ("MOST_ROUNDS",),
     "graph_opt/rounding.py": ("MOST_ELEMENTS",),

@@ -18,7 +18,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.products import small_factors
+from rutc.tensor_ir.products import fours_are_small, small_factors
 from tests.compiled import build, run
 from tests.machines import NATIVE, TILES, TILES_V3, V3, V4, lacking
 
@@ -197,6 +197,36 @@ def test_small_factors(a: str, b: str, first: int, machine: Machine, tmp_path: P
         # A largest pair of products among them: both elements are as far from 0 as they may be.
         arrays["x"][:, :2], arrays["w"][:2, :1] = np.iinfo(x).max, 64 + other
         check_with(graph, arrays, machine, tmp_path, ("w",))
+
+
+def small_in_fours(depth: int, columns: int, seed: int) -> np.ndarray:
+    """Factors of which pairs 4i and 4i + 2, and 4i + 1 and 4i + 3, are as large as they may be."""
+    w = np.full((-(-depth // 8) * 8, columns), 32, np.int8)
+    w[:, 0] = np.tile([64, 64, 128 - 1, 1, 0, 0, 0, 0], len(w) // 8)
+    w[:, -1] = -np.tile([0, 100, 31, 30, 28, 0, 33, 34], len(w) // 8)
+    w[:, 1:-1] *= np.random.default_rng(seed).choice(np.array([-1, 1], np.int8), w[:, 1:-1].shape)
+    return w[:depth]
+
+
+@pytest.mark.parametrize("depth", [3, 4, 5, 8, 12, 15, 64, 130])
+def test_pairs_of_pairs_with_small_factors_stay_in_16_bits(
+    depth: int, machine: Machine, tmp_path: Path
+) -> None:
+    graph = parse(PRODUCT.format(m=9, n=33, k=depth, a="u8", b="i8", zero=3, other=0))
+    x = extreme((9, depth), np.dtype(np.uint8), 0)
+    x[:2] = [[0], [255]]
+    arrays = {"x": x, "w": small_in_fours(depth, 33, 1)}
+    check_with(graph, arrays, machine, tmp_path, ("w",))
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "together"), [(0, 0, True), (0, 65, False), (5, 1, False), (-1, 0, True)]
+)
+def test_factors_that_are_small_in_fours_are_found(at: int, value: int, *, together: bool) -> None:
+    w = small_in_fours(16, 8, 0)
+    w[at, 0] = value
+    assert fours_are_small(w, 0) is together
+    assert fours_are_small(w[:15].T, 1) is (together or at == -1)
 
 
 @pytest.mark.parametrize(("given", "s"), [("u8", 2), ("i8", 2), ("u8", 1)])

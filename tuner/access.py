@@ -134,7 +134,8 @@ class Reduction:
         if self.narrow is None:
             return 1
         small = any(t.small.any_two or self.nearest in t.small.pairs for t in self.reads)
-        return machine.products(*self.narrow, small=small)
+        fours = any(self.nearest in t.small.fours for t in self.reads)
+        return machine.products(*self.narrow, small=small, fours=fours)
 
     def stride(self, var: str) -> int:
         """How many elements of a value that is no constant a step of a loop moves by, at most."""
@@ -418,8 +419,11 @@ def _touch(
     size = typical(buffer.bytes, ranges)
     gathered = any(not isinstance(c, Index) for _, c in r.coords)
     each = buffer.dtype.bytes
-    moved = (coords[d].as_var for d in buffer.small.pairs if d in coords)
-    small = replace(buffer.small, pairs=tuple(v for v in moved if v is not None))
+    small = replace(
+        buffer.small,
+        pairs=_loops_along(buffer.small.pairs, coords),
+        fours=_loops_along(buffer.small.fours, coords),
+    )
     nibbles = buffer.layout.nibbles
     return Touch(
         buffer.name,
@@ -441,6 +445,12 @@ def in_columns(layout: Layout) -> bool:
     """Whether columns of pairs lie side by side: %b[n/16, k/2, n % 16, k % 2]."""
     inside = tuple((a.extent, a.stride) for a in layout.axes[-2:])
     return inside == ((COLUMNS, PAIR), (PAIR, 1)) and not layout.axes[-1].whole
+
+
+def _loops_along(dims: tuple[str, ...], coords: Mapping[str, Index]) -> tuple[str, ...]:
+    """The loops that are coordinates along some dims."""
+    loops = (coords[d].as_var for d in dims if d in coords)
+    return tuple(v for v in loops if v is not None)
 
 
 def _stride(factor: Index | None, ranges: Mapping[str, Range]) -> int | None:

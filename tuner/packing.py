@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import QUAD
 from rutc.tuner.access import Touch, dim_of_loop
 from rutc.tuner.dot import dot_packing
 from rutc.tuner.register_tile import RegisterTile
@@ -62,4 +63,4 @@ def grouped_packing(
     inner = [of_loop[v] for v in bound if v in of_loop]
     if bound[-1] not in of_loop:
         return (*dims,), {}
-    return dot_packing(dims, inner, of_loop.get(tile.vector), width, group)
+    return dot_packing(dims, inner, of_loop.get(tile.vector), width, min(group, QUAD))

@@ -73,7 +73,7 @@ def state_registers(r: Reduction) -> int:
 
 def multiplications(r: Reduction, machine: Machine) -> int:
     """Multiplications of a step of a sum: pairs of sums are added up by a second one."""
-    return r.together(machine) // PAIR if r.adds_apart(machine) else 1
+    return 1 + r.together(machine) // QUAD if r.adds_apart(machine) else 1
 
 
 def busy_cycles(r: Reduction, vectors: float, machine: Machine) -> float:
@@ -90,7 +90,7 @@ def product_registers(r: Reduction, machine: Machine) -> int:
     """
     if not r.adds_apart(machine):
         return 0
-    return ceil(machine.fma_per_cycle) + (r.together(machine) == QUAD)
+    return ceil(machine.fma_per_cycle) + r.together(machine) // QUAD
 
 
 def row_factors(extent: int, most: int) -> Iterator[int]:

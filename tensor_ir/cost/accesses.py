@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.cost.addresses import Names, Places
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, executions
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.kernel import Access, Buffer
-from rutc.tensor_ir.machine import NEAR_STRIDES
+from rutc.tensor_ir.machine import NEAR_STRIDES, QUAD
 
 
 class Accesses(Places):
@@ -44,7 +46,8 @@ class Accesses(Places):
             step, count = 1, count / 2
         group = next((f for f in frames if f.role is Role.GROUP), None)
         if group is not None:
-            members = int(group.trip)
+            members = min(int(group.trip), QUAD)
+            count *= ceil(group.trip / QUAD)
             together = address.coefficient(group.var) == 1
             if step == 0:
                 tally.add("broadcasts", count * (1 if together else members))

@@ -9,7 +9,7 @@ from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Read, index_names
 from rutc.tensor_ir.kernel import Buffer, Kernel
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import QUAD, Machine
 
 MOST_DISTINCT = 4096
 """Places of an unrolled load that are told apart one by one."""
@@ -122,9 +122,14 @@ class Places:
         )
         return moves and address.const * size % whole == 0
 
-    def address(self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]) -> Index:
-        """The element number; data are taken for 0."""
+    def address(
+        self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...], frames: Frames = ()
+    ) -> Index:
+        """The element number; data are taken for 0. Of a long group in `frames`, the first four."""
         ranges = self.space.ranges
+        long = [f.var for f in frames if f.role is Role.GROUP and f.trip > QUAD]
+        if long:
+            ranges = {**ranges, **dict.fromkeys(long, (0, QUAD - 1))}
         plain = {d: c if isinstance(c, Index) else Index.of(0) for d, c in coords}
         return buffer.layout.address(plain, ranges)
 

@@ -45,7 +45,7 @@ from rutc.tensor_ir.kernel import (
     Update,
 )
 from rutc.tensor_ir.kernel import Space as Memory
-from rutc.tensor_ir.machine import PAIR, QUAD, Machine
+from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import narrow_factors
 
 MOST_COPIES = 256
@@ -180,6 +180,11 @@ class Counter(Accesses):
             d in small.pairs and isinstance(c, Index) and var in c.names() for d, c in r.coords
         )
 
+    def _in_fours(self, r: Read, var: str) -> bool:
+        """Whether pairs of a factor's neighbours along a loop are small together."""
+        fours = self.buffers[r.value].small.fours
+        return any(d in fours and isinstance(c, Index) and var in c.names() for d, c in r.coords)
+
     def _grouped(self, s: Update, frames: Frames, steps: float) -> bool:
         """Count the instructions of a dot or matrix loop; False where there are none for it."""
         tally, times = self.tally(frames), executions(frames)
@@ -197,7 +202,8 @@ class Counter(Accesses):
             return False
         factors = [r for f in pair for r in f.reads]
         small = any(self._is_small(r, groups[0].var) for r in factors)
-        together = self.machine.products(pair[0].dtype, pair[1].dtype, small=small)
+        fours = any(self._in_fours(r, groups[0].var) for r in factors)
+        together = self.machine.products(pair[0].dtype, pair[1].dtype, small=small, fours=fours)
         if together < groups[0].trip:
             return False
         direct = not self.machine.adds_apart(pair[0].dtype)
@@ -207,7 +213,8 @@ class Counter(Accesses):
             each = self.machine.fma_per_cycle / self.machine.bf16_pairs_per_cycle
             tally.add("multiply_adds", times * each)
         else:
-            tally.add("dots", times * ((1 if direct else 2 if together == PAIR else 3) + changes))
+            operations = 1 if direct else {PAIR: 2, QUAD: 3, OCTET: 5}[together]
+            tally.add("dots", times * (operations + changes))
         widened = together == PAIR
         for r in factors:
             before = dict(tally.work)
@@ -218,8 +225,8 @@ class Counter(Accesses):
             if widened and r.dtype.bytes == 1:
                 tally.add("conversions", loads)
         if not direct:
-            tally.states[f"{s.states[0].buffer}.products"] = ceil(self.machine.fma_per_cycle) + (
-                together == QUAD
+            tally.states[f"{s.states[0].buffer}.products"] = (
+                ceil(self.machine.fma_per_cycle) + together // QUAD
             )
         return True
 
@@ -365,7 +372,7 @@ class Counter(Accesses):
             names |= self._expr(c, frames)
         at, count = self.home(names, frames)
         tally = self.tally(frames[: at + 1])
-        address = self.address(buffer, r.coords)
+        address = self.address(buffer, r.coords, frames)
         key = (buffer.name, address, r.fill, region_of(frames)) if not chosen else None
         copies = executions(frames[at + 1 :]) if self.lanes(names, frames) is not None else 0.0
         tally.used += executions(frames[: at + 1]) * copies * self.share

@@ -43,7 +43,7 @@ from rutc.tensor_ir.steps.step import (
     with_index,
 )
 
-MOST_PRODUCTS = 4
+MOST_PRODUCTS = 8
 """The iterations of a dot loop are at most so many."""
 
 MOST_UNROLLED = 64

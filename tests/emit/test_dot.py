@@ -17,6 +17,7 @@ from tests.tensor_ir.test_steps import kernel_of
 
 VNNI = replace(V4, features=V4.features | {"avx512vnni"})
 NONE, ANY = Small(), Small(any_two=True)
+FOURS = Small(any_two=True, fours=("k",))
 PRODUCTS = """
 graph "products"
 dims m = 24, n = 64, k = 128
@@ -39,7 +40,7 @@ def emitted(text: str, machine: Machine, *, small: Small) -> str:
 def products(text: str, machine: Machine, *, small: Small) -> frozenset[str]:
     """The instructions on integers of 8 and 16 bits, as they stand in assembly."""
     assembly = compile_assembly(emitted(text, machine, small=small), machine)
-    return frozenset(re.findall("vpmadd[a-z]+|vpdp[a-z]+", assembly))
+    return frozenset(re.findall("vpmadd[a-z]+|vpdp[a-z]+|vpaddw", assembly))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,9 @@ def products(text: str, machine: Machine, *, small: Small) -> frozenset[str]:
         ("u8", NONE, V3, {"vpmaddwd"}),
         ("u8", ANY, V3, {"vpmaddubsw", "vpmaddwd"}),
         ("u8", ANY, V4, {"vpmaddubsw", "vpmaddwd"}),
+        ("u8", FOURS, V3, {"vpmaddubsw", "vpmaddwd", "vpaddw"}),
+        ("u8", FOURS, V4, {"vpmaddubsw", "vpmaddwd", "vpaddw"}),
+        ("u8", FOURS, VNNI, {"vpdpbusd"}),
         ("i8", ANY, V3, {"vpmaddwd"}),
         ("i16", ANY, V3, {"vpmaddwd"}),
         ("u8", ANY, VNNI, {"vpdpbusd"}),
@@ -66,12 +70,14 @@ def test_products_of_neighbours(a: str, small: Small, machine: Machine, wanted: 
         (1, Small(pairs=("l",)), False),
         (0, Small(pairs=("n",)), False),
         (1, ANY, True),
+        (8, Small(pairs=("l",), fours=("l",)), True),
+        (4, Small(pairs=("l",), fours=("l",)), True),
     ],
 )
 def test_pairs_are_those_that_are_known_to_be_small(
     first: int, small: Small, *, together: bool
 ) -> None:
-    text = PRODUCTS.format(a="u8").replace("k = 128", "k = 128, l = 130")
+    text = PRODUCTS.format(a="u8").replace("k = 128", "k = 128, l = 136")
     text = text.replace("w : i8{k,n}", "w : i8{l,n}").replace('"w" [k, n]', '"w" [l, n]')
     found = products(text.replace("%w[k, n]", f"%w[l=k + {first}, n]"), V3, small=small)
     assert ("vpmaddubsw" in found) is together

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from rutc.graph_opt import versions
-from rutc.graph_opt.quantise import MOST, Site, Span, compared, normal, quantised, sites
+from rutc.graph_opt.quantise import COARSER, MOST, Site, Span, compared, normal, quantised, sites
 from rutc.tensor_ir import DType, Graph, Nest
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import Output, constants_of
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.products import SMALL
+from rutc.tensor_ir.products import SMALL, fours_are_small
 from tests.graph_opt.networks import Net
 from tests.machines import V3, V4
 
@@ -73,15 +73,17 @@ def outputs(g: Graph, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
 def test_products_are_those_of_what_is_stored(machine: Machine, largest: int) -> None:
     n = Net()
     x = n.input(5, 24)
-    g = normal(n.graph(n("MatMul", x, n.weight(24, 9)), dims={}), machine)
+    # Few are large, so that four products of any fit 16 bits.
+    w = n.const(n.rng.standard_normal((24, 9)) ** 7)
+    g = normal(n.graph(n("MatMul", x, w), dims={}), machine)
     (site,) = sites(g)
     span = Span(-1.0, 2.0)
     q = quantised(g, (site,), {site.value: span}, machine)
     values = np.random.default_rng(1).standard_normal((5, 24)).astype(np.float32)
     (weights,) = [d.array for d in constants_of(g).values() if d.array.size == 24 * 9]
     axis = next(k for k, extent in enumerate(weights.shape) if extent == 9)
-    w = steps_of(weights.astype(np.float64), (axis,), largest)
-    wanted = stored(values, span) @ (w if axis == 1 else w.T)
+    steps = steps_of(weights.astype(np.float64), (axis,), largest)
+    wanted = stored(values, span) @ (steps if axis == 1 else steps.T)
     assert outputs(q, {"x0": values}) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
 
 
@@ -110,6 +112,24 @@ def test_rewriting_keeps_what_a_quantised_graph_computes(
     # A value between two steps may go to either.
     assert np.abs(before - after).max() <= 0.02 * scale
     assert np.median(np.abs(before - after)) <= 1e-5 * scale
+
+
+def test_scales_grow_where_more_products_fit_16_bits_then() -> None:
+    """Where instructions add up pairs of products in 16 bits, and only if no scale doubles."""
+    rng = np.random.default_rng(0)
+    normal_weights = rng.standard_normal((64, 40)).astype(np.float32)
+    flat = rng.choice(np.array([-1, 1], np.float32), (64, 40))
+    for w, machine, grown in ((normal_weights, V3, True), (flat, V3, False), (flat, VNNI, False)):
+        n = Net()
+        g = normal(n.graph(n("MatMul", n.input(5, 64), n.const(w)), dims={}), machine)
+        q = constants_of(quantised(g, sites(g), spans_of(g), machine))
+        (steps,) = (d.array for d in q.values() if d.array.dtype == np.int8)
+        (scale,) = (d.array for d in q.values() if d.array.shape == (40,))
+        least = np.abs(w).max(axis=0) / (SMALL if machine is V3 else 127)
+        assert (np.abs(scale * steps - w) <= scale * (0.5 + 1e-3)).all()
+        assert fours_are_small(steps, 0) is grown
+        assert (scale > least * 1.01).any() is np.bool_(grown)
+        assert (scale <= COARSER * least * 1.01).all()
 
 
 def test_a_table_gets_scales_along_the_axis_that_is_kept() -> None:
