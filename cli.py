@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rutc
+from rutc.base.room import with_room
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
 from rutc.report import db_commands, explain_command, tune_command
@@ -446,6 +447,7 @@ def cache(
         screen.result(display.usage_json(objects.usage()), display.usage_text(objects.usage()))
 
 
+@with_room
 def main() -> None:
     """Runs the command line."""
     # What a command makes lives as long as it, and what does not is in no cycles, mostly. Looking

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rutc.base.progress import Progress
 from rutc.base.record import record
+from rutc.base.room import with_room
 from rutc.driver.destination import check_destination, keep_unverified, publish
 from rutc.driver.given import Given
 from rutc.driver.options import (
@@ -78,6 +79,7 @@ class Compiled:
         return self.report.header
 
 
+@with_room
 def compile(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
