@@ -266,6 +266,11 @@ class Program:
         return routines(self.steps)
 
     @cached_property
+    def counters(self) -> tuple[str, ...]:
+        """The symbols that the steps count with, each once."""
+        return tuple(dict.fromkeys(s.symbol for s in walk(self.steps) if isinstance(s, Repeat)))
+
+    @cached_property
     def thread_bytes(self) -> int:
         """The scratch that each thread has for itself, but what a run tells the size of."""
         sizes = (k.thread_bytes for k in self.kernels)
@@ -323,11 +328,6 @@ def told_by(inputs: Iterable[Port], symbol: str) -> tuple[int, int, int] | None:
             if found is None or multiple[0] < found[2]:
                 found = (number, axis, multiple[0])
     return found
-
-
-def counters(steps: Iterable[Step]) -> tuple[str, ...]:
-    """Returns the symbols that the steps count with, each once."""
-    return tuple(dict.fromkeys(s.symbol for s in walk(steps) if isinstance(s, Repeat)))
 
 
 def routines(steps: Iterable[Step]) -> tuple[str, ...]:
@@ -466,7 +466,7 @@ def _call_problems(program: Program, call: KernelCall) -> Iterator[str]:
         yield "kernel names must not begin with rutc_ (the host runtime's prefix)"
     yield from _size_problems(program, (call.tasks, call.turns, call.thread_bytes))
     yield from _ref_problems(program, call.args)
-    known = {*dict(program.symbols), *dict(program.bound), *counters(program.steps)}
+    known = {*dict(program.symbols), *dict(program.bound), *program.counters}
     for name in call.symbols:
         if name not in known:
             yield f"{name} is no symbol of the program"

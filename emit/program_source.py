@@ -14,7 +14,6 @@ from rutc.emit.program import (
     Launch,
     Port,
     Program,
-    counters,
     told_by,
     walk,
 )
@@ -54,7 +53,7 @@ def program_source(program: Program, number: int, weights_offset: int) -> str:
     """
     symbols = [name for name, _ in program.symbols]
     bound = [name for name, _ in program.bound]
-    sizes = SizeTable((*symbols, *bound, *counters(program.steps)))
+    sizes = SizeTable((*symbols, *bound, *program.counters))
     tables = Tables(
         sizes, program.kernels, bound={name: number for number, name in enumerate(bound)}
     )

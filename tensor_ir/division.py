@@ -14,7 +14,6 @@ from rutc.tensor_ir.atoms import FloorDiv, Max, Min, Mod, Var
 from rutc.tensor_ir.polynomial import (
     ONE,
     ZERO,
-    Atom,
     Compound,
     Index,
     Monomial,
@@ -96,12 +95,11 @@ def simplify(x: Index, ranges: Ranges) -> Index:
 def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
     """`x` simplified by the ranges of its own variables: operands recur in many expressions."""
     ranges = dict(known)
-    single = {n: Index.of(r[0]) for n, r in known if r[0] == r[1]}
     total = Index((), x.const)
     for mono, c in x.terms:
         term = Index((), c)
         for a in mono:
-            term = term * _simplify_atom(a, ranges, single)
+            term = term * (of_atom(a) if isinstance(a, Var) else _simplified_atom(a, ranges))
         total = total + term
     return _join(total, ranges)
 
@@ -278,10 +276,19 @@ def _beats(a: Index, b: Index, ranges: Ranges, kind: Extreme) -> bool:
 
 
 # -- simplification -----------------------------------------------------------------------------
-def _simplify_atom(a: Atom, ranges: Ranges, single: Mapping[str, Index]) -> Index:
-    """An atom, `single` variables of one value replaced in its operands."""
-    if isinstance(a, Var):
-        return of_atom(a)
+def _simplified_atom(a: Compound, ranges: Ranges) -> Index:
+    """An atom whose operands are simplified."""
+    return _rebuilt_within(a, tuple([(n, ranges[n]) for n in a.ordered if n in ranges]))
+
+
+@lru_cache(maxsize=1 << 14)
+def _rebuilt_within(a: Compound, known: tuple[tuple[str, Range], ...]) -> Index:
+    """An atom simplified by the ranges of its own variables: sums around it differ in constants.
+
+    In its operands variables of one value are replaced.
+    """
+    ranges = dict(known)
+    single = {n: Index.of(r[0]) for n, r in known if r[0] == r[1]}
     x, y = (simplify(part.subs(single), ranges) for part in a.operands)
     return rebuilt(a, x, y, ranges)
 

@@ -373,20 +373,29 @@ class TileCosts:
         inner = [v for v in self.order[-1:] if shape.extents[v] <= LONGEST_UNROLLED]
         full = {v for v in inner if crowded(r, vectors, rows, v, shape.extents[v], machine)}
         unrolled = {v: shape.extents[v] for v in inner if v not in shape.symbolic and v not in full}
-        scalar_loads = sum(
-            loads_of_step(t, vector, vectors, rows, width, unrolled) for t in each.across
+        along, across = (
+            [loads_of_step(t, vector, vectors, rows, width) for t in part]
+            for part in (each.along, each.across)
         )
+        along_once, across_once = along, across
+        if unrolled:
+            along_once, across_once = (
+                [loads_of_step(t, vector, vectors, rows, width, unrolled) for t in part]
+                for part in (each.along, each.across)
+            )
+        scalar_loads = sum(across_once)
         vector_loads = sum(
-            loads_of_step(t, vector, vectors, rows, width, unrolled)
-            / (each.grouped if is_sorted(t, vector) else 1.0)
-            for t in each.along
+            loads / (each.grouped if is_sorted(t, vector) else 1.0)
+            for t, loads in zip(each.along, along_once, strict=True)
         )
         wide = each.width_each / len(r.update.states)
         # Sums of pairs wait for an addition of integers only, which takes a cycle.
         latency = 1 if r.adds_apart(machine) else machine.fma_latency
-        converted = each.converting * sum(
-            loads_of_step(t, vector, vectors, rows, 1) for t in each.along
-        )
+        converted: float = 0
+        if each.converting:
+            converted = each.converting * sum(
+                loads_of_step(t, vector, vectors, rows, 1) for t in each.along
+            )
         products = size * wide * each.multiplications * each.pair
         work = max(
             _both(
@@ -419,18 +428,17 @@ class TileCosts:
         work += w.stream * lines * each.pair * machine.line_bytes / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time: of choices between
         # products, all of one side.
-        along, across = (
-            [loads_of_step(t, vector, vectors, rows, width) for t in part]
-            for part in (each.along, each.across)
-        )
         held = min((*along, *across), default=0.0)
         if across and each.chooses:
             held = max(held, min(sum(along), sum(across)))
         registers = size * each.width_each + max(held, vectors) * wide + 1
         registers += each.products
         # The other half of bytes waits for the next step.
-        halves = (t for t in each.along if t.nibbles and t.depends(self.order[-1]))
-        registers += sum(loads_of_step(t, vector, vectors, rows, width) for t in halves)
+        registers += sum(
+            loads
+            for t, loads in zip(each.along, along, strict=True)
+            if t.nibbles and t.depends(self.order[-1])
+        )
         spare = machine.registers - registers
         wanted = machine.registers // w.spare
         if spare < wanted:
