@@ -93,6 +93,10 @@ class Touch:
         far = self.strides.get(vector) not in (None, 0, 1, *NEAR_STRIDES)
         return far and self.unit(var) and not self.packed and not self.gathered
 
+    def known(self, var: str) -> bool:
+        """Whether a step of `var` is so many elements whatever the sizes of a run."""
+        return isinstance(self.exact.get(var, 0), int)
+
     def continues(self, outer: str, inner: str, extent: Size) -> bool:
         """Whether `outer` goes on where `inner`, of that extent, ends."""
         o, i = self.exact.get(outer, 0), self.exact.get(inner, 0)

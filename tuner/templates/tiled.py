@@ -306,7 +306,8 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
             if not t.packed:
                 panel = f"{tile.vector}.o"
                 across = panel in around and t.across(tile.vector, bound[-1])
-                if across and tiling.prefetch and t.buffer_bytes > machine.l1:
+                known = t.known(tile.vector)
+                if across and known and tiling.prefetch and t.buffer_bytes > machine.l1:
                     steps.append(PrefetchBlock(t.buffer, panel, 0, t.line(machine)))
                 if group == 1 and len(r.reads) > 1 and tiling.prefetch:
                     steps += ask_far_rows(t, tile, around, wanted, unrolled, extents, machine)
