@@ -5,7 +5,7 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kind, Loop, walk_stmts
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
 from tests.tuner.test_schedules import lowered
@@ -69,3 +69,20 @@ def test_what_is_gathered_along_the_store_is_read_along_its_memory() -> None:
     y = np.zeros(24 * 49, np.uint8)
     interpret_kernel(done, {"x": x, "at": at, "y": y})
     np.testing.assert_array_equal(y.reshape(49, 24), x.reshape(40, 49)[at].T)
+
+
+@pytest.mark.parametrize(("many", "vector"), [(1, "c"), (64, "n")])
+def test_lanes_along_a_loop_that_is_commonly_short_would_be_idle(many: int, vector: str) -> None:
+    """What is the same for all of a run's copies is loaded once for them only if there are many."""
+    kernel, constants = lowered(f"""
+    graph "copies"
+    symbols copies = 1..4096@{many}
+    dims b = 64, p = 64, c = 256, n = copies
+    %x : f32{{b,c,p}} = input "x" [c, p, b]
+    %z : f32{{b,c,p}} = input "z" [b, c, p]
+    %y : f32{{b,c,n,p}} = %x[b, c, p] + %z[b, c, p]
+    output "y" [b, n, p, c] = %y
+    """)
+    done = apply_schedule(kernel, choose(kernel, x86.avx512(), constants).schedule)
+    loops = [s for s in walk_stmts(done.body) if isinstance(s, Loop) and s.kind is Kind.VECTOR]
+    assert {s.var.partition(".")[0] for s in loops} == {vector}

@@ -393,7 +393,8 @@ def _chunks(extent: int, machine: Machine) -> int:
 def _best_vector(loops: list[str], shape: Shape) -> str:
     def cost(v: str) -> float:
         total = 0.0
-        extent = shape.extents[v]
+        lies = any(t.unit(v) for t in shape.touches)
+        extent = (shape.extents if lies else shape.common_extents)[v]
         lanes = min(16, extent)
         if lanes <= 1:
             return len(shape.touches)
