@@ -12,6 +12,7 @@ from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.lower import beyond
 from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES
 from rutc.tensor_ir.outside import adds_nothing
+from rutc.tensor_ir.ranges import common_sizes
 from rutc.tensor_ir.windows import partners, share_inside, window
 
 UNKNOWN = 8
@@ -81,8 +82,8 @@ def needed_halo(
 ) -> Halo | None:
     """How far the read goes outside of its value, per dim; None where that is not constant.
 
-    It is none either where the halo would take far more than the value does, unless windows are
-    taken `whole` whatever it takes. A reduction that gains nothing outside of a value leaves out
+    It is none either where the halo would take far more than the value does, or than what is read
+    of it at common sizes, unless windows are taken `whole` whatever it takes. A reduction that gains nothing outside of a value leaves out
     what lies there (the step `inside`), where that is much and larger than the value; then memory's
     `inner` dim alone has a halo, for tiles of rows along it.
     """
@@ -90,6 +91,10 @@ def needed_halo(
     if halo is None or whole:
         return halo
     w, value = coefficients.fusion, values[r.value]
+    common = {name: (size, size) for name, size in common_sizes(symbols).items()}
+    usual = reach(nest, r, sizes, common) or {}
+    if any(sum(n) > w.halo * sum(usual.get(d, (0, 0))) + w.halo_elements for d, n in halo.items()):
+        return None
     open_ = {d for d in halo if _is_mostly_inside(nest, r, d, halo, sizes, symbols)}
     most = w.halo * _elements(value, {}, sizes, symbols) + w.halo_elements
 

@@ -191,6 +191,26 @@ def test_large_halos_are_read_with_tests_instead() -> None:
     assert not any(layout.halo for layout in plan_of(text).layouts.values())
 
 
+def test_a_halo_is_no_longer_than_windows_commonly_reach() -> None:
+    """Where a window reaches as far as a run says, memory for its farthest reach is not there.
+
+    So relative positions are read, of a matrix whose rows have become longer by one.
+    """
+    text = """
+    graph "relative positions"
+    symbols n = 1..2147483647
+    dims d = 2*n*n - n, i = n, k = n, m = 96, a = n
+    %x : f32{d} = input "x" [d]
+    %w : f32{k,m} = input "w" [k, m]
+    %y : f32{d} = tanh(%x[d])
+    %z : f32{i,m} = sum{k} %y[d=2*n*i+k-n+1 else 0.0] * %w[k, m]
+    output "z" [i, m] = %z
+    """
+    assert not any(layout.halo for layout in plan_of(text).layouts.values())
+    few = plan_of(text.replace("2147483647", "4")).layouts["y"]
+    assert few.halo
+
+
 def test_what_a_scan_carries_lies_in_the_order_of_sorted_dims() -> None:
     plan = plan_of(
         """
