@@ -83,9 +83,10 @@ def needed_halo(
     """How far the read goes outside of its value, per dim; None where that is not constant.
 
     It is none either where the halo would take far more than the value does, or than what is read
-    of it at common sizes, unless windows are taken `whole` whatever it takes. A reduction that gains nothing outside of a value leaves out
-    what lies there (the step `inside`), where that is much and larger than the value; then memory's
-    `inner` dim alone has a halo, for tiles of rows along it.
+    of it at common sizes, unless windows are taken `whole` whatever it takes. A reduction that
+    gains nothing outside of a value leaves out what lies there (the step `inside`), where that is
+    much and larger than the value; then memory's `inner` dim alone has a halo, for tiles of rows
+    along it.
     """
     halo = reach(nest, r, sizes, symbols)
     if halo is None or whole:

@@ -18,6 +18,7 @@ from rutc.importer.ops.reshape import linear
 from rutc.importer.overflow import LONGEST, holds
 from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Tensor, ints_of
+from rutc.importer.told import told
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 
 
@@ -44,7 +45,7 @@ def elements(b: Builder, t: Tensor, what: str, length: int | None = None) -> lis
     if t.known is not None and t.dtype.is_int:
         return [number(i) for i in ints_of(t.known)]
     places = [[k] for k in range(count)] if t.rank else [[]]
-    return [cast(b.read(t, place), DType.I64) for place in places]
+    return [told(b, cast(b.read(t, place), DType.I64)) for place in places]
 
 
 def bound(b: Builder, value: Expr, role: str, most: int = MOST, least: int = 0) -> Index:

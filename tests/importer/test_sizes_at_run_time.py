@@ -10,6 +10,7 @@ from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.tensor_ir import Bind, Nest
+from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.interpret import interpret
 from tests.close import assert_close
@@ -342,3 +343,27 @@ def test_groups_of_channels_that_a_run_pads(more, tmp_path, make_node, make_mode
     onnx.save(make_model(nodes, feed, ["y"], constants), tmp_path / "m.onnx")
     with pytest.raises(UserError, match=r"Conv_y: .* is convolved in 2 groups"):
         interpret(import_model(tmp_path / "m.onnx"), feed)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["a window", "all"])
+def test_of_sizes_some_of_which_are_computed_the_others_are_known(whole, make_node, computed, rng):
+    """`[1, 3, rows, columns]`: a picture of 3 channels, whose rows may be anything.
+
+    The model takes it apart by its channels afterwards.
+    """
+    first = ["shape"] if whole else ["known"]
+    nodes = [
+        make_node("Shape", ["x"], ["shape"]),
+        make_node("Slice", ["shape", "zero", "two"], ["known"]),
+        make_node("Cast", ["s"], ["rows"], to=onnx.TensorProto.INT64),
+        make_node("Concat", [*first, "rows"], ["joined"], axis=0),
+        make_node("Gather", ["joined", "places"], ["sizes"]),
+        make_node("Resize", ["x", "", "", "sizes"], ["larger"], mode="linear"),
+        make_node("Reshape", ["larger", "flat"], ["y"]),
+    ]
+    x = rng.standard_normal((1, 3, 2, 4)).astype("f4")
+    places = [0, 1, 4, 5] if whole else [0, 1, 2, 3]
+    constants = {"zero": i64(0), "two": i64(2), "places": i64(*places), "flat": i64(3, -1)}
+    graph = computed(nodes, {"x": x, "s": np.array([5.0, 7.0], "f4")}, constants=constants)
+    (y,) = [n for n in graph.nodes if any(v.name == "y" for v in getattr(n, "outs", ()))]
+    assert 3 in [plain(graph.extents[d]) for d in y.out.dims]
