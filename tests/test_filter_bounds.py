@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import inf, nan
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf, nan, prod
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from rutc.graph_opt.rewrite import Sweep
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Nest
 from rutc.tensor_ir.interpret import interpret
-from rutc.verify.filtering import Filter, lossy, measure
+from rutc.verify.filtering import Filter, lossy, measure, refusals
 from rutc.verify.reference import Reference
 
 Values = np.ndarray
@@ -38,7 +38,7 @@ U = 2.0**-24
 
 
 def save(
-    path: Path, weights: Values, shape: tuple[int, ...], op: str, **attributes: object
+    path: Path, weights: Values, shape: tuple[int | str, ...], op: str, **attributes: object
 ) -> None:
     node = helper.make_node(op, ["x", "w"], ["y"], name="layer", **attributes)  # type: ignore[arg-type]
     graph = helper.make_graph(
@@ -332,6 +332,29 @@ def test_only_the_layers_that_lose_accuracy_are_refused(tmp_path: Path) -> None:
     assert filtered()["near"]
     assert "inputs are spread too far for most filters: a" in said("inspect", library)
     assert "costs accuracy" not in said("verify", path, library, "--input", given)
+
+
+def test_layers_of_large_pictures_are_looked_at_in_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any size, what a run holds beside may take more memory than there is."""
+    path, library = tmp_path / "model.onnx", tmp_path / "m.so"
+    weights = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)
+    save(path, weights, ("n", 64, "h", "w"), "Conv")
+    rutc.compile(path, library, verify=False)
+    assert facts(library)
+    seen: list[Sequence[int]] = []
+
+    def looking(_model: Path, _filters: object, inputs: Mapping[str, Values], *_: object) -> tuple:
+        seen.append(inputs["x"].shape)
+        return ()
+
+    monkeypatch.setattr("rutc.verify.filtering.lossy", looking)
+    assert not refusals(path, library)
+    monkeypatch.setattr("rutc.verify.sizes.MOST_BYTES", 1 << 20)
+    assert not refusals(path, library)
+    usual, small = seen
+    assert prod(small) < prod(usual)
 
 
 def test_inputs_that_nothing_is_verified_on_are_refused(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from rutc.importer.extract import MOST_BYTES, ModelParts, NodeInfo
 from rutc.verify.compare import Value
 from rutc.verify.reference import Reference
 from rutc.verify.session_values import session_values
+from rutc.verify.sizes import modest_common_sizes
 from rutc.verify.whole import load_whole
 
 Energy = npt.NDArray[np.float64]
@@ -89,7 +90,7 @@ def refusals(
         if not filters or not isinstance(weights, int) or weights > MOST_BYTES:
             return ()
         if inputs is None:
-            inputs = session_values(session, ())
+            inputs = session_values(session, (), dims=modest_common_sizes(session))
     return lossy(model, filters, inputs, threads)
 
 

@@ -120,6 +120,22 @@ def modest(session: InferenceSession, sizes: Sizes) -> bool:
     return held <= MOST_BYTES and work <= MOST_FLOPS
 
 
+def modest_common_sizes(session: InferenceSession) -> Sizes:
+    """Returns the sizes planned for, halved until a run at them is `modest`."""
+    lowest = {
+        name: max(low, min(high, 1)) for name, (low, high) in session_symbols(session).items()
+    }
+    common = session_common_sizes(session, {})
+    return _halved(common, lowest, lambda sizes: modest(session, sizes))
+
+
+def _halved(sizes: Sizes, lowest: Sizes, modest: Callable[[Sizes], bool]) -> Sizes:
+    """Returns sizes, halved until they are `modest` or the lowest ones."""
+    while sizes != lowest and not modest(sizes):
+        sizes = {name: max(lowest[name], size // 2) for name, size in sizes.items()}
+    return sizes
+
+
 def held_bytes(session: InferenceSession, sizes: Sizes) -> int:
     """The bytes of memory, inputs and outputs of a run, but for outputs whose sizes it computes."""
     total = int(parse_index(str(session.manifest.get("arena_bytes"))).evaluate(sizes))
@@ -153,9 +169,8 @@ def sample_sizes(
     }
     highest = {name: min(max(low, LARGEST), high) for name, (low, high) in symbols.items()}
     samples: list[Sizes] = []
-    for sizes in (primes, lowest, highest):
-        while sizes != lowest and not modest(sizes):
-            sizes = {name: max(lowest[name], size // 2) for name, size in sizes.items()}
+    for wanted in (primes, lowest, highest):
+        sizes = _halved(wanted, lowest, modest)
         smaller = sizes != lowest and any(
             all(size <= known[name] for name, size in sizes.items()) for known in samples
         )

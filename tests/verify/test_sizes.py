@@ -13,6 +13,7 @@ from rutc.tensor_ir.ranges import common_size
 from rutc.verify.session_values import session_values
 from rutc.verify.sizes import (
     modest,
+    modest_common_sizes,
     narrowed,
     planned_ranges,
     sample_sizes,
@@ -74,6 +75,18 @@ def test_what_a_run_holds_decides_at_which_sizes_a_model_is_verified(
         monkeypatch.undo()
         monkeypatch.setattr("rutc.verify.sizes.MOST_FLOPS", 0)
         assert not modest(session, {"batch": 64, "seq": 8})
+
+
+def test_sizes_that_are_planned_for_are_halved_until_a_run_is_modest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compile(_model(tmp_path), tmp_path / "m.so", dims={"seq": (3, 512)}, verify=False)
+    with load(made.library) as session:
+        assert modest_common_sizes(session) == {"batch": 1, "seq": 128}
+        monkeypatch.setattr("rutc.verify.sizes.MOST_BYTES", 4 * 32 * 4)
+        assert modest_common_sizes(session) == {"batch": 1, "seq": 32}
+        monkeypatch.setattr("rutc.verify.sizes.MOST_BYTES", 0)
+        assert modest_common_sizes(session) == {"batch": 1, "seq": 3}
 
 
 def test_operations_are_those_of_the_sizes_that_were_planned_for(
