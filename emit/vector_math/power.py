@@ -24,9 +24,15 @@ TWO_THIRDS = 2.0 / 3.0
 TWO_THIRDS_LOW = 3.700743415417188e-17
 
 
+ROOTS = (0.25, 0.5, 0.75, 1.25, 1.5)
+"""Exponents whose powers are products of two at most of the number, its root, and the root's."""
+
+
 def pow(x: Real, y: Real) -> Real:
     """`x**y` with C's special values: NaN for a negative base and a fractional exponent."""
     lanes = x.lanes
+    if isinstance(y.value, ir.Constant) and y.value.constant in ROOTS:
+        return of_roots(x, float(y.value.constant))
     if lanes.format.bits == 32:
         magnitude = exp2_of_product(log2_in_f64(x.abs()), y)
     else:
@@ -40,6 +46,17 @@ def pow(x: Real, y: Real) -> Real:
     result = (negative & is_odd(y)).select(-magnitude, magnitude)
     undefined = x.compare("<", 0.0) & x.compare(">", -math.inf) & ~is_integer(y) & ~unit
     return undefined.select(lanes.real(math.nan), result)
+
+
+def of_roots(x: Real, y: float) -> Real:
+    """`x**y` for one of the `ROOTS`: each root, and each product, rounds once."""
+    root = x.sqrt()
+    factors = [x] if y >= 1.0 else []
+    factors += [root] if y % 1.0 >= 0.5 else []
+    factors += [root.sqrt()] if y % 0.5 else []
+    result = factors[0] if len(factors) == 1 else factors[0] * factors[1]
+    # Only -inf has a power, though no root; that of -0 is 0.
+    return x.compare("==", -math.inf).select(x, result).abs()
 
 
 def is_integer(y: Real) -> Mask:

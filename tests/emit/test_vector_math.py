@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from rutc.emit import ir
 from rutc.emit.jit import Elementwise
 from rutc.emit.targets.select import native_target, target_named
 from rutc.emit.vector_math import (
@@ -22,6 +23,7 @@ from rutc.emit.vector_math import (
     emit_binary,
     emit_unary,
 )
+from rutc.emit.vector_math.power import ROOTS
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
 
@@ -300,6 +302,32 @@ def test_special_powers(dtype: DType) -> None:
     np.testing.assert_array_equal(got, expected)
     signs = ~np.isnan(expected)
     np.testing.assert_array_equal(np.signbit(got[signs]), np.signbit(expected[signs]))
+
+
+@pytest.mark.parametrize("lanes", [None, 16])
+@pytest.mark.parametrize("exponent", [*ROOTS, -0.75, 1.75])
+def test_powers_whose_exponent_is_known(exponent: float, lanes: int | None) -> None:
+    x = samples(np.float32, 20_000)
+    power = Elementwise(
+        lambda builder, args: emit_binary(
+            builder, "pow", args[0], constant(args[0].type, exponent), NATIVE.features
+        ),
+        [DType.F32], DType.F32, lanes, NATIVE,
+    )  # fmt: skip
+    got = power(x)
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.float64), np.full(x.shape, exponent))
+    error = ulp_errors(got, exact)
+    worst = int(np.argmax(error))
+    assert error[worst] <= ULP_BOUNDS["pow", 32], f"{x[worst]!r} ** {exponent} = {got[worst]!r}"
+    assert not np.signbit(got[got == 0]).any()
+
+
+def constant(type_: ir.Type, number: float) -> ir.Constant:
+    """A number in every lane of such a type."""
+    if not isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, number)
+    return ir.Constant.splat(type_, ir.Constant(type_.element, number))
 
 
 def test_every_function_states_a_bound() -> None:
