@@ -12,6 +12,8 @@ from rutc.tensor_ir.steps.step import moves, outer_ranges
 
 SUMMANDS = 256
 """A partial sum has so many summands at least, about; it costs as much as one more of them."""
+PAIRED = 4096
+"""The same of pairs of products, whose factors are rounded to far fewer bits than their sums."""
 SUMS = frozenset(("sum", "moments"))
 """Reducers whose long reductions are made of partial ones.
 
@@ -41,7 +43,8 @@ def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
             state = s.states[0]
             known = starts.get(state.buffer, frozenset())
             over = [x for x in around if x.var not in known and not moves(state, x.var)]
-            part = _part(over, ranges)
+            paired = any(x.kind is Kind.DOT for x in around)
+            part = _part(over, ranges, PAIRED if paired else SUMMANDS)
             if part is not None:
                 chosen.setdefault(*part)
     steps: list[Step] = []
@@ -55,16 +58,19 @@ def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
     return tuple(steps), kernel
 
 
-def _part(loops: list[Loop], ranges: Mapping[str, Range]) -> tuple[str, int] | None:
-    """The loop of which so many iterations are a partial sum; None for a short sum."""
+def _part(loops: list[Loop], ranges: Mapping[str, Range], summands: int) -> tuple[str, int] | None:
+    """The loop of which so many iterations are a partial sum; None for a short sum.
+
+    One has so many summands at least, about.
+    """
     extents = [_extent(x, ranges) for x in loops]
     total = 1.0
     for e in extents:
         total *= e
-    if total < 2 * SUMMANDS:
+    if total < 2 * summands:
         return None
     fixed = all((x.hi - x.lo).is_const for x in loops)
-    length = max(SUMMANDS, isqrt(int(total))) if fixed else SUMMANDS
+    length = max(summands, isqrt(int(total))) if fixed else summands
     inside = 1.0
     for x, extent in zip(reversed(loops), reversed(extents), strict=True):
         if inside * extent > length and x.kind is Kind.SERIAL:

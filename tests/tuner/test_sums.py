@@ -1,6 +1,7 @@
 """Long sums are made of partial sums, so that they err little."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import ZERO
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kind, Loop
+from rutc.tensor_ir.machine import BF16_VECTORS, Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose, partial_sums
 from rutc.tuner.sums import SUMMANDS, _extent
@@ -24,13 +26,30 @@ from tests.close import assert_close
 from tests.tuner.test_schedules import lowered
 
 UNIT = 2.0**-24
+V4 = x86.avx512()
+IN_PAIRS = replace(V4, features=V4.features | {BF16_VECTORS})
 
 
-def _steps(text: str) -> list[str]:
+def _steps(text: str, machine: Machine = V4) -> list[str]:
     """The steps that make the long sums of a graph's kernel in parts."""
     kernel, constants = lowered(text)
-    scheduled = apply_schedule(kernel, choose(kernel, x86.avx512(), constants).schedule)
+    scheduled = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
     return [str(s) for s in partial_sums(scheduled)[0]]
+
+
+PAIRS = """
+graph "pairs"
+dims i = 4, j = 16, k = {k}
+%x : bf16{{i,k}} = input "x" [i, k]
+%w : bf16{{j,k}} = input "w" [k, j]
+%y : f32{{i,j}} = sum{{k}} f32(%x[i, k]) * f32(%w[j, k])
+output "y" [i, j] = %y
+"""
+
+
+@pytest.mark.parametrize(("k", "parts"), [(512, 0), (8_190, 0), (16_384, 1)])
+def test_sums_of_rounded_factors_are_longer(k: int, parts: int) -> None:
+    assert len(_steps(PAIRS.format(k=k), IN_PAIRS)) == parts
 
 
 PRODUCTS = """
