@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from rutc.base.record import record
 from rutc.driver.build import Alternative
-from rutc.driver.options import GREEDY, SEARCH, USUAL, Options
+from rutc.driver.narrow_values import with_narrow_values
+from rutc.driver.options import BF16, GREEDY, INT8, SEARCH, USUAL, Options
 from rutc.driver.plan_by_estimate import EstimateSearch
 from rutc.driver.precision import TYPES, with_narrow_weights
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.decide import Change
 from rutc.graph_opt.decide.realise import Realisation
@@ -69,9 +71,18 @@ def versions_for(
 
 
 def narrowed(machine: Machine, precision: str) -> Change | None:
-    """What gives the weights of a plan the types of a precision; None: nothing does."""
+    """What gives the values of a plan the types of a precision; None: nothing does."""
     dtype = TYPES[precision]
-    return None if dtype is DType.F32 else lambda found: with_narrow_weights(found, dtype, machine)
+    rounding = precision in (BF16, INT8) and adds_pairs(machine)
+    if dtype is DType.F32 and not rounding:
+        return None
+
+    def change(found: Realisation) -> Realisation:
+        if dtype is not DType.F32:
+            found = with_narrow_weights(found, dtype, machine)
+        return with_narrow_values(found, machine, every=precision == INT8) if rounding else found
+
+    return change
 
 
 def searched(machine: Machine, seconds: float, before: Change | None) -> Change:

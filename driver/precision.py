@@ -70,10 +70,10 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
     reading = frozenset(s.value for s in chosen)
     before = estimate_plan(found.plan, machine, known=known, reading=reading).launches
     while chosen:
-        other = _stored_so(found, chosen)
+        other = stored_so(found, chosen)
         if other is None:
-            chosen = [s for s in chosen if _stored_so(found, [s]) is not None]
-            other = _stored_so(found, chosen)
+            chosen = [s for s in chosen if stored_so(found, [s]) is not None]
+            other = stored_so(found, chosen)
         if other is None:
             break
         after = estimate_plan(other.plan, machine, known=known, reading=reading).launches
@@ -91,7 +91,7 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
     return found
 
 
-def _stored_so(found: Realisation, types: Sequence[Stored]) -> Realisation | None:
+def stored_so(found: Realisation, types: Sequence[Stored]) -> Realisation | None:
     """The plan with values in these types; None if it is not legal."""
     other = found.but(retyped(found, (*found.assignment.types, *types)))
     try:

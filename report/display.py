@@ -81,9 +81,9 @@ def _precision(report: Report) -> str:
     if report.precision in EIGHT_BITS:
         return f"{report.integer_sums} of {report.sums} sums of products in 8 bits\n"
     if not report.narrow_values:
-        return f"no weights stored as {report.precision}: no kernel would be faster by it\n"
+        return f"no values stored as {report.precision}: no kernel would be faster by it\n"
     sizes = instead(report.narrow_bytes, report.narrow_saved)
-    return f"{report.narrow_values} weights stored as {report.precision}: {sizes}\n"
+    return f"{report.narrow_values} values stored as {report.precision}: {sizes}\n"
 
 
 def _records(report: Report) -> str:

@@ -243,6 +243,9 @@ class StoredTypes:
 
     least_gain: float
     """What the kernels that read a value gain at least by that, of their time."""
+    least_moved: float
+    """What a computed value's saved bytes take to come from memory, of the time of the kernels that
+    touch it, from which on it is rounded: a smaller share costs more accuracy than time."""
 
 
 @record

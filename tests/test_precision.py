@@ -305,7 +305,7 @@ def test_commands_tell_what_is_stored_how(command: Rutc, tmp_path: Path) -> None
     target = "--target", "x86-64-v3"
     done = command("compile", model, "-o", library, "--precision", "bf16", *target, "-q")
     assert done.status == 0, done.stderr
-    assert "3 weights stored as bf16: 584 KiB instead of 1.14 MiB" in done.stdout
+    assert "3 values stored as bf16: 584 KiB instead of 1.14 MiB" in done.stdout
     shown = command("inspect", library)
     assert "precision bf16" in shown.stdout
     assert "stored as bf16: 3 values, 584 KiB instead of 1.14 MiB" in shown.stdout
@@ -316,7 +316,7 @@ def test_commands_tell_what_is_stored_how(command: Rutc, tmp_path: Path) -> None
     assert "stored as bf16" not in command("explain", model, "v0", *target).stdout
     many = saved(layers, tmp_path, 256)
     told = command("compile", many, "-o", library, "--precision", "fp16", *target)
-    assert "no weights stored as fp16: no kernel would be faster by it" in told.stdout
+    assert "no values stored as fp16: no kernel would be faster by it" in told.stdout
 
 
 @pytest.mark.parametrize("name", ["compile", "explain"])

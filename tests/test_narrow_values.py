@@ -1,0 +1,79 @@
+"""With `--precision bf16` and `int8`, large values between kernels are stored in bf16."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.driver.narrow_values import with_narrow_values
+from rutc.driver.planning import planned
+from rutc.graph_opt import versions
+from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.importer import import_model
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.machine import BF16_VECTORS, Machine
+from rutc.verify.reference import Reference
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
+from tests.compiled import build, run
+from tests.graph_opt.networks import Net
+from tests.machines import TILES, V4, runnable, weighing
+
+PAIRS = replace(V4, features=V4.features | {BF16_VECTORS}, fma_per_cycle=1.0)
+SMALL = replace(PAIRS, l2=16 << 10)
+"""A machine whose second cache holds little."""
+
+
+def depthwise(folder: Path, *, side: int = 32) -> Path:
+    """Windows of a channel each between products of pixels: what lies between them is large."""
+    n = Net()
+    x = n("Relu", n("Conv", n.input(1, 16, side, side), n.weight(64, 16, 1, 1)))
+    y = n("Conv", x, n.weight(64, 1, 3, 3), group=64, pads=[1] * 4, strides=[2, 2])
+    return n.save(folder / "net.onnx", n("Conv", y, n.weight(16, 64, 1, 1)))
+
+
+def stored(model: Path, machine: Machine, precision: str) -> list[DType]:
+    """The types of what a plan stores in fewer bits."""
+    graph = import_model(model)
+    found = versions(graph, machine, bf16=precision == "bf16")
+    plan, _ = planned(found, machine, precision)
+    assert plan.assignment is not None
+    return [s.dtype for s in plan.assignment.types]
+
+
+def test_what_the_second_cache_does_not_hold_is_rounded(tmp_path: Path) -> None:
+    model = depthwise(tmp_path)
+    assert stored(model, SMALL, "bf16") == [DType.BF16]
+    assert stored(model, PAIRS, "bf16") == []
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "w8"])
+def test_other_precisions_keep_values(precision: str, tmp_path: Path) -> None:
+    assert DType.BF16 not in stored(depthwise(tmp_path), SMALL, precision)
+
+
+def test_registers_for_matrices_are_left_alone(tmp_path: Path) -> None:
+    assert stored(depthwise(tmp_path), replace(TILES, l2=16 << 10), "bf16") == []
+
+
+def test_a_value_has_to_take_much_of_the_time(tmp_path: Path) -> None:
+    """Unless beside sums of bytes, which are rounded far more."""
+    found = greedy(prepare(import_model(depthwise(tmp_path))), SMALL).realisation
+    slow = weighing(SMALL, "stored_types", least_moved=1e3)
+    assert not with_narrow_values(found, slow).assignment.types
+    assert with_narrow_values(found, slow, every=True).assignment.types
+
+
+@pytest.mark.skipif(not runnable(PAIRS), reason="this processor does not round to bf16")
+def test_rounded_values_are_near(tmp_path: Path) -> None:
+    model = depthwise(tmp_path)
+    graph = import_model(model)
+    (version,) = versions(graph, SMALL, bf16=True)
+    plan, _ = planned((version,), SMALL, "bf16")
+    library = build(plan, SMALL, tmp_path)
+    x = np.random.default_rng(0).standard_normal((1, 16, 32, 32)).astype(np.float32)
+    (wanted,) = Reference(model, 1).run({"x0": x}).values()
+    (got,) = run(library, {"x0": x}, 2).values()
+    assert_close(got, np.asarray(wanted), level=Level.REDUCED)
