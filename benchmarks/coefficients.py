@@ -1,264 +1,303 @@
 """`python -m benchmarks.coefficients`: what the numbers of decisions are worth, one by one.
 
-Each number of `tensor_ir/coefficients.json` is halved and doubled. Of schedules, all kernels of
-single operators and layers get their default schedules anew; of graphs, layers and models of the
-zoo are planned anew. Some of those whose code changes take turns with what they were, on one core.
-The ratio is the time with the other number over that with the one in use, its geometric mean over
-those that were measured: above 1 the number in use is better. Results go to
-benchmarks/results/coefficients.json and docs/coefficients.md.
+Each number of `tensor_ir/coefficients.json` is halved and doubled. All kernels of single operators
+and layers, and some of models, whose schedules read it get them anew, and networks whose plans read
+it are planned anew. Some of those that get other code take turns with what they were, on one core,
+by the time of the thread. The ratio is the time with the other number over that with the one in
+use, its geometric mean over those that were measured: above 1 the number in use is better. Results
+go to benchmarks/results/coefficients.json and docs/coefficients.md.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
-from math import inf
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import lru_cache
+from math import exp, inf, log, sqrt
 from pathlib import Path
 from random import Random
-from statistics import geometric_mean
-from typing import Any
+from statistics import mean, median, stdev
+from time import thread_time_ns
+from typing import Any, TypeVar
 
-import numpy as np
-import onnx
-
-from benchmarks import layers, layout
-from benchmarks.decisions import MODELS, SECONDS, different
-from benchmarks.kernel_source import BUILDERS, kernels
-from benchmarks.kernel_times import digest_of
+from benchmarks import layout
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
-from benchmarks.ratios import LONG, Ratios
-from benchmarks.regret import FEWEST_NS
+from benchmarks.ratios import LONG, Sampled
 from benchmarks.store import Entry
-from rutc.driver.launch_times import in_turns, written
-from rutc.driver.trials import Timer
+from benchmarks.varied import (
+    NAMES,
+    Network,
+    Subject,
+    networks,
+    number_of,
+    others_of,
+    subjects,
+    varied,
+)
+from rutc.driver.launch_times import Artifact, Profiled, written
+from rutc.driver.trials import Prepared
 from rutc.driver.tuning import scheduled
 from rutc.emit.targets import native_target
-from rutc.errors import InternalError
-from rutc.graph_opt import versions
-from rutc.graph_opt.decide.greedy import greedy
-from rutc.graph_opt.decide.prepared import prepare
+from rutc.errors import RutcError
 from rutc.graph_opt.plan import Plan
-from rutc.importer import import_model
-from rutc.models.zoo import find
-from rutc.tensor_ir.coefficients import COEFFICIENTS, Coefficients
-from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner import choose
+from rutc.tensor_ir.steps import NotApplicable
+from rutc.tuner import Choice
+from rutc.verify.session_values import session_values
 
-OF_SCHEDULES = ("tiles", "blocks", "windows", "vectors", "matrices")
-OF_GRAPHS = ("layouts", "fusion", "slices", "filtering", "split_precision", "remainders")
-MOST_KERNELS, MOST_MODELS = 16, 6
+MOST_KERNELS, MOST_NETWORKS = 10, 3
 """Of those that a number changes, so many are measured."""
-SAMPLES = LONG
-"""Of a kernel with either number."""
+FEWEST_NS = 2_000
+"""Kernels that take less say little of schedules."""
+AGAIN, APART = 3 * LONG, 0.04
+"""Samples of a kernel whose ratio is that far from 1: the least of many is luck, too."""
+NETWORK_NS, FEWEST_RUNS = 300_000_000, 7
+"""So long, and so often at least, does either artifact of a network run."""
 CLEAR = 0.02
-"""Ratios that differ less from 1 say nothing."""
-NAMES = tuple(
-    f"{group}.{f.name}"
-    for group in (*OF_SCHEDULES, *OF_GRAPHS)
-    for f in fields(getattr(COEFFICIENTS, group))
-)
+"""Ratios that differ less from 1 say nothing,"""
+SURE = 2.0
+"""nor do those that differ by less than so many standard errors of their mean."""
+
+S = TypeVar("S")
+R = TypeVar("R")
+Told = tuple[str, float]
+"""What was measured, and its ratio."""
 
 
-def number_of(name: str) -> float:
-    """Returns the number in use, an int where it is whole."""
-    group, _, own = name.partition(".")
-    found: float = getattr(getattr(COEFFICIENTS, group), own)
-    return found
-
-
-def others_of(name: str) -> list[float]:
-    """Returns the numbers to try: half and twice as much, whole where the one in use is."""
-    value = number_of(name)
-    if not value:
-        return [1.0]
-    half = value // 2 if isinstance(value, int) else value / 2
-    return [x for x in (half, value * 2) if x > 0]
-
-
-def changed(machine: Machine, name: str, value: float) -> Machine:
-    """Returns the machine with another number."""
-    group, _, own = name.partition(".")
-    every: dict[str, Any] = {group: replace(getattr(COEFFICIENTS, group), **{own: value})}
-    found: Coefficients = replace(COEFFICIENTS, **every)
-    return replace(machine, coefficients=found)
-
-
-# -- schedules ----------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A kernel before its schedule, and where it is from."""
-
-    name: str
-    kernel: Kernel
-    constants: frozenset[str]
-
-
-@cache
-def subjects() -> tuple[Subject, ...]:
-    """Returns the kernels of single operators and layers that have a schedule to choose."""
-    machine = native_target().machine
-    found: dict[str, Subject] = {}
-    for source in BUILDERS:
-        for name, kernel, constants in kernels(source, machine):
-            if not kernel.symbols:
-                own = Subject(f"{source}: {name}", kernel, constants)
-                found.setdefault(digest_of(kernel, constants), own)
-    return tuple(found.values())
-
-
-def of_schedules(name: str, value: float) -> Entry:
-    """Returns how many default schedules change, and what those that were measured take."""
+# -- kernels ------------------------------------------------------------------------------------
+@lru_cache(maxsize=48)
+def _usual(s: Subject) -> tuple[Sampled, float]:
+    """A kernel with its default schedule, and the nanoseconds that it takes."""
     machine = native_target().machine.alone()
-    varied = changed(machine, name, value)
-    rng, differ = Random(name), []
-    for s in subjects():
-        usual, instead = (choose(s.kernel, m, s.constants) for m in (machine, varied))
-        if usual != instead:
-            differ.append((s, usual, instead))
-    rng.shuffle(differ)
-    ratios: list[tuple[float, str]] = []
-    for s, usual, instead in differ:
-        if len(ratios) == MOST_KERNELS:
+    own = Sampled(Prepared(scheduled(s.kernel, s.choice), machine, ("near",)))
+    return own, min(own.sample() for _ in range(3))
+
+
+RATIOS: dict[tuple[Subject, str], float | None] = {}
+"""Of kernels with other schedules: several numbers change to the same."""
+
+
+def _kernel_ratio(s: Subject, choice: Choice, machine: Machine) -> float | None:
+    if choice == s.choice:
+        # The schedule is the same, the machine decides the code.
+        return _ratio(s, choice, machine)
+    key = s, repr(choice)
+    if key not in RATIOS:
+        RATIOS[key] = _ratio(s, choice, native_target().machine.alone())
+    return RATIOS[key]
+
+
+def _ratio(s: Subject, choice: Choice, machine: Machine) -> float | None:
+    """The time with another schedule, or other code; None if it is too short."""
+    usual, ns = _usual(s)
+    if ns < FEWEST_NS:
+        return None
+    own = Sampled(Prepared(scheduled(s.kernel, choice), machine, ("near",)))
+
+    def pairs(count: int) -> float:
+        # Samples of a pair are next to each other in time: others slow both.
+        return median(own.sample() / usual.sample() for _ in range(count))
+
+    ratio = pairs(LONG)
+    return ratio if abs(log(ratio)) < APART else pairs(AGAIN)
+
+
+# -- networks -----------------------------------------------------------------------------------
+class _Artifacts:
+    """Libraries of plans, which are kept while this process lives."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._known: dict[str, Artifact] = {}
+        self._ratios: dict[tuple[str, str], float] = {}
+
+    def ratio(self, network: Network, plan: Plan, machine: Machine) -> float:
+        """The time of a network with another plan."""
+        key = network.name, str(plan)
+        if key not in self._ratios:
+            usual = self._known.get(network.name)
+            if usual is None:
+                usual = self._known[network.name] = self._written(network.plan)
+            other = self._written(plan)
+            self._ratios[key] = _network_ratio([usual.library, other.library], network)
+            other.library.unlink()
+        return self._ratios[key]
+
+    def _written(self, plan: Plan) -> Artifact:
+        path = Path(self._folder.name) / f"{len(self._known)}-{len(self._ratios)}.so"
+        return written(plan, native_target().machine, path, keep_subnormals=True)
+
+
+ARTIFACTS = _Artifacts()
+
+
+def _network_ratio(libraries: Sequence[Path], network: Network) -> float:
+    with ExitStack() as stack:
+        both = [stack.enter_context(Profiled(x)) for x in libraries]
+        given: Mapping[str, Any] | None = network.inputs
+        if given is None:
+            given = session_values(both[0].session, (), dims=None)
+        ratios: list[float] = []
+        spent = 0
+        for p in both:
+            p.run(given)
+        while spent < 2 * NETWORK_NS or len(ratios) < FEWEST_RUNS:
+            times = []
+            for p in both:
+                start = thread_time_ns()
+                p.run(given)
+                times.append(thread_time_ns() - start)
+            ratios.append(times[1] / times[0])
+            spent += sum(times)
+    return median(ratios)
+
+
+# -- what is told of a number -------------------------------------------------------------------
+def _told(
+    changed: Iterable[tuple[S, R]], ratio: Callable[[S, R], float | None], most: int, seed: str
+) -> Entry:
+    """What changes, and the ratios of some of it."""
+    differ = list(changed)
+    Random(seed).shuffle(differ)
+    found: dict[str, float] = {}
+    for subject, instead in differ:
+        if len(found) == most:
             break
-        with suppress(InternalError):
-            default, other = (scheduled(s.kernel, choice) for choice in (usual, instead))
-            took = Timer(machine).timed(default, None, ("near",)).near
-            if took is None or took.ns < FEWEST_NS:
-                continue
-            with Ratios(default, machine) as bench:
-                ratio = bench.of(other, inf, SAMPLES).ratio
-            if ratio is not None:
-                ratios.append((ratio, s.name))
-    return _told(value, len(differ), ratios)
-
-
-# -- graphs -------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A layer or a model: its graph as it is imported, and inputs."""
-
-    name: str
-    graph: Any
-    inputs: dict[str, np.ndarray]
-
-
-@cache
-def networks() -> tuple[Network, ...]:
-    """Returns the layers and models whose plans are made anew."""
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for case in layers.MODELS:
-            path = Path(folder) / "layer.onnx"
-            onnx.save(case.build(), path)
-            found.append(Network(case.name, import_model(path), {"x": case.input}))
-    for name in MODELS:
-        model = find(name)
-        graph = import_model(model.source.obtain(), shapes=model.shapes)
-        inputs = {k: v for k, v in model.inputs(0).items() if v is not None}
-        found.append(Network(name, graph, inputs))
-    return tuple(found)
-
-
-def plan_of(network: Network, machine: Machine) -> Plan:
-    """Returns the plan of a network for a machine."""
-    graph = versions(network.graph, machine)[-1].graph
-    return greedy(prepare(graph), machine).realisation.plan
-
-
-@cache
-def usual_plans() -> dict[str, Plan]:
-    """Returns the plans of all networks with the numbers in use."""
-    machine = native_target().machine
-    return {n.name: plan_of(n, machine) for n in networks()}
-
-
-def of_graphs(name: str, value: float) -> Entry:
-    """Returns how many plans change, and what those that were measured take."""
-    machine = native_target().machine
-    other = changed(machine, name, value)
-    rng, differ = Random(name), []
-    for n in networks():
-        plan = plan_of(n, other)
-        if str(plan) != str(usual_plans()[n.name]):
-            differ.append((n, plan))
-    rng.shuffle(differ)
-    ratios: list[tuple[float, str]] = []
-    for n, plan in differ:
-        if len(ratios) == MOST_MODELS:
-            break
-        with suppress(InternalError), tempfile.TemporaryDirectory() as folder:
-            base, artifact = (
-                written(p, machine, Path(folder) / f"{name}.so", keep_subnormals=True)
-                for name, p in (("base", usual_plans()[n.name]), ("other", plan))
-            )
-            us = in_turns([base, artifact], SECONDS, n.inputs)
-            whole = [sum(own.values()) for own in us]
-            mine, others = different(base, artifact, us)
-            if mine and others:
-                ratios.append((whole[1] / whole[0], n.name))
-    return _told(value, len(differ), ratios)
-
-
-# -- the page -----------------------------------------------------------------------------------
-def _told(value: float, differ: int, ratios: Sequence[tuple[float, str]]) -> Entry:
-    entry: Entry = {"value": value, "changed": differ, "measured": len(ratios)}
-    if ratios:
-        entry["ratio"] = round(geometric_mean(r for r, _ in ratios), 4)
-        entry["least"], entry["most"] = (
-            [round(r, 3), subject] for r, subject in (min(ratios), max(ratios))
-        )
+        try:
+            own = ratio(subject, instead)
+        except (RutcError, NotApplicable):
+            continue
+        if own is not None:
+            found[subject.name] = round(own, 3)  # type: ignore[attr-defined]
+    entry: Entry = {"changed": len(differ), "measured": found}
+    if found:
+        logs = [log(r) for r in found.values()]
+        entry["ratio"] = round(exp(mean(logs)), 4)
+        if len(logs) > 1:
+            entry["error"] = round(stdev(logs) / sqrt(len(logs)), 4)
     return entry
 
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of a number: what others in its place would change."""
-    told = of_schedules if name.partition(".")[0] in OF_SCHEDULES else of_graphs
-    tried = [told(name, value) for value in others_of(name)]
-    return {"value": number_of(name), "tried": tried, **asdict(provenance())}
+    machine = native_target().machine
+    alone = machine.alone()
+    reading = [s for s in subjects() if name in s.reads | s.emitted]
+    nets = [n for n in networks() if name in n.reads]
+    tried: list[Entry] = []
+    for value in others_of(name):
+        single, several = varied(alone, name, value), varied(machine, name, value)
+        schedules = [(s, c) for s in reading if (c := s.chosen(name, single)) is not None]
+        plans = [(n, p) for n in nets if (p := n.planned(name, several)) is not None]
+        tried.append(
+            {
+                "value": value,
+                "kernels": _told(
+                    schedules,
+                    lambda s, c, m=single: _kernel_ratio(s, c, m),  # type: ignore[misc]
+                    MOST_KERNELS,
+                    name,
+                ),
+                "networks": _told(
+                    plans,
+                    lambda n, p: ARTIFACTS.ratio(n, p, machine),
+                    MOST_NETWORKS,
+                    name,
+                ),
+            }
+        )
+    return {
+        "value": number_of(name),
+        "reading": [len(reading), len(nets)],
+        "of": [len(subjects()), len(networks())],
+        "tried": tried,
+        **asdict(provenance()),
+    }
 
 
+def verdict_of(told: Mapping[str, Any]) -> str:
+    """Returns what the ratios of one other value say: `better`, `worse`, `level`, `same code`."""
+    if not told["changed"]:
+        return "same code"
+    if "ratio" not in told:
+        return "too short"
+    off, error = log(told["ratio"]), told.get("error", inf)
+    if abs(off) < CLEAR or abs(off) < SURE * error:
+        return "level"
+    return "better" if off < 0 else "worse"
+
+
+def verdict(entry: Mapping[str, Any]) -> str:
+    """Returns what is known of the number in use."""
+    if not any(entry["reading"]):
+        return "not read here"
+    said = Counter(verdict_of(t[part]) for t in entry["tried"] for part in ("kernels", "networks"))
+    if said["better"] and said["worse"]:
+        return "some gain, some lose"
+    if said["better"]:
+        return "another is better"
+    if said["worse"]:
+        return "the best of these"
+    return "no difference shown" if said["level"] or said["too short"] else "changes nothing here"
+
+
+# -- the page -----------------------------------------------------------------------------------
 def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
     said = (
         "Written by `python -m benchmarks.coefficients`. Each number of decisions is halved and",
-        "doubled. *Changed* are the kernels, or the layers and models, that get other code; up to",
-        f"{MOST_KERNELS} kernels or {MOST_MODELS} models of them are measured on one core, either",
-        "code in turn. The ratio is the time with the other number over that with the one in use,",
-        "of whole models where plans change: above 1 the number in use is better. What each one",
-        "is stands in `tensor_ir/coefficients.py`.",
+        "doubled. *Read by* are the kernels, and the networks (single operators, layers, models",
+        "of the zoo), whose decisions read it, of all that were looked at; *changed* are those",
+        f"that get other code; up to {MOST_KERNELS} kernels and {MOST_NETWORKS} networks of them",
+        "are measured on one core, either code in turn, by the thread's time. The ratio is the",
+        "time with the other number over that with the one in use, the geometric mean and its",
+        "standard error: above 1 the number in use is better. A verdict needs a mean that is",
+        f"{100 * CLEAR:.0f} % and {SURE:g} standard errors from 1. What each number is stands in",
+        "`tensor_ir/coefficients.py`.",
     )
     return layout.page("The numbers of decisions", said, entries, _table, ())
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
-    rows = list(_rows(entries))
-    better = [r for r in rows if r[-1] is not None and r[-1] < 1 - CLEAR]
-    clear = {r[0] for r in rows if r[-1] is not None and r[-1] > 1 + CLEAR}
-    idle = {r[0] for r in rows} - {r[0] for r in rows if r[3]}
+    known = [e for e in entries if "tried" in e]
+    verdicts = {case_of(e): verdict(e) for e in known}
+    missing = [name for name in NAMES if name not in verdicts]
+    counted = Counter(verdicts.values()).most_common()
     lines = [
-        f"{len(entries)} numbers: another one is more than {100 * CLEAR:.0f} % better for "
-        f"{len(better)}, and worse for {len(clear)}; {len(idle)} change nothing here.",
+        f"{len(known)} of {len(NAMES)} numbers: "
+        + ", ".join(f"{said} {n}" for said, n in counted)
+        + ".",
         "",
-        "| number | in use | tried | changed | measured | ratio | least | most |",
-        "|---|---|---|---|---|---|---|---|",
     ]
-    for name, used, tried, many, measured, least, most, ratio in rows:
-        shown = "" if ratio is None else f"{ratio:.3f}"
-        lines.append(
-            f"| {name} | {used:g} | {tried:g} | {many} | {measured} | {shown} | {least} | {most} |"
-        )
+    if missing:
+        lines += [f"Not measured: {', '.join(missing)}.", ""]
+    lines += [
+        "| number | in use | read by | tried | kernels changed | ratio | least, most | "
+        "networks changed | ratio | least, most | verdict |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for e in known:
+        reading = "{0[0]} kernels, {0[1]} networks".format(e["reading"])
+        first = (case_of(e), f"{e['value']:g}", reading)
+        tried: Any = e["tried"]
+        for number, t in enumerate(tried):
+            start = ("", "", "") if number else first
+            end = "" if number else verdicts[case_of(e)]
+            cells = (*start, f"{t['value']:g}", *_cells(t["kernels"]), *_cells(t["networks"]), end)
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def _rows(entries: Sequence[Entry]) -> Iterator[tuple[Any, ...]]:
-    for entry in entries:
-        for t in entry.get("tried", ()):  # type: ignore[attr-defined]
-            ends = ("{0[0]} {0[1]}".format(t[end]) if end in t else "" for end in ("least", "most"))
-            kept = case_of(entry), entry["value"], t["value"], t["changed"], t["measured"]
-            yield *kept, *ends, t.get("ratio")
+def _cells(told: Mapping[str, Any]) -> tuple[str, str, str]:
+    if "ratio" not in told:
+        return str(told["changed"] or ""), "", ""
+    error = f" ± {told['error']:.3f}" if "error" in told else ""
+    measured: Mapping[str, float] = told["measured"]
+    ends = (min(measured, key=measured.__getitem__), max(measured, key=measured.__getitem__))
+    shown = ", ".join(f"{measured[x]:.2f} {x}" for x in dict.fromkeys(ends))
+    return str(told["changed"]), f"{told['ratio']:.3f}{error}", shown.replace("|", "\\|")
 
 
 PAGE = Page(
@@ -269,7 +308,7 @@ PAGE = Page(
     case_of,
     lambda entries: write("coefficients", page(entries)),
     peers=(),
-    prepare_s=40.0,
+    prepare_s=20.0,
     seconds=None,
 )
 

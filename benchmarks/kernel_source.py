@@ -31,8 +31,13 @@ BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-def kernels(source: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozenset[str]]]:
-    """Yields the kernels of a model before their schedules, with their constants."""
+def kernels(
+    source: str, machine: Machine, *, symbolic: bool = False
+) -> Iterator[tuple[str, Kernel, frozenset[str]]]:
+    """Yields the kernels of a model before their schedules, with their constants.
+
+    A `symbolic` model of the zoo keeps the sizes that a run tells.
+    """
     with tempfile.TemporaryDirectory() as folder:
         if source in BUILDERS:
             path, shapes = Path(folder) / "kernel.onnx", {}
@@ -40,7 +45,7 @@ def kernels(source: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozen
         else:
             model = find(source)
             path, shapes = model.obtain(), {n: tuple(s) for n, s in model.shapes.items()}
-        graph = import_model(path, shapes=shapes)
+        graph = import_model(path, shapes={} if symbolic else shapes)
         plan, alternatives = planned(versions(graph, machine), machine)
         for each in (plan, *(a.plan for a in alternatives)):
             for pending in PlanSteps(each, Weights()).pending:

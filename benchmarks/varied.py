@@ -1,0 +1,230 @@
+"""Numbers of decisions changed one at a time: what reads them, and what is decided otherwise.
+
+*Subjects* are what is decided about. A kernel's decision is its default schedule, and the code that
+is made of it; a network's is its plan. Which numbers a decision reads is noted while it is made, so
+that only those are made anew that read the number that is changed.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+
+from benchmarks import layers
+from benchmarks.cases import CASES, MORE
+from benchmarks.kernel_source import BUILDERS, kernels
+from benchmarks.kernel_times import bytes_of, digest_of
+from rutc.driver.tuning import scheduled
+from rutc.emit.kernel import emit_kernel
+from rutc.emit.targets import native_target
+from rutc.errors import InternalError
+from rutc.graph_opt import versions
+from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.plan import Plan
+from rutc.graph_opt.versions import Version
+from rutc.importer import import_model
+from rutc.models.zoo import find
+from rutc.tensor_ir.coefficients import COEFFICIENTS, GROUPS, Coefficients
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tuner import Choice, choose
+
+MODELS = (
+    "light_squeezenet",
+    "mobilenet_v2",
+    "light_shufflenet",
+    "resnet50",
+    "minilm_l6",
+    "gpt2_6l_past",
+    "vit_b16",
+    "unet",
+    "ppocr4_det",
+    "ppocr4_rec",
+    "silero_vad",
+    "magika",
+)
+"""Of the zoo: one or two of each family."""
+SYMBOLIC = ("minilm_l6", "gpt2_6l_past", "ppocr4_det", "ppocr4_rec")
+"""Those that are looked at with sizes that a run tells, too."""
+OF_MODEL = 10
+"""Kernels of each model that are looked at."""
+MOST_BYTES = 1 << 27
+"""Kernels with larger arguments are left out."""
+NAMES = tuple(f"{g}.{f.name}" for g in GROUPS for f in fields(getattr(COEFFICIENTS, g)))
+
+
+def number_of(name: str) -> float:
+    """Returns the number in use, an int where it is whole."""
+    group, _, own = name.partition(".")
+    found: float = getattr(getattr(COEFFICIENTS, group), own)
+    return found
+
+
+def others_of(name: str) -> list[float]:
+    """Returns the numbers to try: half and twice as much, whole where the one in use is."""
+    value = number_of(name)
+    if not value:
+        return [1.0]
+    half = value // 2 if isinstance(value, int) else value / 2
+    return [x for x in (half, value * 2) if x > 0]
+
+
+@lru_cache(maxsize=4)
+def varied(machine: Machine, name: str, value: float) -> Machine:
+    """Returns the machine with another number."""
+    group, _, own = name.partition(".")
+    every: dict[str, Any] = {group: replace(getattr(COEFFICIENTS, group), **{own: value})}
+    found: Coefficients = replace(COEFFICIENTS, **every)
+    return replace(machine, coefficients=found)
+
+
+class _Noted:
+    """A group of coefficients, and the names of those that were read of all groups."""
+
+    def __init__(self, group: str, read: set[str]) -> None:
+        self._group, self._read = group, read
+
+    def __getattr__(self, name: str) -> Any:
+        self._read.add(f"{self._group}.{name}")
+        return getattr(getattr(COEFFICIENTS, self._group), name)
+
+
+def read_by(decide: Callable[[Machine], object], machine: Machine) -> frozenset[str]:
+    """Returns the names of the numbers that a decision reads."""
+    read: set[str] = set()
+    groups: dict[str, Any] = {group: _Noted(group, read) for group in GROUPS}
+    decide(replace(machine, coefficients=Coefficients(**groups)))
+    return frozenset(read)
+
+
+# -- kernels ------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """A kernel before its schedule, where it is from, and what its decisions read."""
+
+    name: str
+    kernel: Kernel
+    constants: frozenset[str]
+    choice: Choice
+    reads: frozenset[str]
+    """What the choice of its schedule reads,"""
+    emitted: frozenset[str]
+    """and what making code of it reads besides."""
+
+    def chosen(self, name: str, machine: Machine) -> Choice | None:
+        """Returns the schedule on a machine with another number; None if its code is the same."""
+        if name not in self.reads | self.emitted:
+            return None
+        choice = choose(self.kernel, machine, self.constants)
+        if choice != self.choice:
+            return choice
+        if name not in self.emitted:
+            return None
+        own = scheduled(self.kernel, choice)
+        texts = {emit_kernel(own, m).text for m in (machine, native_target().machine.alone())}
+        return choice if len(texts) > 1 else None
+
+
+@cache
+def subjects() -> tuple[Subject, ...]:
+    """Returns the kernels of single operators and layers, and some of models, equal ones once."""
+    machine = native_target().machine
+    alone = machine.alone()
+    found: dict[str, Subject] = {}
+    every = [(s, False) for s in (*BUILDERS, *MODELS)] + [(s, True) for s in SYMBOLIC]
+    for source, symbolic in every:
+        own = {
+            digest_of(kernel, constants): (name, kernel, constants)
+            for name, kernel, constants in kernels(source, machine, symbolic=symbolic)
+            if bytes_of(kernel) <= MOST_BYTES
+        }
+        new = sorted(own.keys() - found.keys())
+        if source in MODELS:
+            new = Random(0).sample(new, min(len(new), OF_MODEL))
+        for digest in new:
+            with suppress(InternalError):
+                where = f"{source} of any size" if symbolic else source
+                found[digest] = _subject(where, *own[digest], alone)
+    return tuple(found.values())
+
+
+def _subject(
+    source: str, name: str, kernel: Kernel, constants: frozenset[str], machine: Machine
+) -> Subject:
+    choice = choose(kernel, machine, constants)
+    own = scheduled(kernel, choice)
+    reads = read_by(lambda m: choose(kernel, m, constants), machine)
+    emitted = read_by(lambda m: emit_kernel(own, m), machine)
+    return Subject(f"{source}: {name}", kernel, constants, choice, reads, emitted)
+
+
+# -- networks -----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A layer or a model as it is imported, with inputs, its plan, and what that reads."""
+
+    name: str
+    graph: Any
+    inputs: dict[str, np.ndarray] | None
+    versions: tuple[Version, ...]
+    plan: Plan
+    rewriting: frozenset[str]
+    """What rewriting of the graph reads,"""
+    planning: frozenset[str]
+    """and what its plan does."""
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """All numbers that its decisions read."""
+        return self.rewriting | self.planning
+
+    def planned(self, name: str, machine: Machine) -> Plan | None:
+        """Returns the plan for a machine with another number; None if it is the same."""
+        if name not in self.reads:
+            return None
+        own = self.versions
+        if name in self.rewriting:
+            own = versions(self.graph, machine)
+        plan = _planned(own, machine)
+        return None if str(plan) == str(self.plan) else plan
+
+
+def _planned(own: tuple[Version, ...], machine: Machine) -> Plan:
+    return greedy(prepare(own[-1].graph), machine).realisation.plan
+
+
+@cache
+def networks() -> tuple[Network, ...]:
+    """Returns single operators, layers and models whose plans are made."""
+    return tuple(_networks())
+
+
+def _networks() -> Iterator[Network]:
+    machine = native_target().machine
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "layer.onnx"
+        for case in (*CASES, *MORE, *layers.MODELS):
+            onnx.save(case.build(), path)
+            yield _network(case.name, import_model(path), None, machine)
+    for name, symbolic in [(m, False) for m in MODELS] + [(m, True) for m in SYMBOLIC]:
+        model = find(name)
+        graph = import_model(model.source.obtain(), shapes={} if symbolic else model.shapes)
+        inputs = {k: v for k, v in model.inputs(0).items() if v is not None}
+        yield _network(f"{name} of any size" if symbolic else name, graph, inputs, machine)
+
+
+def _network(
+    name: str, graph: Any, inputs: dict[str, np.ndarray] | None, machine: Machine
+) -> Network:
+    own = versions(graph, machine)
+    rewriting = read_by(lambda m: versions(graph, m), machine)
+    planning = read_by(lambda m: _planned(own, m), machine)
+    return Network(name, graph, inputs, own, _planned(own, machine), rewriting, planning)
