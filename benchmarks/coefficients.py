@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import exp, inf, log, sqrt
 from pathlib import Path
 from random import Random
@@ -29,17 +29,18 @@ from benchmarks.store import Entry
 from benchmarks.varied import (
     NAMES,
     Network,
+    Processor,
     Subject,
     networks,
     number_of,
     others_of,
+    processors,
     subjects,
     varied,
 )
 from rutc.driver.launch_times import Artifact, Profiled, written
 from rutc.driver.trials import Prepared
 from rutc.driver.tuning import scheduled
-from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.machine import Machine
@@ -59,19 +60,17 @@ CLEAR = 0.02
 """Ratios that differ less from 1 say nothing,"""
 SURE = 2.0
 """nor do those that differ by less than so many standard errors of their mean."""
+PARTS = ("kernels", "networks")
 
 S = TypeVar("S")
 R = TypeVar("R")
-Told = tuple[str, float]
-"""What was measured, and its ratio."""
 
 
 # -- kernels ------------------------------------------------------------------------------------
 @lru_cache(maxsize=48)
 def _usual(s: Subject) -> tuple[Sampled, float]:
     """A kernel with its default schedule, and the nanoseconds that it takes."""
-    machine = native_target().machine.alone()
-    own = Sampled(Prepared(scheduled(s.kernel, s.choice), machine, ("near",)))
+    own = Sampled(Prepared(scheduled(s.kernel, s.choice), s.machine, ("near",)))
     return own, min(own.sample() for _ in range(3))
 
 
@@ -85,7 +84,7 @@ def _kernel_ratio(s: Subject, choice: Choice, machine: Machine) -> float | None:
         return _ratio(s, choice, machine)
     key = s, repr(choice)
     if key not in RATIOS:
-        RATIOS[key] = _ratio(s, choice, native_target().machine.alone())
+        RATIOS[key] = _ratio(s, choice, s.machine)
     return RATIOS[key]
 
 
@@ -110,24 +109,24 @@ class _Artifacts:
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        self._known: dict[str, Artifact] = {}
-        self._ratios: dict[tuple[str, str], float] = {}
+        self._known: dict[Network, Artifact] = {}
+        self._ratios: dict[tuple[Network, str], float] = {}
 
-    def ratio(self, network: Network, plan: Plan, machine: Machine) -> float:
+    def ratio(self, network: Network, plan: Plan) -> float:
         """The time of a network with another plan."""
-        key = network.name, str(plan)
+        key = network, str(plan)
         if key not in self._ratios:
-            usual = self._known.get(network.name)
+            usual = self._known.get(network)
             if usual is None:
-                usual = self._known[network.name] = self._written(network.plan)
-            other = self._written(plan)
+                usual = self._known[network] = self._written(network.plan, network.machine)
+            other = self._written(plan, network.machine)
             self._ratios[key] = _network_ratio([usual.library, other.library], network)
             other.library.unlink()
         return self._ratios[key]
 
-    def _written(self, plan: Plan) -> Artifact:
+    def _written(self, plan: Plan, machine: Machine) -> Artifact:
         path = Path(self._folder.name) / f"{len(self._known)}-{len(self._ratios)}.so"
-        return written(plan, native_target().machine, path, keep_subnormals=True)
+        return written(plan, machine, path, keep_subnormals=True)
 
 
 ARTIFACTS = _Artifacts()
@@ -163,7 +162,7 @@ def _told(
     Random(seed).shuffle(differ)
     found: dict[str, float] = {}
     for subject, instead in differ:
-        if len(found) == most:
+        if len(found) >= most:
             break
         try:
             own = ratio(subject, instead)
@@ -181,39 +180,45 @@ def _told(
 
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
-    """Returns the entry of a number: what others in its place would change."""
-    machine = native_target().machine
-    alone = machine.alone()
-    reading = [s for s in subjects() if name in s.reads | s.emitted]
-    nets = [n for n in networks() if name in n.reads]
+    """Returns the entry of a number: what others in its place would change.
+
+    Code for this processor comes first, that for others where no such code changes.
+    """
+    found: dict[str, Any] = {"reading": [0, 0], "code_for": "", "tried": []}
+    for processor in processors():
+        own = _measured(name, processor)
+        if own["tried"] and not found["tried"]:
+            found = own
+        if any(t[part]["changed"] for t in own["tried"] for part in PARTS):
+            found = own
+            break
+    return {"value": number_of(name), **found, **asdict(provenance())}
+
+
+def _measured(name: str, processor: Processor) -> dict[str, Any]:
+    machine = processor.machine
+    reading = [s for s in subjects(machine) if name in s.reads | s.emitted]
+    nets = [n for n in networks(machine) if name in n.reads]
+    kernels, most = (MOST_KERNELS, MOST_NETWORKS) if processor.runs else (0, 0)
     tried: list[Entry] = []
-    for value in others_of(name):
-        single, several = varied(alone, name, value), varied(machine, name, value)
+    for value in others_of(name) if reading or nets else ():
+        single, several = varied(machine.alone(), name, value), varied(machine, name, value)
         schedules = [(s, c) for s in reading if (c := s.chosen(name, single)) is not None]
         plans = [(n, p) for n in nets if (p := n.planned(name, several)) is not None]
+        ratio = partial(_kernel_ratio, machine=single)
         tried.append(
             {
                 "value": value,
-                "kernels": _told(
-                    schedules,
-                    lambda s, c, m=single: _kernel_ratio(s, c, m),  # type: ignore[misc]
-                    MOST_KERNELS,
-                    name,
-                ),
-                "networks": _told(
-                    plans,
-                    lambda n, p: ARTIFACTS.ratio(n, p, machine),
-                    MOST_NETWORKS,
-                    name,
-                ),
+                "kernels": _told(schedules, ratio, kernels, name),
+                "networks": _told(plans, ARTIFACTS.ratio, most, name),
             }
         )
+    of = [len(subjects(machine)), len(networks(machine))]
     return {
-        "value": number_of(name),
         "reading": [len(reading), len(nets)],
-        "of": [len(subjects()), len(networks())],
+        "of": of,
+        "code_for": processor.name,
         "tried": tried,
-        **asdict(provenance()),
     }
 
 
@@ -222,7 +227,7 @@ def verdict_of(told: Mapping[str, Any]) -> str:
     if not told["changed"]:
         return "same code"
     if "ratio" not in told:
-        return "too short"
+        return "not measured"
     off, error = log(told["ratio"]), told.get("error", inf)
     if abs(off) < CLEAR or abs(off) < SURE * error:
         return "level"
@@ -233,14 +238,16 @@ def verdict(entry: Mapping[str, Any]) -> str:
     """Returns what is known of the number in use."""
     if not any(entry["reading"]):
         return "not read here"
-    said = Counter(verdict_of(t[part]) for t in entry["tried"] for part in ("kernels", "networks"))
+    said = Counter(verdict_of(t[part]) for t in entry["tried"] for part in PARTS)
     if said["better"] and said["worse"]:
         return "some gain, some lose"
     if said["better"]:
         return "another is better"
     if said["worse"]:
         return "the best of these"
-    return "no difference shown" if said["level"] or said["too short"] else "changes nothing here"
+    return (
+        "no difference shown" if said["level"] or said["not measured"] else "changes nothing here"
+    )
 
 
 # -- the page -----------------------------------------------------------------------------------
@@ -279,7 +286,10 @@ def _table(entries: Sequence[Entry]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for e in known:
-        reading = "{0[0]} kernels, {0[1]} networks".format(e["reading"])
+        many: Any = e["reading"]
+        reading = f"{many[0]} kernels, {many[1]} networks"
+        if e.get("code_for"):
+            reading += f" ({e['code_for']})"
         first = (case_of(e), f"{e['value']:g}", reading)
         tried: Any = e["tried"]
         for number, t in enumerate(tried):

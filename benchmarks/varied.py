@@ -2,7 +2,8 @@
 
 *Subjects* are what is decided about. A kernel's decision is its default schedule, and the code that
 is made of it; a network's is its plan. Which numbers a decision reads is noted while it is made, so
-that only those are made anew that read the number that is changed.
+that only those are made anew that read the number that is changed. What no decision for the
+processor at hand reads may be read by those for others.
 """
 
 import tempfile
@@ -17,13 +18,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from benchmarks import layers
-from benchmarks.cases import CASES, MORE
 from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.kernel_times import bytes_of, digest_of
 from rutc.driver.tuning import scheduled
 from rutc.emit.kernel import emit_kernel
 from rutc.emit.targets import native_target
+from rutc.emit.targets.measured import with_measured_rates
+from rutc.emit.targets.x86 import avx2
 from rutc.errors import InternalError
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide.greedy import greedy
@@ -56,9 +57,36 @@ SYMBOLIC = ("minilm_l6", "gpt2_6l_past", "ppocr4_det", "ppocr4_rec")
 """Those that are looked at with sizes that a run tells, too."""
 OF_MODEL = 10
 """Kernels of each model that are looked at."""
+OPERATOR = "operator "
+"""So begin the names of single operators whose graphs leave little to decide."""
 MOST_BYTES = 1 << 27
 """Kernels with larger arguments are left out."""
 NAMES = tuple(f"{g}.{f.name}" for g in GROUPS for f in fields(getattr(COEFFICIENTS, g)))
+
+
+AMX = frozenset({"amx-tile", "amx-bf16", "amx-int8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A kind of processor that decisions are made for, and whether its code runs here."""
+
+    name: str
+    machine: Machine
+    runs: bool
+
+
+@cache
+def processors() -> tuple[Processor, ...]:
+    """Returns the one at hand, and others: without its AVX-512, and with registers for matrices."""
+    native = native_target().machine
+    narrow = with_measured_rates(avx2(l1=native.l1, l2=native.l2))
+    tiles = replace(native, features=native.features | AMX)
+    return (
+        Processor("", native, runs=True),
+        Processor("AVX2", narrow, runs=True),
+        Processor("AMX", tiles, native.features >= AMX),
+    )
 
 
 def number_of(name: str) -> float:
@@ -113,6 +141,8 @@ class Subject:
     name: str
     kernel: Kernel
     constants: frozenset[str]
+    machine: Machine
+    """One core of a processor."""
     choice: Choice
     reads: frozenset[str]
     """What the choice of its schedule reads,"""
@@ -129,14 +159,13 @@ class Subject:
         if name not in self.emitted:
             return None
         own = scheduled(self.kernel, choice)
-        texts = {emit_kernel(own, m).text for m in (machine, native_target().machine.alone())}
+        texts = {emit_kernel(own, m).text for m in (machine, self.machine)}
         return choice if len(texts) > 1 else None
 
 
 @cache
-def subjects() -> tuple[Subject, ...]:
+def subjects(machine: Machine) -> tuple[Subject, ...]:
     """Returns the kernels of single operators and layers, and some of models, equal ones once."""
-    machine = native_target().machine
     alone = machine.alone()
     found: dict[str, Subject] = {}
     every = [(s, False) for s in (*BUILDERS, *MODELS)] + [(s, True) for s in SYMBOLIC]
@@ -163,7 +192,7 @@ def _subject(
     own = scheduled(kernel, choice)
     reads = read_by(lambda m: choose(kernel, m, constants), machine)
     emitted = read_by(lambda m: emit_kernel(own, m), machine)
-    return Subject(f"{source}: {name}", kernel, constants, choice, reads, emitted)
+    return Subject(f"{source}: {name}", kernel, constants, machine, choice, reads, emitted)
 
 
 # -- networks -----------------------------------------------------------------------------------
@@ -174,6 +203,7 @@ class Network:
     name: str
     graph: Any
     inputs: dict[str, np.ndarray] | None
+    machine: Machine
     versions: tuple[Version, ...]
     plan: Plan
     rewriting: frozenset[str]
@@ -202,18 +232,18 @@ def _planned(own: tuple[Version, ...], machine: Machine) -> Plan:
 
 
 @cache
-def networks() -> tuple[Network, ...]:
+def networks(machine: Machine) -> tuple[Network, ...]:
     """Returns single operators, layers and models whose plans are made."""
-    return tuple(_networks())
+    return tuple(_networks(machine))
 
 
-def _networks() -> Iterator[Network]:
-    machine = native_target().machine
+def _networks(machine: Machine) -> Iterator[Network]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "layer.onnx"
-        for case in (*CASES, *MORE, *layers.MODELS):
-            onnx.save(case.build(), path)
-            yield _network(case.name, import_model(path), None, machine)
+        for name, build in BUILDERS.items():
+            if not name.startswith(OPERATOR):
+                onnx.save(build(), path)
+                yield _network(name, import_model(path), None, machine)
     for name, symbolic in [(m, False) for m in MODELS] + [(m, True) for m in SYMBOLIC]:
         model = find(name)
         graph = import_model(model.source.obtain(), shapes={} if symbolic else model.shapes)
@@ -227,4 +257,5 @@ def _network(
     own = versions(graph, machine)
     rewriting = read_by(lambda m: versions(graph, m), machine)
     planning = read_by(lambda m: _planned(own, m), machine)
-    return Network(name, graph, inputs, own, _planned(own, machine), rewriting, planning)
+    plan = _planned(own, machine)
+    return Network(name, graph, inputs, machine, own, plan, rewriting, planning)
