@@ -237,13 +237,19 @@ def networks(machine: Machine) -> tuple[Network, ...]:
     return tuple(_networks(machine))
 
 
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Where files of graphs lie while this process lives: their weights are mapped."""
+    return tempfile.TemporaryDirectory()
+
+
 def _networks(machine: Machine) -> Iterator[Network]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "layer.onnx"
-        for name, build in BUILDERS.items():
-            if not name.startswith(OPERATOR):
+    for number, (name, build) in enumerate(BUILDERS.items()):
+        if not name.startswith(OPERATOR):
+            path = Path(_folder().name) / f"{number}.onnx"
+            if not path.exists():
                 onnx.save(build(), path)
-                yield _network(name, import_model(path), None, machine)
+            yield _network(name, import_model(path), None, machine)
     for name, symbolic in [(m, False) for m in MODELS] + [(m, True) for m in SYMBOLIC]:
         model = find(name)
         graph = import_model(model.source.obtain(), shapes={} if symbolic else model.shapes)
