@@ -261,8 +261,11 @@ def page(entries: Sequence[Entry]) -> str:
         "are measured on one core, either code in turn, by the thread's time. The ratio is the",
         "time with the other number over that with the one in use, the geometric mean and its",
         "standard error: above 1 the number in use is better. A verdict needs a mean that is",
-        f"{100 * CLEAR:.0f} % and {SURE:g} standard errors from 1. What each number is stands in",
-        "`tensor_ir/coefficients.py`.",
+        f"{100 * CLEAR:.0f} % and {SURE:g} standard errors from 1. Where no code for the processor",
+        "at hand changes, code for others is looked at, which the column names; what does not run",
+        "here is not timed. *Not read here* is what other decisions read: how threads share work,",
+        "what searches by estimates find, which weights are stored in fewer bits. What each number",
+        "is stands in `tensor_ir/coefficients.py`.",
     )
     return layout.page("The numbers of decisions", said, entries, _table, ())
 

@@ -1,9 +1,9 @@
 """The coefficients of decisions: numbers that no rate of a machine tells, and no definition.
 
-A weight says what something costs, or from where on it pays. They lie in `weights.json`, every one
-with what is known of it: `python -m benchmarks.weights` takes each a little lower and higher,
-measures the kernels and models whose code that changes, and writes what it finds beside the value.
-Decisions have them from the machine that they are for, `machine.coefficients`.
+A coefficient says what something costs, or from where on it pays. They lie in `coefficients.json`:
+`python -m benchmarks.coefficients` halves and doubles each, measures the kernels and models whose
+code that changes, and writes what it finds to docs/coefficients.md. Decisions have them from the
+machine that they are for, `machine.coefficients`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,10 @@ class Tiles:
     """Slow-down for every register that does not exist."""
     loop: float
     """What a short loop costs that is not unrolled."""
-    tested: float
-    """Slow-down by tests of where a window is, as there is no halo: about as much as products."""
     together: float
     """How sharply the longer of the times that hide each other prevails."""
     stream: float
     """Share of the second cache's transfer time that is not hidden behind arithmetic."""
-    lane_load: float
-    """A load, doubled, of reductions over lanes."""
-    lane_stream: float
-    """What `stream` is, of reductions over lanes."""
     load_bits: int
     """A hidden load of so many bits costs twice what one of an element does."""
     lines_anew: float
@@ -94,8 +88,6 @@ class Blocks:
     few_lines: int
     """Pieces of rows of so many lines or fewer are stored side by side: of 96 bytes, of 1,000 rows
     of 1,933 sums of 20 products, they took half as long as one below the other (Zen 4, AVX2)."""
-    shortest: int
-    """Multiply-adds per register tile below which carrying sums costs more than it gains."""
     reuse: int
     """Tiles that use a block of the vector operand before the next is loaded."""
     near_lines: int
@@ -115,8 +107,6 @@ class Windows:
 
     least_gain: float
     """What loops over the inside have to bring the cost to: their ends are not known."""
-    few_steps: int
-    """A loop with fewer iterations is not worth loops around it whose ends are not known."""
     most_taps: int
     """The most elements of a window that are written out one after the other."""
     most_rows: int

@@ -257,7 +257,7 @@ def reduction_block(
     busy = busy_cycles(reduction, tile.size, machine)
     if lines and step + lines > w.busy * busy * machine.l2_bytes_per_cycle:
         fit = int(machine.l1 * w.lines) // ((step + lines) * around)
-        length = _even_block(extent, fit, around * tile.size, machine)
+        length = _even_block(extent, fit)
         return None if length is None else (length, partial)
     output = sole_output(kernel)
     if output is None:
@@ -268,7 +268,7 @@ def reduction_block(
     near = step <= w.busy * busy * machine.l2_bytes_per_cycle
     if near and any(v in shape.symbolic for v, _ in tile.rows):
         most = int(machine.l2 * w.second) // max(step * around, 1)
-        length = _even_block(extent, most, around * tile.size, machine) or extent
+        length = _even_block(extent, most) or extent
     else:
         length = _panel_block(shape, tile, bound[-1], step, around, machine)
     # Lanes that lie apart in the output are put there once, not after each block.
@@ -339,7 +339,7 @@ def _panel_block(
         rows = [t for t in shape.reductions[0].reads if not t.depends(tile.vector)]
         pieces = (t.bytes for t in rows if t.strides.get(last) == 1)
         most = max(most, w.piece_lines * machine.line_bytes // max(pieces, default=machine.l1))
-    return _even_block(shape.extents[last], most, around * tile.size, machine)
+    return _even_block(shape.extents[last], most)
 
 
 def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
@@ -357,12 +357,9 @@ def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
     return max(machine.l2 // 2 // max(taken, 1), machine.coefficients.blocks.few_tiles)
 
 
-def _even_block(extent: int, most: int, work: int, machine: Machine) -> int | None:
-    """The longest of about equal blocks of a loop; None for one block, or very short ones.
-
-    `work` are the multiply-adds of an iteration.
-    """
-    if most >= extent or most * work < machine.coefficients.blocks.shortest or most < 4:
+def _even_block(extent: int, most: int) -> int | None:
+    """The longest of about equal blocks of a loop; None for one block, or very short ones."""
+    if most >= extent or most < 4:
         return None
     even = -(-extent // -(-extent // most))
     for b in range(even, max(even // 2, 4), -1):

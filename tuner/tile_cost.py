@@ -123,7 +123,8 @@ def inside_shares(shape: Shape, tile: Mapping[str, int], machine: Machine) -> di
     for r in shape.reductions:
         moved = {w.bound for w in r.windows}
         still = (shape.extents[x.var] for x in r.loops if x.var not in moved)
-        if max(still, default=0) < machine.coefficients.windows.few_steps:
+        # Where nothing but windows is summed, loops whose ends are not known do not pay.
+        if max(still, default=1) == 1:
             continue
         for w in r.windows:
             turns, extent = shape.extents[w.bound], shape.extents[w.free]
@@ -173,8 +174,6 @@ def _cost_inside(
     cycles = 0.0
     for n, k, part in pieces:
         cycles += n * cycles_of(k, part)
-    if any(r.tested - shares.keys() for r in shape.reductions):
-        cycles *= w.tested
     return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))
 
 
@@ -471,12 +470,11 @@ def lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                w.lane_load if t.near(v) else far_load(t.strides.get(v), machine.width)
-                for t in r.reads
+                1.0 if t.near(v) else far_load(t.strides.get(v), machine.width) for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10
             streamed = sum(t.bytes * machine.width for t in r.reads if t.packed)
-            wait = w.lane_stream * streamed / machine.l2_bytes_per_cycle
-            best = min(best, vectors * (max(loads / 2, 1.0) + wait) + merge)
+            wait = w.stream * streamed / machine.l2_bytes_per_cycle
+            best = min(best, vectors * (max(loads / machine.loads_per_cycle, 1.0) + wait) + merge)
         total += best
     return total

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from rutc.tensor_ir.affine import Index, Range, Size, typical
-from rutc.tensor_ir.coefficients import Coefficients, Windows
+from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.lower import beyond
@@ -166,7 +166,7 @@ def shares_inside(
         return {}
     extents = {d: typical(sizes[d], symbols) for d in {*nest.dims, *dict(r.coords)}}
     short = [d for d in halo if not _is_mostly_inside(nest, r, d, halo, sizes, symbols)]
-    shares = {d: _share_inside(nest, r, d, extents, coefficients.windows) for d in short}
+    shares = {d: _share_inside(nest, r, d, extents) for d in short}
     least = coefficients.windows.least_gain
     return {d: share for d, share in shares.items() if share < least}
 
@@ -199,9 +199,7 @@ def _elements(
     return prod(e + sum(halo.get(d, (0, 0))) for d, e in own.items())
 
 
-def _share_inside(
-    nest: Nest, r: Read, d: str, extents: Mapping[str, int], coefficients: Windows
-) -> float:
+def _share_inside(nest: Nest, r: Read, d: str, extents: Mapping[str, int]) -> float:
     """What a loop over windows along a dim does if it goes over what is inside of the value.
 
     Registers for matrices, which multiply narrower numbers, take whole windows.
@@ -212,6 +210,6 @@ def _share_inside(
     w = window(c, nest.bound, nest.out.dims, extents[d])
     if w is None:
         return 1.0
-    if max((extents[b] for b in nest.bound if b != w.bound), default=0) < coefficients.few_steps:
+    if max((extents[b] for b in nest.bound if b != w.bound), default=1) == 1:
         return 1.0
     return share_inside(w, extents[w.bound], extents[w.free])
