@@ -282,7 +282,7 @@ def _table(entries: Sequence[Entry]) -> list[str]:
         "",
     ]
     if missing:
-        lines += [f"Not measured: {', '.join(missing)}.", ""]
+        lines += [f"Not measured yet: {', '.join(missing)}.", ""]
     lines += [
         "| number | in use | read by | tried | kernels changed | ratio | least, most | "
         "networks changed | ratio | least, most | verdict |",
