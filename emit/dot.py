@@ -80,7 +80,7 @@ class DotEmitter:
         """The state after all iterations; None where no instruction does it."""
         lane = self.index.lane
         operands = narrow_factors(s)
-        if operands is None or lane is None or lane.lanes != self.machine.width:
+        if operands is None or lane is None or not self.machine.adds_in_vectors_of(lane.lanes):
             return None
         a, b = operands
         reads = [r for f in operands for r in f.reads]
@@ -96,7 +96,7 @@ class DotEmitter:
         if a.dtype is DType.BF16:
             return self._bf16_pairs(old, *((q, p) if self._is_shared(a) else (p, q)))
         if self.machine.adds_apart(a.dtype):
-            sums = self._pairs(p, q) if group == PAIR else self._quads(neighbours)
+            sums = self._pairs(p, q, lane.lanes) if group == PAIR else self._quads(neighbours)
             # LLVM would add up products of several steps first, and spill what is not yet added;
             # where registers are few, it would also load factors of several steps first.
             register = vector_register(self.machine)
@@ -157,30 +157,33 @@ class DotEmitter:
 
         Only the last operand of the instruction may be in memory, for all lanes at once, too.
         """
-        factors = ir.VectorType(ir.BFloatType(), PAIR * self.machine.width)
-        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.machine.width}"
+        factors = ir.VectorType(ir.BFloatType(), PAIR * old.lanes)
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * old.lanes}"
         function = self._intrinsic(name, old.type, [old.type, factors, factors])
         return self.builder.call(function, [old, *(self._bytes(x, factors) for x in (p, q))])
 
-    def _pairs(self, p: ir.Value, q: ir.Value) -> ir.Value:
+    def _pairs(self, p: ir.Value, q: ir.Value, lanes: int) -> ir.Value:
         """The sums of the two products of i16 in every lane."""
-        lanes = self.machine.width
         halves, sums = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, lanes)
-        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd"}[lanes]
+        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
         function = self._intrinsic(f"llvm.x86.{name}", sums, [halves, halves])
         return self.builder.call(function, [self._bytes(x, halves) for x in (p, q)])
 
     def _quads(self, factors: Sequence[tuple[ir.Value, ir.Value]]) -> ir.Value:
         """The sums of the four products of u8 by small i8 in every lane, or of twice as many."""
-        lanes = self.machine.width
+        lanes = factors[0][0].lanes
         bytes_, halves = ir.VectorType(I8, 4 * lanes), ir.VectorType(I16, 2 * lanes)
-        name = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw"}[lanes]
+        name = {
+            16: "avx512.pmaddubs.w.512",
+            8: "avx2.pmadd.ub.sw",
+            4: "ssse3.pmadd.ub.sw.128",
+        }[lanes]
         function = self._intrinsic(f"llvm.x86.{name}", halves, [bytes_, bytes_])
         found = [
             self.builder.call(function, [self._bytes(x, bytes_) for x in pair]) for pair in factors
         ]
         sums = found[0] if len(found) == 1 else self.builder.add(*found)
-        return self._pairs(sums, ir.Constant(halves, [1] * (2 * lanes)))
+        return self._pairs(sums, ir.Constant(halves, [1] * (2 * lanes)), lanes)
 
     def _bytes(self, value: ir.Value, type_: ir.Type) -> ir.Value:
         return self.builder.bitcast(value, type_)

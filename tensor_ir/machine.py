@@ -21,8 +21,13 @@ BF16_VECTORS = "avx512bf16"
 """The feature of instructions that make bf16, and add up products of pairs of it."""
 
 QUAD = 4
-OCTET = 8
 """Products of neighbours that instructions for factors of 8 bits add up."""
+
+OCTET = 8
+"""Those of which two sums of 16 bits are added up first."""
+
+VECTOR_BITS = (128, 256, 512)
+"""The widths of vectors that instructions for products of neighbours take."""
 
 
 @record
@@ -141,6 +146,13 @@ class Machine:
     def adds_products(self) -> bool:
         """Whether one instruction adds products of neighbours, of bytes or of i16, to an i32."""
         return ("avx512vnni" if self.vector_bits == 512 else "avxvnni") in self.features
+
+    def adds_in_vectors_of(self, lanes: int) -> bool:
+        """Whether instructions that add up products of neighbours take so many lanes of 32 bits.
+
+        There are some for whole vectors, and for halves and quarters of the longest ones.
+        """
+        return lanes <= self.width and 32 * lanes in VECTOR_BITS
 
     def adds_apart(self, dtype: DType) -> bool:
         """Whether another instruction adds sums of products of neighbours of a type to what is."""

@@ -198,7 +198,7 @@ class Counter(Accesses):
                 self.touch(self.buffers[r.value], r.coords, frames, is_store=False)
             return True
         lanes = next((f.lanes for f in frames if f.role is Role.LANES), 1)
-        if pair is None or lanes != self.machine.width:
+        if pair is None or not self.machine.adds_in_vectors_of(lanes):
             return False
         factors = [r for f in pair for r in f.reads]
         small = any(self._is_small(r, groups[0].var) for r in factors)

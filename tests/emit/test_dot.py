@@ -8,6 +8,7 @@ import pytest
 from rutc.driver.compile_job import with_schedule
 from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel, Small
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
@@ -60,6 +61,38 @@ def products(text: str, machine: Machine, *, small: Small) -> frozenset[str]:
 )
 def test_products_of_neighbours(a: str, small: Small, machine: Machine, wanted: set[str]) -> None:
     assert products(PRODUCTS.format(a=a), machine, small=small) == wanted
+
+
+@pytest.mark.parametrize(
+    ("left", "machine", "small", "registers"),
+    [
+        (8, VNNI, NONE, {"zmm", "ymm"}),
+        (4, VNNI, NONE, {"zmm", "xmm"}),
+        (8, V4, ANY, {"zmm", "ymm"}),
+        (8, V4, NONE, {"zmm", "ymm"}),
+        (4, V3, ANY, {"ymm", "xmm"}),
+        (4, V3, FOURS, {"ymm", "xmm"}),
+        (4, V3, NONE, {"ymm", "xmm"}),
+    ],
+)
+def test_products_of_columns_that_are_left_over(
+    left: int, machine: Machine, small: Small, registers: set[str]
+) -> None:
+    """They are as many as half a vector has lanes, or a quarter: instructions take those, too."""
+    columns, group = machine.width + left, machine.products(DType.U8, DType.I8, small=bool(small))
+    kernel = kernel_of(PRODUCTS.format(a="u8").replace("n = 64", f"n = {columns}"))
+    args = tuple(replace(b, small=small) if b.name == "w" else b for b in kernel.args)
+    kernel = replace(kernel, args=args)
+    schedule = parse_schedule(
+        f"split(m, 4); split(n, {machine.width}); reorder([m.o, n.o, m.i, n.i]); peel(n.o); "
+        f"tile([m.i, n.i], [unroll, vector]); split(k, {group}); mark(k.i, dot)"
+    )
+    chosen = replace(choose(kernel, machine, frozenset(["w"])), schedule=schedule)
+    scheduled = with_schedule(kernel, chosen).kernel
+    assembly = compile_assembly(emit_kernel(scheduled, machine).text, machine)
+    found = re.findall(r"(?:vpmaddwd|vpdpbusd)\t.*%(.)mm", assembly)
+    assert {f"{x}mm" for x in found} == registers
+    assert "vpmulld" not in assembly
 
 
 @pytest.mark.parametrize(
