@@ -30,7 +30,7 @@ from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, four_sums
 from rutc.tensor_ir.reducer import reducer
 from rutc.tensor_ir.verifier import verify
 
-NORMAL = "fold scales into weights"
+NORMAL = "solve phases"
 """The step of the pipeline after which sums of products and their weights are what they stay."""
 LARGEST = 127
 """The largest weight, in steps of its scale."""

@@ -34,6 +34,13 @@ def products(n: Net) -> str:
     return n("MatMul", n("Tanh", x), n.weight(17, 9))
 
 
+def transposed(n: Net) -> str:
+    """Windows that step over results: a sum of its own for each phase of them."""
+    x = n.input(1, 4, 5, 6)
+    x = n("Relu", n("ConvTranspose", x, n.weight(4, 7, 2, 2), n.weight(7), strides=[2, 2]))
+    return n("Conv", x, n.weight(5, 7, 3, 3), n.weight(5))
+
+
 def shared(n: Net) -> str:
     """One table, multiplied along either of its axes."""
     x, table = n.input(4, 16), n.weight(16, 16)
@@ -88,7 +95,7 @@ def test_products_are_those_of_what_is_stored(machine: Machine, largest: int) ->
 
 
 @pytest.mark.parametrize("machine", [V3, VNNI])
-@pytest.mark.parametrize("make", [convolutions, products, shared])
+@pytest.mark.parametrize("make", [convolutions, products, shared, transposed])
 def test_rewriting_keeps_what_a_quantised_graph_computes(
     make: Callable[[Net], str], machine: Machine
 ) -> None:
