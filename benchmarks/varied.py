@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks import decisions
 from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.kernel_times import bytes_of, digest_of
 from rutc.driver.tuning import scheduled
@@ -38,20 +39,8 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner import Choice, choose
 
-MODELS = (
-    "light_squeezenet",
-    "mobilenet_v2",
-    "light_shufflenet",
-    "resnet50",
-    "minilm_l6",
-    "gpt2_6l_past",
-    "vit_b16",
-    "unet",
-    "ppocr4_det",
-    "ppocr4_rec",
-    "silero_vad",
-    "magika",
-)
+LIKE_OTHERS = ("light_densenet121", "light_inception_v1", "bert_base_128")
+MODELS = tuple(model for model in decisions.MODELS if model not in LIKE_OTHERS)
 """Of the zoo: one or two of each family."""
 SYMBOLIC = ("minilm_l6", "gpt2_6l_past", "ppocr4_det", "ppocr4_rec")
 """Those that are looked at with sizes that a run tells, too."""

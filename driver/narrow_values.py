@@ -13,10 +13,9 @@ from collections.abc import Iterator
 
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import estimate_plan
-from rutc.driver.precision import stored_so
+from rutc.driver.precision import made_by_algorithms, stored_so
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, walk_nodes
@@ -30,7 +29,7 @@ def with_narrow_values(found: Realisation, machine: Machine, *, every: bool = Fa
     saved, each time that one of them reads or writes it.
     """
     plan = found.plan
-    sizes = dict(_large(plan, machine))
+    sizes = dict(_large(found, machine))
     if not sizes:
         return found
     launches = estimate_plan(
@@ -53,17 +52,17 @@ def with_narrow_values(found: Realisation, machine: Machine, *, every: bool = Fa
     return found
 
 
-def _large(plan: Plan, machine: Machine) -> Iterator[tuple[str, int]]:
+def _large(found: Realisation, machine: Machine) -> Iterator[tuple[str, int]]:
     """Yields the computed values that the second cache does not hold, and their bytes.
 
     Those of other algorithms than the sums' own are left out: they enter differences.
     """
-    algorithms = plan.assignment.algorithms if plan.assignment is not None else ()
-    made = tuple(f"{value}." for value, _ in algorithms)
+    plan = found.plan
+    made = made_by_algorithms(plan.graph, found.assignment)
     within = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Nest)}
     symbols = dict(plan.graph.symbols)
-    for name in sorted(within & plan.layouts.keys()):
+    for name in sorted(within & plan.layouts.keys() - made):
         size = typical(Index.of(plan.layouts[name].size), symbols) * DType.F32.bytes
         wide = plan.values[name].dtype is DType.F32
-        if wide and size > machine.l2 and not (made and name.startswith(made)):
+        if wide and size > machine.l2:
             yield name, size

@@ -19,7 +19,7 @@ from rutc.driver.build import machine_of
 from rutc.driver.estimates import Known, estimate_plan
 from rutc.driver.options import AUTO, BF16, INT8, W4
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
-from rutc.graph_opt.assignment import Stored
+from rutc.graph_opt.assignment import Assignment, Stored
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.retype import retyped
@@ -34,7 +34,7 @@ from rutc.graph_opt.decide.stored_types import (
 from rutc.graph_opt.plan import Illegal, Plan
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.graph import Const, Nest, used, walk_nodes
+from rutc.tensor_ir.graph import Const, Graph, Nest, used, walk_nodes
 from rutc.tensor_ir.machine import Machine
 
 TYPES = {
@@ -101,17 +101,23 @@ def stored_so(found: Realisation, types: Sequence[Stored]) -> Realisation | None
     return other
 
 
+def made_by_algorithms(graph: Graph, assignment: Assignment) -> set[str]:
+    """The values of a graph that other algorithms than the sums' own make on the way to these."""
+    made = tuple(f"{value}." for value, _ in assignment.algorithms)
+    nests = (n for n in walk_nodes(graph.nodes) if isinstance(n, Nest))
+    return {n.out.name for n in nests if made and n.out.name.startswith(made)}
+
+
 def _candidates(found: Realisation, dtype: DType, waiting: set[str]) -> Iterator[Stored]:
     """Yields those of the `waiting` weights that lose no more by a type than its rounding, in it.
 
     Those of other algorithms than the sums' own do: they enter differences of large numbers.
     """
-    algorithms = found.assignment.algorithms
-    made = tuple(f"{value}." for value, _ in algorithms)
+    made = made_by_algorithms(found.prepared.graph, found.assignment)
     transformed = {
         v
         for n in walk_nodes(found.prepared.graph.nodes)
-        if isinstance(n, Nest) and made and n.out.name.startswith(made)
+        if isinstance(n, Nest) and n.out.name in made
         for v in used(n)
     }
     for n in weights(found.prepared):

@@ -83,10 +83,9 @@ class DotEmitter:
         if operands is None or lane is None or not self.machine.adds_in_vectors_of(lane.lanes):
             return None
         a, b = operands
-        reads = [r for f in operands for r in f.reads]
-        small, fours = (
-            any(is_(r, loop) for r in reads) for is_ in (self._is_small, self._in_fours)
-        )
+        factors = [r for f in operands for r in f.reads]
+        small = any(self._is_small(r, loop) for r in factors)
+        fours = any(self._in_fours(r, loop) for r in factors)
         group = self.machine.products(a.dtype, b.dtype, small=small, fours=fours)
         if group < loop.extent:
             return None
@@ -101,11 +100,11 @@ class DotEmitter:
             # where registers are few, it would also load factors of several steps first.
             register = vector_register(self.machine)
             return opaque(self.builder, self.builder.add(old, sums), register, in_order=self.few)
-        factors = ir.VectorType(ir.IntType(32 // group), group * lane.lanes)
-        p, q = (self._bytes(x, factors) for x in (p, q))
+        narrow = ir.VectorType(ir.IntType(32 // group), group * lane.lanes)
+        p, q = (self._bytes(x, narrow) for x in (p, q))
         kind = "wssd" if group == PAIR else "busd"
         name = f"llvm.x86.avx512.vpdp{kind}.{32 * lane.lanes}"
-        function = self._intrinsic(name, old.type, [old.type, factors, factors])
+        function = self._intrinsic(name, old.type, [old.type, narrow, narrow])
         return self.builder.call(function, [old, p, q])
 
     def _neighbours(
@@ -124,7 +123,7 @@ class DotEmitter:
         return (q, p) if a.dtype is DType.I8 else (p, q)
 
     def _in_fours(self, r: Read, loop: DotLoop) -> bool:
-        """Whether pairs of the factor's neighbours, from the loop's first one on, are small."""
+        """Whether two pairs of the factor's neighbours are small together."""
         fours = self.expressions.buffers[r.value].small.fours
         return self._along(r, loop, fours, OCTET)
 

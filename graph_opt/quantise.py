@@ -250,16 +250,17 @@ class _Quantised:
         As they are where one would have to be `COARSER` times as large.
         """
         along = max(summed, key=lambda k: array.shape[k], default=0)
-        wider = scale
+        wider, fewer = scale, steps
         while summed and array.shape[along] > QUAD:
-            most = four_sums(steps if wider is scale else self._steps(array, wider), along)
+            most = four_sums(fewer, along)
             most = most.max(axis=0, keepdims=True, initial=0)
             most = np.moveaxis(most, 0, along).max(axis=summed, keepdims=True, initial=0)
             if most.max(initial=0) <= LARGEST_PAIR:
-                return wider, self._steps(array, wider)
+                return wider, fewer
             wider = wider * np.maximum(most / LARGEST_PAIR, 1).astype(np.float32)
             if (wider >= COARSER * scale).any():
                 break
+            fewer = self._steps(array, wider)
         return scale, steps
 
     def reading(self, n: Nest, site: Site) -> Nest:

@@ -72,7 +72,10 @@ class Data:
         return float(np.abs(finite).max(initial=0))
 
     def once(self, name: Hashable, find: Callable[[np.ndarray], T]) -> T:
-        """What a function finds in the array: it is called once for each name."""
+        """What a function finds in the array: it is called once for each name.
+
+        Plans of one graph in several assignments ask for the same of its constants.
+        """
         known: dict[Hashable, T] = self.__dict__.setdefault("_found", {})
         if name not in known:
             known[name] = find(self.array)
@@ -80,32 +83,32 @@ class Data:
 
     def rounded(self, dtype: np.dtype) -> Data:
         """The array in a type of floats with fewer bits, to the nearest, ties to even."""
-        # Plans of one graph in several assignments round the same constants.
-        known: dict[np.dtype, Data] = self.__dict__.setdefault("_rounded", {})
-        if dtype not in known:
+
+        def found(array: np.ndarray) -> Data:
             with np.errstate(over="ignore"):
-                made = Data(self.array.astype(dtype))
+                made = Data(array.astype(dtype))
             # Of a type that is not numpy's own it is not known otherwise.
             made.__dict__["is_finite"] = self.is_finite and bool(np.isfinite(made.array).all())
-            known[dtype] = made
-        return known[dtype]
+            return made
+
+        return self.once(("rounded", dtype), found)
 
     def in_steps(self, axes: tuple[int, ...]) -> tuple[Data, Data]:
         """The array as whole numbers of steps, of up to 127, and the steps' sizes along these axes.
 
         Numbers are rounded to the nearest, ties to even; all have to be finite.
         """
-        known: dict[tuple[int, ...], tuple[Data, Data]]
-        known = self.__dict__.setdefault("_in_steps", {})
-        if axes not in known:
-            others = tuple(i for i in range(self.array.ndim) if i not in axes)
-            low = self.array.min(axis=others, keepdims=True, initial=0)
-            high = self.array.max(axis=others, keepdims=True, initial=0)
+
+        def found(array: np.ndarray) -> tuple[Data, Data]:
+            others = tuple(i for i in range(array.ndim) if i not in axes)
+            low = array.min(axis=others, keepdims=True, initial=0)
+            high = array.max(axis=others, keepdims=True, initial=0)
             largest = np.maximum(high, -low)
             steps = np.where(largest > 0, largest / np.float32(127), np.float32(1))
-            numbers = np.clip(np.rint(self.array / steps), -127, 127).astype(np.int8)
-            known[axes] = Data(numbers), Data(steps.squeeze(others))
-        return known[axes]
+            numbers = np.clip(np.rint(array / steps), -127, 127).astype(np.int8)
+            return Data(numbers), Data(steps.squeeze(others))
+
+        return self.once(("in steps", axes), found)
 
     @cached_property
     def _sample(self) -> tuple[object, ...]:

@@ -99,7 +99,6 @@ def fours_are_small(array: np.ndarray, axis: int) -> bool:
 
 
 def _in_fours(data: Data, axis: int) -> bool:
-    # Plans of one graph in several assignments ask for the same constants.
     return data.once(("small in fours", axis), lambda array: fours_are_small(array, axis))
 
 

@@ -29,11 +29,24 @@ output "y" [m, n] = %y
 """
 
 
-def emitted(text: str, machine: Machine, *, small: Small) -> str:
-    """LLVM's language for a kernel of products."""
+def with_small(text: str, small: Small) -> Kernel:
+    """A kernel of products by %w, factors of which are small."""
     kernel: Kernel = kernel_of(text)
     args = tuple(replace(b, small=small) if b.name == "w" else b for b in kernel.args)
-    kernel = replace(kernel, args=args)
+    return replace(kernel, args=args)
+
+
+def assembled(text: str, schedule: str, machine: Machine, *, small: Small) -> str:
+    """Assembly for a kernel of products with a schedule."""
+    kernel = with_small(text, small)
+    chosen = choose(kernel, machine, frozenset(["w"]))
+    scheduled = with_schedule(kernel, replace(chosen, schedule=parse_schedule(schedule))).kernel
+    return compile_assembly(emit_kernel(scheduled, machine).text, machine)
+
+
+def emitted(text: str, machine: Machine, *, small: Small) -> str:
+    """LLVM's language for a kernel of products."""
+    kernel = with_small(text, small)
     chosen = choose(kernel, machine, frozenset(["w"]))
     return emit_kernel(apply_schedule(kernel, chosen.schedule), machine).text
 
@@ -80,16 +93,12 @@ def test_products_of_columns_that_are_left_over(
 ) -> None:
     """They are as many as half a vector has lanes, or a quarter: instructions take those, too."""
     columns, group = machine.width + left, machine.products(DType.U8, DType.I8, small=bool(small))
-    kernel = kernel_of(PRODUCTS.format(a="u8").replace("n = 64", f"n = {columns}"))
-    args = tuple(replace(b, small=small) if b.name == "w" else b for b in kernel.args)
-    kernel = replace(kernel, args=args)
-    schedule = parse_schedule(
+    text = PRODUCTS.format(a="u8").replace("n = 64", f"n = {columns}")
+    schedule = (
         f"split(m, 4); split(n, {machine.width}); reorder([m.o, n.o, m.i, n.i]); peel(n.o); "
         f"tile([m.i, n.i], [unroll, vector]); split(k, {group}); mark(k.i, dot)"
     )
-    chosen = replace(choose(kernel, machine, frozenset(["w"])), schedule=schedule)
-    scheduled = with_schedule(kernel, chosen).kernel
-    assembly = compile_assembly(emit_kernel(scheduled, machine).text, machine)
+    assembly = assembled(text, schedule, machine, small=small)
     found = re.findall(r"(?:vpmaddwd|vpdpbusd)\t.*%(.)mm", assembly)
     assert {f"{x}mm" for x in found} == registers
     assert "vpmulld" not in assembly
@@ -127,17 +136,11 @@ def test_products_are_added_before_others_are_loaded_where_registers_are_few() -
 
 
 def test_what_all_lanes_share_is_loaded_once_for_the_vectors_of_a_tile() -> None:
-    kernel = kernel_of(PRODUCTS.format(a="u8"))
-    kernel = replace(
-        kernel, args=tuple(replace(b, small=ANY) if b.name == "w" else b for b in kernel.args)
-    )
-    schedule = parse_schedule(
+    schedule = (
         "split(m, 4); split(n, 16); reorder([n.o, m.o, m.i, n.i]); "
         "tile([m.i, n.i], [unroll, vector]); split(k, 4); mark(k.i, dot)"
     )
-    chosen = replace(choose(kernel, V3, frozenset(["w"])), schedule=schedule)
-    scheduled = with_schedule(kernel, chosen).kernel
-    assembly = compile_assembly(emit_kernel(scheduled, V3).text, V3)
+    assembly = assembled(PRODUCTS.format(a="u8"), schedule, V3, small=ANY)
     loaded = re.findall(r"vpbroadcastd\t\S*\(%r(?!ip)", assembly)
     assert assembly.count("vpmaddubsw") == 2 * len(loaded) > 0
 
@@ -147,20 +150,18 @@ def test_what_windows_share_is_not_kept_from_step_to_step() -> None:
 
     Registers have room for the sums of 13 windows, and for no group besides that is used again.
     """
-    kernel = kernel_of("""
+    text = """
         graph "stem"
         dims c = 3, p = 230, x = 112, k = 7, n = 64, q = 7
         %v : u8{c,p,q} = input "v" [c, q, p]
         %w : i8{c,k,n,q} = input "w" [n, c, q, k]
         %y : i32{n,x} = sum{c,q,k} i32(%v[c, p=k+2*x, q]) * i32(%w[c, k, n, q])
         output "y" [n, x] = %y
-        """)
-    schedule = parse_schedule(
+        """
+    schedule = (
         "split(x, 13); split(n, 32); reorder([n.o, x.o, x.i, n.i]); peel(x.o); "
         "tile([x.i, n.i], [unroll, vector]); split(k, 4); cut(k.o, [1]); mark(k.i, dot)"
     )
-    chosen = replace(choose(kernel, VNNI, frozenset(["w"])), schedule=schedule)
-    scheduled = with_schedule(kernel, chosen).kernel
-    assembly = compile_assembly(emit_kernel(scheduled, VNNI).text, VNNI)
+    assembly = assembled(text, schedule, VNNI, small=NONE)
     assert "vpdpbusd" in assembly
     assert not re.search(r"%zmm\d+, -?\d*\(%rsp\)", assembly)
