@@ -94,17 +94,19 @@ class Inputs:
     def _check_names(self) -> None:
         inputs = [port.name for port in self.ports]
         unknown = sorted(set(self.shapes) - set(inputs))
+        sizes = self.used_dims | set(self.symbols)
         if unknown:
+            size = f" but a size (--dim {unknown[0]}=1..8)" if unknown[0] in sizes else ""
             raise UserError(
-                f"a shape is given for {unknown[0]!r}, which is no input; "
+                f"a shape is given for {unknown[0]!r}, which is no input{size}; "
                 f"the inputs are {', '.join(inputs) or 'none'}"
             )
         unknown = sorted(set(self.dims) - self.used_dims)
         if unknown:
-            known = sorted(self.used_dims | set(self.symbols))
+            port = f": it is an input (--shape {unknown[0]}=...)" if unknown[0] in inputs else ""
             raise UserError(
-                f"a size is given for {unknown[0]!r}, which no input has; "
-                f"the symbolic sizes are {', '.join(known) or 'none'}"
+                f"a size is given for {unknown[0]!r}, which no input has{port}; "
+                f"the symbolic sizes are {', '.join(sorted(sizes)) or 'none'}"
             )
 
     def _bundle(self, info: ValueInfoProto, graph: GraphProto, items: dict[str, Item]) -> Bundle:

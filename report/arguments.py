@@ -159,7 +159,10 @@ def parse_shapes(items: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
         name, equals, text = item.rpartition("=")
         extents = [part.strip() for part in text.split(",")] if text else []
         if not name or not equals or not all(map(_is_size, extents)):
-            raise UserError(f"--shape {item}: write NAME=N,N,... with whole numbers, x=1,3,224,224")
+            raise UserError(
+                f"--shape {item}: write NAME=N,N,... with whole numbers, x=1,3,224,224; sizes that "
+                "the model names are told by --dim NAME=1..8"
+            )
         if name in shapes:
             raise UserError(f"--shape {item}: {name!r} is given twice")
         shapes[name] = tuple(map(int, extents))

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from rutc.driver.compiler import Options, compile_model
-from tests.cli.conftest import Rutc
+from tests.cli.conftest import Rutc, invoke
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +92,19 @@ def test_there_is_a_ratio_where_there_are_two(rutc: Rutc, library: Path) -> None
     assert "ratio" not in alone.stdout
     peer = ["--against", "onnxruntime", "--model", library.with_suffix(".onnx")]
     assert "ratio" in rutc("bench", library, "--seconds", "0.1", *peer).stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--shape=n=4", "no input but a size (--dim n=1..8); the inputs are x"),
+        ("--shape=n=1..8", "sizes that the model names are told by --dim NAME=1..8"),
+        ("--dim=x=4", "it is an input (--shape x=...); the symbolic sizes are n"),
+    ],
+)
+def test_sizes_and_shapes_are_told_apart(library: Path, option: str, said: str) -> None:
+    made = library.with_name("again.so")
+    found = invoke("compile", library.with_name("m.onnx"), "-o", made, option)
+    assert found.status == 2
+    assert said in found.stderr
+    assert not made.exists()
