@@ -213,14 +213,12 @@ class Fusion:
     """The largest row that a group keeps, in second caches: it has to stay in the nearest ones."""
     operations: int
     """The most operations of what each reader of a row computes anew."""
-    quotients: int
-    """Quotients of one divisor from which on its reciprocal is worth a value of its own."""
     long_row_bytes: int
     """A row of this size no longer stays in a core's nearest caches between two passes."""
     widened: int
     """An element read so often costs more to convert each time than to store in 32 bits."""
     least_lanes: int
-    """The shortest dim along which vectors pay."""
+    """The shortest dim along which vectors pay, or a reciprocal of its own where it divides."""
     halo: int
     """A value takes at most so many times its own memory with a halo,"""
     halo_elements: int

@@ -244,7 +244,8 @@ class MultiplyByReciprocal:
                 pass
             case _:
                 return Reason("nothing is divided by a value")
-        if editor.typical(set(n.out.dims) - _names(z)) < self.machine.coefficients.fusion.quotients:
+        fewest = self.machine.coefficients.fusion.least_lanes
+        if editor.typical(set(n.out.dims) - _names(z)) < fewest:
             return Reason("few quotients have one divisor")
         total = _total(z, editor)
         if total is None:
