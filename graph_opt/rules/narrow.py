@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords, is_plain, wrapped
@@ -56,7 +58,8 @@ class Quantised:
 
 @rounds(
     changes="Scales move out of sums of products of quantised numbers, which are exact then.",
-    refused="Never: where the product of the scales is no normal number, they stay two factors.",
+    refused="Where a constant scale is infinite or no number. Where the product of the scales is no "
+    "normal number, they stay two factors.",
 )
 @matches("reduction")
 def sum_integers(n: Node, editor: Editor) -> Result:
@@ -79,6 +82,9 @@ def sum_integers(n: Node, editor: Editor) -> Result:
     points = editor.size(n.bound)
     if points is None or points > LARGEST_SUM:
         return Reason("the sum may not fit in 32 bits")
+    scales = [p.scale for p in parts if p.scale is not None]
+    if not all(_may_be_finite(s, editor) for s in scales):
+        return Reason("a scale is infinite or no number: a product with 0 is none, its sum may be 0")
     origin = merge_origins(*(p.source for p in parts if p.source is not None), n)
     whole = Value(editor.fresh_value(f"{n.out.name}.whole"), DType.I32, n.out.dims)
     total = Nest(
@@ -89,7 +95,6 @@ def sum_integers(n: Node, editor: Editor) -> Result:
         origin,
     )
     real: Expr = Cast(at_point(whole), DType.F32)
-    scales = [p.scale for p in parts if p.scale is not None]
     if len(scales) == 2 and _is_normal_product(scales, editor):
         scales = [apply("mul", *scales)]
     for scale in scales:
@@ -146,6 +151,12 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
             sums = apply("sub", sums, apply("mul", b.zero, count))
         total = apply("sub", total, apply("mul", a.zero, sums))
     return (*new, replace(n, bound=(), reducer=None, body=(total,)))
+
+
+def _may_be_finite(scale: Expr, editor: Editor) -> bool:
+    """Whether nothing shows that an element of a scale is infinite or no number."""
+    found = elements(scale, sorted(index_names(scale)), editor)
+    return found is None or bool(np.isfinite(found).all())
 
 
 def _is_normal_product(scales: list[Expr], editor: Editor) -> bool:
