@@ -58,7 +58,7 @@ class Quantised:
 
 @rounds(
     changes="Scales move out of sums of products of quantised numbers, which are exact then.",
-    refused="Where a constant scale is infinite or no number. Where the product of the scales is no "
+    refused="Where multiples of a constant scale may overflow. Where the product of the scales is no "
     "normal number, they stay two factors.",
 )
 @matches("reduction")
@@ -84,7 +84,7 @@ def sum_integers(n: Node, editor: Editor) -> Result:
         return Reason("the sum may not fit in 32 bits")
     scales = [p.scale for p in parts if p.scale is not None]
     if not all(_may_be_finite(s, editor) for s in scales):
-        return Reason("a scale is infinite or no number: a product with 0 is none, its sum may be 0")
+        return Reason("multiples of a scale may be infinite, and such a one times 0 is no number")
     origin = merge_origins(*(p.source for p in parts if p.source is not None), n)
     whole = Value(editor.fresh_value(f"{n.out.name}.whole"), DType.I32, n.out.dims)
     total = Nest(
@@ -154,9 +154,9 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
 
 
 def _may_be_finite(scale: Expr, editor: Editor) -> bool:
-    """Whether nothing shows that an element of a scale is infinite or no number."""
+    """Whether nothing shows that multiples of a scale by differences of 8-bit numbers overflow."""
     found = elements(scale, sorted(index_names(scale)), editor)
-    return found is None or bool(np.isfinite(found).all())
+    return found is None or bool((np.abs(found) <= LARGEST_SCALE).all())
 
 
 def _is_normal_product(scales: list[Expr], editor: Editor) -> bool:
