@@ -202,7 +202,7 @@ def run(
         if output is not None:
             check_npz(output)
         dims = parse_sizes(dim)
-        with load_whole(library, threads=threads) as session:
+        with load_whole(library, threads=threads, check_integrity=True) as session:
             values, sizes = run_values(session, inputs or (), dims)
             names = [port.name for port in session.get_outputs()]
             outputs = dict(zip(names, session.run(None, values), strict=True))
@@ -332,7 +332,7 @@ def bench(
 
         check_bench(against, model, seconds)
         dims = parse_sizes(dim)
-        with load_whole(library, threads=1) as session:
+        with load_whole(library, threads=1, check_integrity=True) as session:
             values, sizes = run_values(session, inputs or (), dims)
         with screen.progress() as on_progress:
             timings = measure(

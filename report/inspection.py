@@ -119,7 +119,7 @@ def _step_times(
     threads: int | None,
 ) -> tuple[list[display.StepTime], Sizes]:
     """What the steps of a run take, the medians of some runs, and the sizes of its inputs."""
-    with WholeSession(path, threads=threads, profile=True) as session:
+    with WholeSession(path, threads=threads, profile=True, check_integrity=True) as session:
         values, sizes = run_values(session, inputs, dims)
         known: list[list[ProfileEntry]] = []
         for _ in range(PROFILE_RUNS):

@@ -25,9 +25,10 @@ class WholeSession(InferenceSession):
         *,
         threads: int | None = None,
         profile: bool = False,
+        check_integrity: bool = False,
     ) -> None:
         """Opens the model; see `InferenceSession`."""
-        super().__init__(path, threads=threads, profile=profile)
+        super().__init__(path, threads=threads, profile=profile, check_integrity=check_integrity)
         own = super().ports
         self._all = Ports(
             (*own.inputs, *self._states.inputs),
@@ -111,10 +112,12 @@ class WholeSession(InferenceSession):
         return {(i.name, a): str(i.shape[a]) for i, a in axes if a is not None}
 
 
-def load_whole(path: str | os.PathLike[str], threads: int | None = None) -> WholeSession:
+def load_whole(
+    path: str | os.PathLike[str], threads: int | None = None, *, check_integrity: bool = False
+) -> WholeSession:
     """Opens a compiled model whose states are inputs and outputs.
 
     Raises:
         ModelError: the file is no model, needs another CPU, or the options are wrong.
     """
-    return WholeSession(path, threads=threads)
+    return WholeSession(path, threads=threads, check_integrity=check_integrity)

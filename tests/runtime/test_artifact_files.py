@@ -258,6 +258,22 @@ def test_inspect_checks_integrity(tmp_path: Path, embedded: Path) -> None:
     assert "has changed since it was compiled" in shown.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [["run"], ["bench", "--seconds", "0.1"], ["inspect", "--profile"]], ids=" ".join
+)
+def test_what_commands_run_is_whole(tmp_path: Path, embedded: Path, command: list[str]) -> None:
+    """Code that is damaged may end the process that runs it."""
+    name, *options = command
+    assert invoke(name, embedded, *options).status == 0
+
+    def change(data: bytearray) -> None:
+        data[-1] ^= 1
+
+    shown = invoke(name, _copy(embedded, tmp_path, change), *options)
+    assert shown.status == 2
+    assert "has changed since it was compiled" in shown.stderr
+
+
 def _text(**changes: object) -> Callable[[dict[str, object]], str]:
     return lambda manifest: json.dumps({**manifest, **changes})
 
