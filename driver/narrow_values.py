@@ -16,6 +16,7 @@ from rutc.driver.estimates import estimate_plan
 from rutc.driver.precision import made_by_algorithms, stored_so
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.places import places
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, walk_nodes
@@ -55,13 +56,14 @@ def with_narrow_values(found: Realisation, machine: Machine, *, every: bool = Fa
 def _large(found: Realisation, machine: Machine) -> Iterator[tuple[str, int]]:
     """Yields the computed values that the second cache does not hold, and their bytes.
 
-    Those of other algorithms than the sums' own are left out: they enter differences.
+    Those of other algorithms than the sums' own are left out, for they enter differences, and
+    those that tell places.
     """
     plan = found.plan
-    made = made_by_algorithms(plan.graph, found.assignment)
+    exact = made_by_algorithms(plan.graph, found.assignment) | places(plan.graph)
     within = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Nest)}
     symbols = dict(plan.graph.symbols)
-    for name in sorted(within & plan.layouts.keys() - made):
+    for name in sorted(within & plan.layouts.keys() - exact):
         size = typical(Index.of(plan.layouts[name].size), symbols) * DType.F32.bytes
         wide = plan.values[name].dtype is DType.F32
         if wide and size > machine.l2:

@@ -21,6 +21,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.pipeline import optimize, pipeline_for
+from rutc.graph_opt.places import places
 from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.affine import product, typical
 from rutc.tensor_ir.expr import Lit, transform
@@ -83,9 +84,11 @@ def normal(graph: Graph, machine: Machine) -> Graph:
 
 
 def sites(graph: Graph) -> tuple[Site, ...]:
-    """The sums of a graph in normal form that may be of 8-bit integers."""
+    """The sums of a graph in normal form that may be of 8-bit integers: none that tell places."""
     constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
-    found = (_site(n, constants, graph) for n in graph.nodes if isinstance(n, Nest))
+    exact = places(graph)
+    nests = (n for n in graph.nodes if isinstance(n, Nest) and n.out.name not in exact)
+    found = (_site(n, constants, graph) for n in nests)
     return tuple(s for s in found if s is not None)
 
 

@@ -11,6 +11,7 @@ from rutc.driver.planning import planned
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.places import places
 from rutc.importer import import_model
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import BF16_VECTORS, Machine
@@ -64,6 +65,24 @@ def test_a_value_has_to_take_much_of_the_time(tmp_path: Path) -> None:
     slow = weighing(SMALL, "stored_types", least_moved=1e3)
     assert not with_narrow_values(found, slow).assignment.types
     assert with_narrow_values(found, slow, every=True).assignment.types
+
+
+@pytest.mark.parametrize("repeating", [False, True])
+def test_places_are_exact(repeating: bool, tmp_path: Path) -> None:
+    """A large number that is rounded to 8 bits is another place, and another angle."""
+    n = Net()
+    x = n.input(1, 2, 64, 64)
+    moved = n("Conv", x, n.weight(2, 2, 3, 3), pads=[1] * 4)
+    if repeating:
+        y = n("Sin", n("Add", moved, n("Transpose", moved, perm=[0, 1, 3, 2])))
+    else:
+        y = n("Add", moved, n.weight(1, 2, 64, 64))
+        y = n("GridSample", x, n("Transpose", y, perm=[0, 2, 3, 1]))
+    found = greedy(prepare(n.graph(y, dims={})), SMALL).realisation
+    exact = places(found.plan.graph) & found.plan.layouts.keys()
+    assert exact
+    narrow = with_narrow_values(found, SMALL, every=True)
+    assert not exact & {s.value for s in narrow.assignment.types}
 
 
 @pytest.mark.skipif(not runnable(PAIRS), reason="this processor does not round to bf16")

@@ -58,8 +58,8 @@ class Quantised:
 
 @rounds(
     changes="Scales move out of sums of products of quantised numbers, which are exact then.",
-    refused="Where multiples of a constant scale may overflow. Where the product of the scales is no "
-    "normal number, they stay two factors.",
+    refused="Where multiples of a constant scale may overflow. Where the product of the scales is "
+    "no normal number, they stay two factors.",
 )
 @matches("reduction")
 def sum_integers(n: Node, editor: Editor) -> Result:

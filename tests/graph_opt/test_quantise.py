@@ -48,6 +48,13 @@ def shared(n: Net) -> str:
     return n("MatMul", y, n("Transpose", table, perm=[1, 0]))
 
 
+def warped(n: Net) -> str:
+    """A picture that is read where a sum says: that one stays exact, for it tells places."""
+    x = n.input(1, 2, 12, 12)
+    flow = n("Conv", n("Relu", n("Conv", x, n.weight(8, 2, 3, 3))), n.weight(2, 8, 1, 1))
+    return n("GridSample", x, n("Transpose", flow, perm=[0, 2, 3, 1]))
+
+
 def graph_of(make: Callable[[Net], str]) -> Graph:
     """The network in normal form."""
     n = Net()
@@ -160,6 +167,11 @@ def test_a_comparison_tells_what_quantising_each_sum_changes() -> None:
     assert told[1] == pytest.approx((y**2).sum(), rel=1e-5)
     assert second.nest != first.nest
     assert len(told) == 4
+
+
+def test_sums_that_tell_places_stay_exact() -> None:
+    (site,) = sites(graph_of(warped))
+    assert site.terms == 2 * 3 * 3
 
 
 @pytest.mark.parametrize(
