@@ -60,7 +60,7 @@ def _large(found: Realisation, machine: Machine) -> Iterator[tuple[str, int]]:
     those that tell places.
     """
     plan = found.plan
-    exact = made_by_algorithms(plan.graph, found.assignment) | places(plan.graph)
+    exact = made_by_algorithms(plan.graph, found.assignment) | places(walk_nodes(plan.graph.nodes))
     within = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Nest)}
     symbols = dict(plan.graph.symbols)
     for name in sorted(within & plan.layouts.keys() - exact):

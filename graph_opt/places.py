@@ -6,17 +6,17 @@ by as large a share is another place, however little lies between that one and w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Apply, Expr, Read, reads, walk
-from rutc.tensor_ir.graph import Graph, Nest, walk_nodes
+from rutc.tensor_ir.graph import Nest, Node
 
 REPEATING = frozenset({"sin", "cos", "tan", "mod", "fmod"})
 """The operations whose results repeat: of a large operand, only what is left of it counts."""
 
 
-def places(graph: Graph) -> frozenset[str]:
+def places(nodes: Iterable[Node]) -> frozenset[str]:
     """The values that tell where something is read, or how far along what repeats.
 
     %p{i} = %flow[i] + f32(index(i))
@@ -25,7 +25,7 @@ def places(graph: Graph) -> frozenset[str]:
     What elementwise nests make them of are places as well. What reductions sum is not: many small
     numbers that are rounded make a large one no more wrong than they are themselves.
     """
-    nests = [n for n in walk_nodes(graph.nodes) if isinstance(n, Nest)]
+    nests = [n for n in nodes if isinstance(n, Nest)]
     makers = {v.name: n for n in nests if n.reducer is None for v in n.outs}
     waiting = [r.value for n in nests for e in n.body for r in _deciding(e)]
     found: set[str] = set()

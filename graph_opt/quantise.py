@@ -86,7 +86,7 @@ def normal(graph: Graph, machine: Machine) -> Graph:
 def sites(graph: Graph) -> tuple[Site, ...]:
     """The sums of a graph in normal form that may be of 8-bit integers: none that tell places."""
     constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
-    exact = places(graph)
+    exact = places(graph.nodes)
     nests = (n for n in graph.nodes if isinstance(n, Nest) and n.out.name not in exact)
     found = (_site(n, constants, graph) for n in nests)
     return tuple(s for s in found if s is not None)

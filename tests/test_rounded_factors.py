@@ -278,3 +278,20 @@ def test_what_else_reads_a_rounded_factor_reads_it_rounded(
     wanted = interpret(graph, {"x": x})["y"]
     got = run(build(plan, machine, tmp_path), {"x": x}, 2)["y"]
     assert_close(got, wanted, level=Level.REDUCED)
+
+
+def test_angles_are_read_as_they_are(tmp_path: Path) -> None:
+    """Rounded, an angle of a few hundred is another one."""
+    weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["p"]),
+        helper.make_node("MatMul", ["p", "second"], ["q"]),
+        helper.make_node("Sin", ["p"], ["s"]),
+        helper.make_node("Add", ["q", "s"], ["y"]),
+    ]
+    path = tmp_path / "model.onnx"
+    save(path, (33, 64), nodes, first=weights, second=weights.T)
+    graph = parted(path, FIRST)
+    assert "p.hi" in graph.values
+    (sine,) = [n for n in graph.nodes if isinstance(n, Nest) and "sin" in str(n.body[0])]
+    assert "p" in used(sine)

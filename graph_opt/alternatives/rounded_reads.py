@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import at_point
+from rutc.graph_opt.places import places
 from rutc.tensor_ir import Cast, DType, Expr, Lit, Nest, Read
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import used
@@ -21,8 +22,9 @@ from rutc.tensor_ir.graph import used
 def read_rounded(editor: Editor, but: Collection[str] = ()) -> None:
     """Makes nests read the numbers in bf16 that values were rounded to before, in their place.
 
-    Those that give the values `but` read what they do.
+    Those that give the values `but` read what they do, and so does all that reads places.
     """
+    exact = places(editor.nodes.values())
     rounded: dict[str, str] = {}
     for key in tuple(editor.names()):
         n = editor.nodes.get(key)
@@ -30,7 +32,8 @@ def read_rounded(editor: Editor, but: Collection[str] = ()) -> None:
             continue
         source = _rounds_whole(n, editor)
         if source is not None:
-            if isinstance(editor.producer(source), Nest) and not editor.is_output(source):
+            computed = isinstance(editor.producer(source), Nest)
+            if computed and source not in exact and not editor.is_output(source):
                 rounded.setdefault(source, n.out.name)
             continue
         if rounded.keys().isdisjoint(used(n)) or n.outs[0].name in but:
