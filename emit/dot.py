@@ -206,7 +206,8 @@ class DotEmitter:
         """The operand's neighbours in every lane, as a vector of i32; `anew` if not to be kept."""
         coords = tuple((d, self.index.resolve(c)) for d, c in r.coords if isinstance(c, Index))
         shared = not any(self.index.varies(c) for _, c in coords)
-        key = (r.value, coords, None if shared else lane.key, "dot", group, loop.extent)
+        lanes = lane.lanes if shared else lane.key
+        key = (r.value, coords, lanes, "dot", group, loop.extent)
         found = None if anew else self.expressions.kept(key)
         if found is None:
             found = self._together(r, loop, group, lane, anew=anew) or self._gathered(

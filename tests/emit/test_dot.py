@@ -104,6 +104,21 @@ def test_products_of_columns_that_are_left_over(
     assert "vpmulld" not in assembly
 
 
+@pytest.mark.parametrize("machine", [VNNI, V3])
+def test_what_vectors_of_two_lengths_share_is_put_into_lanes_of_either(machine: Machine) -> None:
+    """Of a sum as short as a group, code for all columns of some rows has no branches."""
+    columns, group = machine.width + machine.width // 2, machine.products(DType.U8, DType.I8)
+    text = PRODUCTS.format(a="u8").replace("n = 64", f"n = {columns}")
+    text = text.replace("k = 128", f"k = {group}")
+    schedule = (
+        f"split(m, 4); split(n, {machine.width}); reorder([m.o, n.o, m.i, n.i]); peel(n.o); "
+        f"tile([m.i, n.i], [unroll, vector]); split(k, {group}); mark(k.i, dot)"
+    )
+    assembly = assembled(text, schedule, machine, small=NONE)
+    found = re.findall(r"(?:vpmaddwd|vpdpbusd)\t.*%(.)mm", assembly)
+    assert len(set(found)) == 2
+
+
 @pytest.mark.parametrize(
     ("first", "small", "together"),
     [
