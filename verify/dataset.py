@@ -42,14 +42,14 @@ def sample_paths(folder: Path) -> tuple[Path, ...]:
         UserError: there is no such folder, or no case in it.
     """
     if not folder.is_dir():
-        raise UserError(f"--data {folder}: there is no such folder")
+        raise UserError(f"{folder}: there is no such folder")
     if (folder / "input_0.pb").exists():
         return (folder,)
     found = [p for p in folder.glob("test_data_set_*") if p.is_dir()]
     found += folder.glob("*.npz")
     if not found:
         raise UserError(
-            f"--data {folder}: it holds no case; rutc reads .npz files with the inputs by name, "
+            f"{folder} holds no case; rutc reads .npz files with the inputs by name, "
             "and folders test_data_set_0, ... with input_0.pb, ..."
         )
     return tuple(sorted(found, key=_order))

@@ -161,7 +161,7 @@ def test_numbers_in_names_are_in_their_order(tmp_path: Path) -> None:
         ({"x": np.zeros((2, 3), np.float32)}, "a.npz has no value for input 'b'"),
         ({"x": np.zeros((2, 4), np.float32), "b": W[0]}, "has shape [2, 4]"),
         ({"x": np.zeros((2, 3)), "b": W[0]}, "has dtype float64"),
-        (None, "it holds no case"),
+        (None, "holds no case"),
         ({}, "is no numpy file"),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_folder_without_a_case_is_told_before_a_model_is_compiled(
     model: Path, tmp_path: Path
 ) -> None:
     stages: list[str] = []
-    with pytest.raises(UserError, match="it holds no case"):
+    with pytest.raises(UserError, match="holds no case"):
         verify(model, data=tmp_path, on_progress=lambda stage, *_: stages.append(stage))
     assert stages == []
 
