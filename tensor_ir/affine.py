@@ -76,9 +76,14 @@ def product(xs: Iterable[Index | int]) -> Index:
 
 def typical(x: Size, symbols: Mapping[str, Range]) -> int:
     """`x` where every symbol has a common value of its range, for weighing costs."""
-    return x if isinstance(x, int) else int(x.evaluate(common_sizes(symbols)))
+    return x if isinstance(x, int) else int(x.evaluate(common_sizes(_of(x, symbols))))
 
 
 def fewest(x: Size, symbols: Mapping[str, Range]) -> int:
     """`x` where every symbol is as small as it may well be."""
-    return x if isinstance(x, int) else int(x.evaluate(few_sizes(symbols)))
+    return x if isinstance(x, int) else int(x.evaluate(few_sizes(_of(x, symbols))))
+
+
+def _of(x: Index, symbols: Mapping[str, Range]) -> dict[str, Range]:
+    """The symbols that occur in `x`: a model may have hundreds."""
+    return {name: symbols[name] for name in x.names()}

@@ -321,19 +321,24 @@ class Chains:
         return all(isinstance(self.extents[d], int) for m in members for d in m.dims)
 
     def equal_slices(
-        self, members: tuple[Member, ...], size: int, within: int | None
+        self,
+        members: tuple[Member, ...],
+        size: int,
+        within: int | None,
+        at: Callable[[Size], Index] = Index.of,
     ) -> tuple[Index, Index]:
         """(number, size) of equal slices of a dim that has no known size.
 
         They are of `size` indices at most, and of the bytes that they are to be `within`, if one
-        index takes no more. Threads get as many of those as they want, if there are indices.
+        index takes no more. Threads get as many of those as they want, if there are indices. What
+        they are in some runs is told by what sizes are `at` these.
         """
         *outer, last = members[0].dims
-        extent, most = Index.of(self.extents[last]), Index.of(size)
+        extent, most = at(self.extents[last]), Index.of(size)
         if within is not None:
-            around = product(Index.of(self.extents[d]) for d in outer)
+            around = product(at(self.extents[d]) for d in outer)
             shared = extent * around // self.machine.coefficients.slices.fewest
-            fits = Index.of(within) // maximum(self.index_bytes(members), ONE, self.symbols)
+            fits = Index.of(within) // maximum(at(self.index_bytes(members)), ONE, self.symbols)
             most = minimum(minimum(most, fits, self.symbols), shared, self.symbols)
             most = maximum(most, ONE, self.symbols)
         count = (extent + most - 1) // most
@@ -344,9 +349,20 @@ class Chains:
 
     def index_bytes(self, members: tuple[Member, ...]) -> Index:
         """What passes between the kernels for one index of the first one's dims."""
-        rings = ((v, self._ring(v, members, 1)) for v in self.between(members))
-        sizes = (Index.of(x.size) * self.values[v].dtype.bytes for v, x in rings)
-        return sum(sizes, ZERO)
+        owners = {v: m for m in members[:-1] for v in m.group.stored}
+        found = ((v, owners[v]) for v in self.between(members))
+        return sum((self._index_bytes_of(v, m.dims, m.ratios) for v, m in found), ZERO)
+
+    @functools.cached_property
+    def _index_bytes_of(self) -> Callable[[str, tuple[str, ...], tuple[int, ...]], Index]:
+        """What a value takes for so many indices of dims: many chains pass it on."""
+
+        def found(v: str, dims: tuple[str, ...], ratios: tuple[int, ...]) -> Index:
+            return Index.of(self._part(v, dict(zip(dims, ratios, strict=True))).size) * (
+                self.values[v].dtype.bytes
+            )
+
+        return functools.cache(found)
 
     def _length(self, members: tuple[Member, ...], size: int, within: int | None) -> Size:
         """The indices of a slice; where some are left over in the end, those of all others."""
@@ -420,6 +436,10 @@ class Chains:
         own = next(m for m in members if v in m.group.stored)
         sizes: dict[str, Size] = dict(zip(own.dims, own.ratios, strict=True))
         sizes[own.dims[-1]] *= length
+        return self._part(v, sizes)
+
+    def _part(self, v: str, sizes: Mapping[str, Size]) -> Layout:
+        """The value's layout with room for so many indices of dims."""
         layout = self.layouts[v]
         blocks = {a.dim: Index.of(a.extent).value for a in layout.axes if not a.whole}
         if any(Index.of(n) % blocks[d] != ZERO for d, n in sizes.items() if d in blocks):

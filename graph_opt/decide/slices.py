@@ -123,7 +123,7 @@ class Slicer(Chains):
             least = common = size
             if not self.is_fixed(members):
                 least = size if within is None else 1
-                common = self._common(self.equal_slices(members, size, within)[1])
+                common = self.equal_slices(members, size, within, self._common_index)[1].value
             gain = self._gain(members, common)
             if gain <= 0 or any(self._lose_rows(m, common) for m in members):
                 continue
@@ -152,6 +152,10 @@ class Slicer(Chains):
     def _common(self, size: Size) -> int:
         """What a size is where symbols are common."""
         return typical(size, self.symbols)
+
+    def _common_index(self, size: Size) -> Index:
+        """The same, as an expression."""
+        return Index.of(self._common(size))
 
     @functools.cached_property
     def _common_bytes(self) -> Callable[[str], int]:
@@ -216,10 +220,11 @@ class Slicer(Chains):
             return None
         if self._common(index_bytes) > self.near(w.most_ring):
             return None
-        count, each = self.equal_slices(members, self.extent(last), within)
-        if self._common(count) * prod(map(self._common_extent, outer)) < w.fewest:
+        longest = self.extent(last)
+        count, _ = self.equal_slices(members, longest, within, self._common_index)
+        if count.value * prod(map(self._common_extent, outer)) < w.fewest:
             return None
-        return self.most(each), within
+        return self.most(self.equal_slices(members, longest, within)[1]), within
 
     def _fewest(self, members: tuple[Member, ...], size: int) -> int:
         """The number of slices where symbols are least; where one is 0 there is nothing to do."""
