@@ -279,12 +279,16 @@ class RecordedSchedules:
         """Of a database, for code of a machine."""
         self._database = database
         self._likeness = trial.like(origin_of(machine))
+        self._known: dict[tuple[Kernel, frozenset[str], Machine], Choice | None] = {}
 
     def __call__(
         self, kernel: Kernel, constants: frozenset[str], machine: Machine
     ) -> Choice | None:
-        """Returns the schedule; None for the default one."""
-        return self.look_up(Subject(kernel, constants, machine)).choice
+        """Returns the schedule; None for the default one. Of equal kernels it looks for one's."""
+        key = kernel, constants, machine
+        if key not in self._known:
+            self._known[key] = self.look_up(Subject(kernel, constants, machine)).choice
+        return self._known[key]
 
     def look_up(self, subject: Subject) -> ScheduleOnRecord:
         """Returns what is on record of a kernel."""

@@ -123,10 +123,16 @@ class Database:
         """
         wanted = {"status": status, "state": state, "threads": threads}
         where = [TRIAL.c[name] == value for name, value in wanted.items() if value is not None]
-        if task is not None:
-            where.append(TRIAL.c.task_id == self._id(TASK, task))
-        if origin is not None:
-            where.append(TRIAL.c.origin_id == self._id(ORIGIN, origin))
+        for table, column, item in (
+            (TASK, TRIAL.c.task_id, task),
+            (ORIGIN, TRIAL.c.origin_id, origin),
+        ):
+            if item is None:
+                continue
+            number = self._id(table, item)
+            if number is None:
+                return iter(())
+            where.append(column == number)
         return self._pages(where)
 
     def best(
@@ -267,11 +273,10 @@ class Database:
 
         return self._transactions.write(work)
 
-    def _id(self, table: Table, item: Task | Origin) -> int:
-        """The number of a task or origin; -1 if it is not there."""
+    def _id(self, table: Table, item: Task | Origin) -> int | None:
+        """The number of a task or origin; None if it is not there."""
         values = task_values(item) if isinstance(item, Task) else origin_values(item)
-        found = self._transactions.read(lambda connection: same(connection, table, values))
-        return -1 if found is None else found
+        return self._transactions.read(lambda connection: same(connection, table, values))
 
     def _pages(self, where: Sequence[ColumnElement[bool]]) -> Iterator[Trial]:
         """The trials under some conditions; each page of them is read by itself."""
