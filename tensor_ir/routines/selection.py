@@ -79,19 +79,58 @@ def non_max_suppression(job: Job) -> Sequence[np.ndarray]:
             order = np.argsort(~order_keys(scores[batch, kind]), kind="stable")
             if job.integer("filtered"):
                 order = order[scores[batch, kind, order] > least]
-            left = corners[order].T
-            kept: list[int] = []
-            while len(order) and len(kept) < int(most):
-                kept.append(int(order[0]))
-                remain = ~(_overlaps(left[:, 0], left[:, 1:]) > overlap)
-                order, left = order[1:][remain], left[:, 1:][:, remain]
-            rows += [(batch, kind, box) for box in kept]
+            kept = _kept(corners[order], int(most), float(overlap))
+            rows += [(batch, kind, int(box)) for box in order[kept]]
     room = job.results[0].shape[0]
     if len(rows) > room:
         job.fail(f"{len(rows)} boxes, more than {room}")
     chosen = np.zeros((room, 3), np.int64)
     chosen[: len(rows)] = np.array(rows, np.int64).reshape(-1, 3)
     return chosen, np.array(len(rows), np.int64)
+
+
+def _kept(boxes: np.ndarray, most: int, overlap: float) -> list[int]:
+    """The first `most` of boxes {box, 4} that share no more than that with one kept before."""
+    left = np.ones(len(boxes), np.bool_)
+    near = _Near(boxes)
+    kept: list[int] = []
+    for box in range(len(boxes)):
+        if len(kept) >= most:
+            break
+        if not left[box]:
+            continue
+        kept.append(box)
+        left[box] = False
+        # A share of 0 is too much where less than that is allowed.
+        others = np.arange(len(boxes)) if overlap < 0 else near.to(box)
+        others = others[left[others]]
+        if others.size:
+            left[others[_overlaps(boxes[box], boxes[others].T) > overlap]] = False
+    return kept
+
+
+class _Near:
+    """Which boxes may meet one, by their extents along the axis that tells more of them apart.
+
+    In the order of their lower ends these are a run: those that begin below its upper end, but for
+    the first ones, which all end below its lower end.
+    """
+
+    def __init__(self, boxes: np.ndarray) -> None:
+        along = [self._runs(boxes[:, axis], boxes[:, axis + 2]) for axis in (0, 1)]
+        self._order, self._first, self._last = min(along, key=lambda x: float((x[2] - x[1]).sum()))
+
+    @staticmethod
+    def _runs(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The order, and of each box the part of it that holds those that may meet it."""
+        order = np.argsort(low, kind="stable")
+        ends = np.fmax.accumulate(high[order])
+        first = np.searchsorted(ends, low, "right")
+        return order, first, np.maximum(first, np.searchsorted(low[order], high, "left"))
+
+    def to(self, box: int) -> np.ndarray:
+        """Those that may meet a box."""
+        return self._order[self._first[box] : self._last[box]]
 
 
 def _corners(boxes: np.ndarray, *, centered: bool) -> np.ndarray:

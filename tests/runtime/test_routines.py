@@ -193,15 +193,30 @@ def test_unique(kind: DType, ascending: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("boxes", "most", "centered", "filtered"),
-    [(20, 20, 0, 1), (20, 2, 1, 0), (0, 3, 0, 1), (20, 0, 0, 0)],
+    ("boxes", "most", "centered", "filtered", "apart"),
+    [
+        (20, 20, 0, 1, 0),
+        (20, 2, 1, 0, 0),
+        (0, 3, 0, 1, 0),
+        (20, 0, 0, 0, 0),
+        (150, 150, 0, 0, 6),
+        (150, 150, 1, 0, 2),
+    ],
 )
 def test_non_max_suppression(
-    boxes: int, most: int, centered: int, filtered: int, tmp_path: Path
+    boxes: int, most: int, centered: int, filtered: int, apart: int, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(2)
+    places = rng.integers(0, 8, (2, boxes, 4)) + rng.integers(0, apart + 1, (2, boxes, 1)) * [
+        [[1, 1, 0 if centered else 1, 0 if centered else 1]]
+    ]
+    places = places.astype(np.float32)
+    if apart:
+        # What no number tells the place of meets nothing.
+        odd = rng.random(places.shape) < 1 / boxes
+        places[odd] = rng.choice([np.nan, np.inf, -np.inf], np.count_nonzero(odd))
     args = [
-        rng.integers(0, 8, (2, boxes, 4)).astype(np.float32),
+        places,
         rng.integers(0, 5, (2, 3, boxes)).astype(np.float32),
         np.array(most),
         np.array(0.3, np.float32),
