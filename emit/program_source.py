@@ -1,6 +1,7 @@
 """The generated C of an artifact: tables of the host program, entry points, and embedded data."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import assert_never
 
@@ -174,11 +175,12 @@ def _port_tables(program: Program, tables: Tables) -> Iterator[str]:
     """Yields the ports with, for each, the numbers of the buffers that lie in it."""
     rows: list[str] = []
     patches: list[int] = []
+    within: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for number, ref in enumerate(tables.buffers):
+        within[ref.space, ref.index].append(number)
     for space, ports in (("input", program.inputs), ("output", program.outputs)):
         for index, port in enumerate(ports):
-            places = [
-                n for n, r in enumerate(tables.buffers) if (r.space, r.index) == (space, index)
-            ]
+            places = within[space, index]
             shape = f"{space}_{index}_shape"
             codes = ", ".join(str(tables.sizes.code(x)) for x in port.shape)
             yield f"static const int64_t {shape}[] = {{{codes or '0'}}};"
@@ -194,7 +196,7 @@ def _port_tables(program: Program, tables: Tables) -> Iterator[str]:
             patches += places
     blocks: list[str] = []
     for block in range(program.blocks):
-        places = [n for n, r in enumerate(tables.buffers) if (r.space, r.index) == ("block", block)]
+        places = within["block", block]
         blocks.append(f"{{{len(patches)}, {len(places)}}}")
         patches += places
     kept = []

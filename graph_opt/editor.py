@@ -106,6 +106,7 @@ class Editor:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.changed = False
+        self.symbols: Mapping[str, Range] = dict(graph.symbols)
         self.extents: dict[str, Index] = dict(graph.dims)
         self.ranges: dict[str, Range] = dict(graph.ranges)
         self.nodes: dict[str, Node] = {}
@@ -213,17 +214,17 @@ class Editor:
 
     def typical(self, dims: Iterable[str]) -> int:
         """The number of points that a space commonly has."""
-        return prod(typical(self.extents[d], dict(self.graph.symbols)) for d in dims)
+        return prod(typical(self.extents[d], self.symbols) for d in dims)
 
     def fewest(self, dims: Iterable[str]) -> int:
         """The points of a space in a run that is as small as it may well be."""
-        return prod(fewest(self.extents[d], dict(self.graph.symbols)) for d in dims)
+        return prod(fewest(self.extents[d], self.symbols) for d in dims)
 
     def most(self, dims: Iterable[str]) -> int | None:
         """The most points that a space may have; None if an extent has no bound."""
-        total, symbols = 1, dict(self.graph.symbols)
+        total = 1
         for d in dims:
-            bounds = self.extents[d].bounds(symbols)
+            bounds = self.extents[d].bounds(self.symbols)
             if bounds is None:
                 return None
             total *= max(bounds[1], 0)
@@ -262,12 +263,11 @@ class Editor:
 
     def fresh_dim(self, base: str, extent: Index) -> str:
         """A new dim, named like `base`, of this extent."""
-        symbols = dict(self.graph.symbols)
         name, count = base, 2
-        while name in self.extents or name in symbols:
+        while name in self.extents or name in self.symbols:
             name, count = f"{base}_{count}", count + 1
         self.extents[name] = extent
-        limits = dim_range(extent, symbols)
+        limits = dim_range(extent, self.symbols)
         if limits is not None:
             self.ranges[name] = limits
         return name
@@ -361,6 +361,7 @@ class Editor:
             self._drop_dims([d for d, e in self.extents.items() if not lost.isdisjoint(e.names())])
         dims, outputs = tuple(self.extents.items()), tuple(self._outputs)
         self.graph = replace(self.graph, dims=dims, nodes=nodes, outputs=outputs, symbols=symbols)
+        self.symbols = dict(symbols)
         self.changed = False
         return self.graph
 

@@ -16,7 +16,7 @@ make it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rutc.tensor_ir import Graph, Index
@@ -50,9 +50,10 @@ def with_common_sizes(
     batches = _batches(g, params)
     common = {**_sides(g, frozenset(batches)), **dict.fromkeys(batches, BATCH), **told}
     symbols: dict[str, Range] = {}
+    quotients = _quotients(g)
     for s, limits in g.symbols:
         if s not in common:
-            common |= _of_blocks(g, s, limits)
+            common |= _of_blocks(quotients.get(s, ()), s, limits)
         size = computed.get(s)
         if size is not None and size.names() <= symbols.keys():
             common.setdefault(s, typical(size, symbols))
@@ -60,10 +61,18 @@ def with_common_sizes(
     return replace(g, symbols=tuple(symbols.items()))
 
 
-def _of_blocks(g: Graph, s: str, limits: Range) -> dict[str, int]:
+def _quotients(g: Graph) -> dict[str, list[Index]]:
+    """The extents that are quotients of one size, by that size."""
+    found: dict[str, list[Index]] = {}
+    for e in dict.fromkeys(map(Index.of, g.extents.values())):
+        names = e.ordered_names()
+        if len(names) == 1 and _divides(e):
+            found.setdefault(names[0], []).append(e)
+    return found
+
+
+def _of_blocks(quotients: Sequence[Index], s: str, limits: Range) -> dict[str, int]:
     """A size that leaves some blocks wherever dims are quotients of it; none if any size does."""
-    extents = {Index.of(e) for e in g.extents.values()}
-    quotients = [e for e in extents if e.names() == {s} and _divides(e)]
     size = usual = typical(Index.of(s), {s: limits})
     quotients = [e for e in quotients if e.evaluate({s: LARGEST}) >= BLOCKS]
     most = min(LARGEST, limits[1])

@@ -295,7 +295,7 @@ class Work:
     def _least(self, d: str) -> int:
         """A dim's extent, the least one of a symbolic dim: what pays then always pays."""
         extent = self.editor.extents[d]
-        bounds = extent.bounds(dict(self.editor.graph.symbols))
+        bounds = extent.bounds(self.editor.symbols)
         return max(bounds[0], 1) if bounds is not None else 1
 
 
@@ -416,7 +416,7 @@ def _count(w: Window, f: Filter, editor: Editor) -> Index:
 def _reaches_out(w: Window, f: Filter, editor: Editor) -> bool:
     """Whether tiles may contain elements outside of the input."""
     last = (_count(w, f, editor) - 1) * f.advance + (f.inputs - 1 + w.offset)
-    beyond = (last - editor.extents[w.along]).bounds(dict(editor.graph.symbols))
+    beyond = (last - editor.extents[w.along]).bounds(editor.symbols)
     return w.offset < 0 or beyond is None or beyond[1] >= 0
 
 

@@ -112,7 +112,7 @@ class _Work:
         """The products inside of the value, so many vectors of which are done in a cycle."""
         n, editor, machine, inside = self.nest, self.editor, self.machine, 1.0
         sizes = {d: plain(e) for d, e in editor.extents.items()}
-        symbols = dict(editor.graph.symbols)
+        symbols = editor.symbols
         halo = None if self.source.fill is None else reach(n, self.source, sizes, symbols)
         if halo is not None:
             w = machine.coefficients

@@ -263,7 +263,7 @@ class MultiplyParts(Choosing):
         if source.fill is None:
             return 1.0, 1.0
         sizes = {d: plain(e) for d, e in editor.extents.items()}
-        symbols = dict(editor.graph.symbols)
+        symbols = editor.symbols
         halo = reach(n, source, sizes, symbols)
         if halo is None:
             return None

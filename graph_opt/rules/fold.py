@@ -54,7 +54,7 @@ class FoldConstants:
         points, elements = editor.size(n.dims), editor.size(n.out.dims)
         if points is None or elements is None:
             return Reason("its size is symbolic")
-        sizes = dict(editor.graph.symbols)
+        sizes = editor.symbols
         if sizes and any(name in sizes for name in mentioned(n)):
             return Reason("it depends on a size")
         trips = editor.enclosing_dims(n)

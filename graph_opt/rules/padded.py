@@ -89,7 +89,7 @@ def pad_quantised(n: Node, editor: Editor) -> Result:
 
 def _edges(r: Read, editor: Editor) -> dict[str, _Edge] | None:
     """Where a read goes outside, by the dims of its value; None where that is not known."""
-    symbols = dict(editor.graph.symbols)
+    symbols = editor.symbols
     found: dict[str, _Edge] = {}
     for d, c in index_coords(r):
         reach = beyond(c, editor.extents[d], editor.extents, symbols)
