@@ -8,6 +8,8 @@ from functools import cache
 from itertools import product
 from math import ceil, log2, prod
 
+import numpy as np
+
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Offer
 from rutc.graph_opt.alternatives.bf16_pairs import are_neighbours
@@ -358,17 +360,21 @@ def _transformed_weights(
     position = {const.axes.index(w.axis): f for w, f in filters.items()}
     axes = tuple(points[along[d]] if d in along else d for d in const.axes)
     name = editor.fresh_value(f"{const.out.name}.points")
-    array = transform_weights(position, const.data.array)
-    if factor is DType.BF16:
-        (array,) = parts_of(array, 1)
-    kind = DType.of(array.dtype)
+
+    def made(array: np.ndarray) -> Data:
+        points_ = transform_weights(position, array)
+        return Data(parts_of(points_, 1)[0] if factor is DType.BF16 else points_)
+
+    # Several sums may have the same weights, as those over maps of several sizes do.
+    data = const.data.once(("points", tuple(position.items()), factor), made)
+    kind = DType.of(data.array.dtype)
     value = Value(name, kind, tuple(sorted(axes)))
     coords = [
         (points[along[d]], Index.of(points[along[d]])) if d in along else (d, c)
         for d, c in weights.coords
     ]
     read = Read(name, tuple(sorted(coords, key=lambda p: p[0])), kind)
-    return Const(value, axes, Data(array), const.origin), read
+    return Const(value, axes, data, const.origin), read
 
 
 def _transformed_input(
