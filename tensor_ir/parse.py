@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import prod
 from typing import TypeVar
 
@@ -64,8 +65,9 @@ def parse_expr(
     return found
 
 
+@lru_cache(maxsize=1 << 10)
 def parse_index(text: str) -> Index:
-    """An index expression."""
+    """An index expression. A manifest's are asked for again and again."""
     cursor = Cursor(text, tokenize(text))
     found = cursor.index()
     cursor.of(Kind.END)

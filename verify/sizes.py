@@ -19,7 +19,7 @@ LARGEST = 64
 """No sample has a larger size, unless the range asks for it: a run should take little time."""
 MULTIPLES = (2, 4, 8, 16, 32, 64)
 """Of what sizes may have to be multiples."""
-MOST_BYTES, MOST_FLOPS = 128 << 20, 50e9
+MOST_BYTES, MOST_FLOPS = 128 << 20, 10e9
 """What a run at sampled sizes may hold and compute, if it can do with less: verification holds
 several copies of its outputs, some in float64, and shall be a small part of a compilation."""
 

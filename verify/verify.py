@@ -232,7 +232,7 @@ class Verifier:
         """The other one, but for sizes that need not differ from what is drawn."""
         for name, size in draw.sizes.items():
             fewer = replace(other, sizes={**other.sizes, name: size})
-            if self.takes(fewer):
+            if fewer.sizes != other.sizes and self.takes(fewer):
                 other = fewer
         return other
 
