@@ -31,6 +31,7 @@ from rutc.graph_opt.decide.stored_types import (
     step_dims,
     weights,
 )
+from rutc.graph_opt.places import places
 from rutc.graph_opt.plan import Illegal, Plan
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
@@ -111,19 +112,21 @@ def made_by_algorithms(graph: Graph, assignment: Assignment) -> set[str]:
 def _candidates(found: Realisation, dtype: DType, waiting: set[str]) -> Iterator[Stored]:
     """Yields those of the `waiting` weights that lose no more by a type than its rounding, in it.
 
-    Those of other algorithms than the sums' own do: they enter differences of large numbers.
+    Those of other algorithms than the sums' own do: they enter differences of large numbers. So do
+    those of sums that tell places.
     """
-    made = made_by_algorithms(found.prepared.graph, found.assignment)
-    transformed = {
+    graph = found.prepared.graph
+    exact = made_by_algorithms(graph, found.assignment) | places(walk_nodes(graph.nodes))
+    needed = {
         v
-        for n in walk_nodes(found.prepared.graph.nodes)
-        if isinstance(n, Nest) and n.out.name in made
+        for n in walk_nodes(graph.nodes)
+        if isinstance(n, Nest) and n.out.name in exact
         for v in used(n)
     }
     for n in weights(found.prepared):
         by = step_dims(found.copied, n) if dtype is DType.I8 else ()
         stored = Stored(n.out.name, dtype, by)
-        if n.out.name not in waiting - transformed:
+        if n.out.name not in waiting - needed:
             continue
         if holds(stored, n) and keeps(stored, n):
             yield stored

@@ -94,6 +94,29 @@ def plan_of(model: Path, machine: Machine, precision: str) -> Plan:
     return plan
 
 
+def angles(n: Net) -> str:
+    """Sines of many frequencies: those of a rounded table are others."""
+    return n("Sin", n("MatMul", n.input(4, 64), n.weight(64, 4096)))
+
+
+def warped(n: Net) -> str:
+    """A picture that is read at the places of a table, turned."""
+    x, turn, table = n.input(1, 4, 64, 64), n.input(1, 2, 3), n.weight(3, 64 * 64)
+    places = n("Transpose", n("MatMul", turn, table), perm=[0, 2, 1])
+    return n("GridSample", x, n("Reshape", places, n.const([1, 64, 64, 2], np.int64)))
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("make", [angles, warped])
+def test_what_tells_places_keeps_all_digits(
+    make: Callable[..., str], precision: str, tmp_path: Path
+) -> None:
+    model = saved(make, tmp_path)
+    made = rutc.compile(model, tmp_path / "made.so", precision=precision)
+    assert made.verification is not None
+    assert made.verification.level is Level.MODEL
+
+
 @pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize("make", [layers, block, recurrent])
 def test_weights_of_products_take_less_memory(

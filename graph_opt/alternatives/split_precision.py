@@ -43,6 +43,7 @@ from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
 from rutc.graph_opt.exprs import index_coords
+from rutc.graph_opt.places import places
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
@@ -183,10 +184,15 @@ class MultiplyParts(Choosing):
         return None if number is None else number // many
 
     def _found(self, editor: Editor, *, every: bool = False) -> list[Candidate]:
-        """The sums that take less time so, or `every` one that may be taken apart."""
+        """The sums that take less time so, or `every` one that may be taken apart.
+
+        Those that tell places keep all parts.
+        """
         nodes, outputs = editor.graph.nodes, editor.graph.outputs
         known = (editor.nodes[key] for key in editor.names())
-        sums = [n for n in known if isinstance(n, Nest) and n.reducer is not None]
+        exact = places(editor.nodes.values()) if self.parts < WHOLE else frozenset()
+        nests = (n for n in known if isinstance(n, Nest) and n.out.name not in exact)
+        sums = [n for n in nests if n.reducer is not None]
         orders = cache(lambda: order_dims(nodes, {}, fixed_orders(nodes, outputs), {}))
         tried = (self.candidate(n, editor, orders, every=every) for n in sums)
         return [c for c in tried if isinstance(c, Candidate)]
