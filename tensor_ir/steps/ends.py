@@ -46,6 +46,12 @@ class Peel(Step):
 
     for v in [0, n) { S }  ->  for v in [0, n) { if v < n-1 { S } else { S[v: n-1] } }
 
+    The branch is inside of parallel loops that are nested directly, so that threads still share
+    the iterations of all of them:
+
+    for v in [0, n) parallel { for w in [0, m) parallel { S } }
+      ->  for v in [0, n) parallel { for w in [0, m) parallel { if v < n-1 { S } else .. } }
+
     Where n is symbolic, the last iteration is told by the loop that it cuts short:
 
     for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S } }
@@ -71,16 +77,31 @@ class Peel(Step):
                 return (replace(loop, body=(_cut_short(loop),)),)
             low, n = constant_start(loop), constant_extent(loop)
             last = loop.lo + (n - 1)
-            main = simplified(loop.body, {self.var: (low, max(low, low + n - 2))})
-            edge = with_index(loop.body, {self.var: last})
             if n == 1:
-                return (replace(loop, body=edge),)
-            branch = Branch(Index.of(self.var), last, main, edge)
-            return (replace(loop, body=(branch,)),)
+                return (replace(loop, body=with_index(loop.body, {self.var: last})),)
+
+            def branched(outer: Loop) -> Loop:
+                inner = _shared_within(outer)
+                if inner is not None and self.var not in inner.lo.names() | inner.hi.names():
+                    return replace(outer, body=(branched(inner),))
+                main = simplified(outer.body, {self.var: (low, max(low, low + n - 2))})
+                edge = with_index(outer.body, {self.var: last})
+                return replace(outer, body=(Branch(Index.of(self.var), last, main, edge),))
+
+            return (branched(loop),)
 
         return replace(
             kernel, body=simplified(replace_loop(kernel.body, self.var, peel), dict(kernel.symbols))
         )
+
+
+def _shared_within(loop: Loop) -> Loop | None:
+    """The parallel loop that is all of a parallel one's body."""
+    match loop:
+        case Loop(kind=Kind.PARALLEL, body=(Loop(kind=Kind.PARALLEL) as inner,)):
+            return inner
+        case _:
+            return None
 
 
 @record

@@ -23,6 +23,7 @@ from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
+    Branch,
     Buffer,
     Kernel,
     Kind,
@@ -289,6 +290,16 @@ def test_bounds_that_are_not_constant() -> None:
     with pytest.raises(NotApplicable, match="j does not start at 0"):
         Tile(("j",), (Kind.UNROLL,)).apply(kernel)
     assert len(list(walk_stmts(Split("j", 2).apply(kernel).body))) == 3
+
+
+@pytest.mark.parametrize("ends", [Index.of(2), Index.of("i") + 1])
+def test_peeled_inside_of_parallel_loops_whose_ends_are_the_same(ends: Index) -> None:
+    inner = Loop("j", Index.of(0), ends, Kind.PARALLEL, (Assign(Access("acc"), element("i")),))
+    outer = Loop("i", Index.of(0), Index.of(4), Kind.PARALLEL, (inner,))
+    (made,) = Peel("i").apply(Kernel("k", (X,), (ACC,), (outer,))).body
+    assert isinstance(made, Loop)
+    (within,) = made.body
+    assert isinstance(within, Branch if "i" in ends.names() else Loop)
 
 
 def test_iterations_that_keep_different_values_in_one_place() -> None:

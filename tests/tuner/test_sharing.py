@@ -5,7 +5,7 @@ from dataclasses import replace
 from rutc.emit.kernel import parallel_loops
 from rutc.tensor_ir.affine import ONE, ZERO, Index
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.steps import apply_schedule
+from rutc.tensor_ir.steps import Peel, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import loops_of_long_tasks, worth_threads
 from rutc.tuner.sharing import Operand, Piece, Shared, Way, large, share, stored, ways
@@ -42,6 +42,14 @@ def test_a_way_has_a_piece_of_what_depends_on_the_shared_loop() -> None:
     z = of_rows.pieces[names.index("z")]
     assert z is not None
     assert z.run_bytes == 14 * 28 * 192 * 4
+
+
+def test_a_shorter_last_panel_leaves_rows_to_share() -> None:
+    kernel, constants = lowered(LAYER.replace("co = 192", "co = 208"))
+    schedule = choose(kernel, MACHINE, constants).schedule
+    panels, *rows = parallel_loops(apply_schedule(kernel, schedule))
+    assert Peel(panels.var) in schedule
+    assert rows
 
 
 def test_turns_divide_the_tasks() -> None:
