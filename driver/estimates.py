@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rutc.base.record import record
 from rutc.driver.compile_job import CompileJob, joined
@@ -11,9 +11,10 @@ from rutc.driver.lowered import Lowered
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
 from rutc.emit import program as host
-from rutc.graph_opt.plan import Plan
-from rutc.tensor_ir.affine import typical
+from rutc.graph_opt.plan import Joined, Plan
+from rutc.tensor_ir.affine import product, typical
 from rutc.tensor_ir.cost import Estimate, Summary, estimate, summarise
+from rutc.tensor_ir.graph import used
 from rutc.tensor_ir.machine import Machine
 
 
@@ -79,7 +80,7 @@ def estimate_plan(
     runs = [0.0] * len(steps.pending)
     _count(steps.steps, 1.0, runs, steps)
     known = {} if known is None else known
-    near = _Recent(machine)
+    near = _Recent(machine, _parts(plan))
     touching = [
         None
         if reading is not None and reading.isdisjoint(p.canonical.buffers.values())
@@ -142,15 +143,32 @@ def _sizes(pending: Pending) -> list[tuple[str, float]]:
     ]
 
 
-class _Recent:
-    """Values by when they were touched last."""
+def _parts(plan: Plan) -> dict[str, dict[str, float]]:
+    """The values that lie in the memory of others, by these, with their bytes."""
+    sizes, found = dict(plan.graph.symbols), dict[str, dict[str, float]]()
+    for s in plan.steps:
+        if isinstance(s, Joined):
+            own = found[s.node.out.name] = {}
+            for v in used(s.node):
+                size = plan.values[v].dtype.bytes * typical(
+                    product(plan.graph.extents[d] for d in plan.values[v].dims), sizes
+                )
+                own.update(found.get(v, {v: size}))
+    return found
 
-    def __init__(self, machine: Machine) -> None:
+
+class _Recent:
+    """Values by when they were touched last; of those that have parts, the parts."""
+
+    def __init__(self, machine: Machine, parts: Mapping[str, Mapping[str, float]]) -> None:
         self.caches = (machine.l1, machine.l2, machine.l3)
         self.sizes: dict[str, float] = {}
+        self.parts = parts
 
     def level(self, value: str) -> int:
         """The cache that has the value, from 0; as many as there are: memory."""
+        if value in self.parts:
+            return max(map(self.level, self.parts[value]))
         total = 0.0
         for name in reversed(self.sizes):
             total += self.sizes[name]
@@ -160,6 +178,7 @@ class _Recent:
 
     def touch(self, values: Sequence[tuple[str, float]]) -> None:
         """Note that values are touched now."""
-        for name, size in values:
-            self.sizes.pop(name, None)
-            self.sizes[name] = size
+        for value, whole in values:
+            for name, size in self.parts.get(value, {value: whole}).items():
+                self.sizes.pop(name, None)
+                self.sizes[name] = size

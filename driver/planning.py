@@ -85,15 +85,14 @@ def narrowed(machine: Machine, precision: str) -> Change | None:
     return change
 
 
-def searched(machine: Machine, seconds: float, before: Change | None) -> Change:
-    """What searches by estimates for a better plan, from the one that is changed `before`.
+def searched(machine: Machine, seconds: float) -> Change:
+    """What searches by estimates for a better plan.
 
     It does so for `seconds`; for 0 as far as on any machine. Plans whose sizes a run tells stay as
     they are: estimates are of one size.
     """
 
     def change(found: Realisation) -> Realisation:
-        found = found if before is None else before(found)
         if found.graph.symbols:
             return found
         return EstimateSearch(found, machine).run(seconds).found
@@ -112,10 +111,9 @@ def planned(
     Better ones are searched for by estimates, so many seconds each, unless `search` is None.
     """
     change = narrowed(machine, precision)
-    if search is not None:
-        change = searched(machine, search, change)
-    return decide(found[-1].graph, machine, found[-1].assigned, change), tuple(
-        Alternative(decide(v.graph, machine, v.assigned, change), v.where)
+    improve = None if search is None else searched(machine, search)
+    return decide(found[-1].graph, machine, found[-1].assigned, change, improve), tuple(
+        Alternative(decide(v.graph, machine, v.assigned, change, improve), v.where)
         for v in found
         if v.where is not None
     )

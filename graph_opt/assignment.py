@@ -8,6 +8,7 @@
                  | copy %c of %v for %y number          what the nest of %y reads there, from a copy
                  | pack %c of %v for %y number          the same, of what it reads alone
                  | group {dim, ...}: %y, ...            nests that share a kernel's loops over dims
+                 | join %y of %part, ...                parts of %y lie in it: it is no work
                  | slices {dim, ...} by number (within bytes)?: %y, ...
                                                         kernels that run over slices, one by one
                  | turns {dim, ...}: %y, ...            kernels that take turns, each over its dim
@@ -112,6 +113,17 @@ class Grouping:
 
 
 @record
+class Join:
+    """A concatenation that is no work, and the values that lie in its memory, which it joins."""
+
+    value: str
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"join {value_name(self.value)} of {_values(self.parts)}"
+
+
+@record
 class Slicing:
     """Kernels of which each does a slice of `size` indices of the first one's last dim in turn.
 
@@ -156,6 +168,8 @@ class Assignment:
     """Values that every nest computes anew that reads them."""
     types: tuple[Stored, ...] = ()
     """The types of values that are stored in fewer bits than they are computed in."""
+    joins: tuple[Join, ...] = ()
+    """Concatenations whose parts lie where they do; what is part of another one comes first."""
 
     def __str__(self) -> str:
         lines = [f"assignment {json.dumps(self.name)}"]
@@ -163,7 +177,7 @@ class Assignment:
         lines += [f"recompute {_values(self.recomputed)}"] if self.recomputed else []
         lines += map(str, self.types)
         lines += [f"{value_name(v)} {a}" for v, a in self.arrangements.items()]
-        lines += map(str, (*self.copies, *self.groups, *self.slices, *self.turns))
+        lines += map(str, (*self.copies, *self.joins, *self.groups, *self.slices, *self.turns))
         return "\n".join(lines) + "\n"
 
 
@@ -200,6 +214,7 @@ class _Parser:
         algorithms: list[tuple[str, str]] = []
         recomputed: list[str] = []
         types: list[Stored] = []
+        joins: list[Join] = []
         while c.of(Kind.NEWLINE, Kind.END).kind is Kind.NEWLINE:
             if c.ended:
                 continue
@@ -219,6 +234,10 @@ class _Parser:
                 c.expect("as")
                 dtype = c.dtype()
                 types.append(Stored(value, dtype, self.dims() if c.accept("by") else ()))
+            elif c.accept("join"):
+                value = self.value()
+                c.expect("of")
+                joins.append(Join(value, self.values()))
             elif c.accept("group"):
                 groups.append(Grouping(self.dims(), self.members()))
             elif c.accept("slices"):
@@ -242,6 +261,7 @@ class _Parser:
             tuple(algorithms),
             tuple(recomputed),
             tuple(types),
+            tuple(joins),
         )
 
     def copy(self, *, packed: bool) -> Copy:

@@ -28,7 +28,7 @@ from rutc.driver.weights import Weights
 from rutc.errors import UserError
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.pipeline import OnStep, pipeline_for
-from rutc.graph_opt.plan import Plan
+from rutc.graph_opt.plan import Joined, Plan
 from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
 from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import FEW_ROWS
@@ -72,13 +72,14 @@ class StoredValue:
 class Part:
     """One node of the graph that the ONNX node became: its text, its kernel, what it stores.
 
-    `kernel` is None for what the host program does itself. A nest without stored values lives in
-    its kernel's registers.
+    `kernel` is None for what the host program does itself, and for a concatenation that is no work
+    as the `joined` values lie in it. A nest without stored values lives in its kernel's registers.
     """
 
     text: str
     kernel: str | None
     stored: tuple[StoredValue, ...]
+    joined: tuple[str, ...] = ()
 
 
 @record
@@ -337,6 +338,7 @@ def _explanation(
     own = {v.name for n in nodes for v in outs(n)}
     home = {v.name: g for g in plan.groups() for n in g.stages for v in n.outs}
     stored = {v for g in plan.groups() for v in g.stored}
+    joins = {s.node.out.name: s.node for s in plan.steps if isinstance(s, Joined)}
     parts: list[Part] = []
     for n in nodes:
         group = home.get(outs(n)[0].name)
@@ -347,7 +349,9 @@ def _explanation(
             and (place := plan.places.get(v.name)) is not None
         )
         text = "\n".join(node_lines(n))
-        parts.append(Part(text, None if group is None else group.name, kept))
+        joined = (v for v in map(joins.get, (v.name for v in outs(n))) if v is not None)
+        inside = tuple(dict.fromkeys(v for x in joined for v in used(x)))
+        parts.append(Part(text, None if group is None else group.name, kept, inside))
     groups = dict.fromkeys(home[v.name].name for n in nodes for v in outs(n) if v.name in home)
     found = launches(plan, _seen(chosen, machine), groups, schedules=schedules, judged=True)
     kernels = tuple(found[g] for g in groups)

@@ -62,6 +62,8 @@ def explanation_text(explanation: Explanation) -> str:
 
 
 def _part_home(part: Part) -> str:
+    if part.joined:
+        return f"no work: {', '.join(f'%{v}' for v in part.joined)} lie in its memory"
     if part.kernel is None:
         return "done by the host program"
     return f"in kernel {part.kernel}" + ("" if part.stored else ", never stored")

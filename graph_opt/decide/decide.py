@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.join_choice import joined
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Plan
@@ -17,11 +18,15 @@ Change = Callable[[Realisation], Realisation]
 
 
 def decide(
-    graph: Graph, machine: Machine, assigned: Assigned = DIRECT, change: Change | None = None
+    graph: Graph,
+    machine: Machine,
+    assigned: Assigned = DIRECT,
+    change: Change | None = None,
+    improve: Change | None = None,
 ) -> Plan:
     """The plan of an optimized graph, whose sums are computed by these algorithms, for a machine.
 
-    `change` may assign otherwise what is chosen.
+    `change` may assign otherwise what is chosen before concatenations are joined, `improve` after.
 
     Raises:
         UserError: it has what cannot be planned yet.
@@ -31,4 +36,7 @@ def decide(
     found = chosen.realisation.but(assignment)
     if change is not None:
         found = change(found)
+    found = joined(found)
+    if improve is not None:
+        found = improve(found)
     return replace(found.plan, refusals=chosen.refusals)

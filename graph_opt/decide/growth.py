@@ -106,7 +106,7 @@ def _grown(before: Grown, state: State, how: Growth) -> Grown:
     body = map_index(shifted, lambda i: i.simplify(ranges))
     own = tuple(step if d == along else d for d in axes)
     appended = Value(fresh(f"{whole.name}.new", names), whole.dtype, tuple(sorted(own)))
-    rows = Nest((appended,), (), None, (_without_fills(body, sizes),), joining.nest.origin)
+    rows = Nest((appended,), (), None, (without_fills(body, sizes),), joining.nest.origin)
     zero = Lit(0, whole.dtype)
     first = Read(taken.out.name, _coords(taken.axes, axes), whole.dtype, zero)
     at = Index.of(along) - how.before
@@ -220,7 +220,7 @@ def _begins(test: Expr, index: Index) -> bool:
     return isinstance(x, IndexValue) and x.index == index and isinstance(y, Lit) and y.value == 0
 
 
-def _without_fills(e: Expr, sizes: Mapping[str, Size]) -> Expr:
+def without_fills(e: Expr, sizes: Mapping[str, Size]) -> Expr:
     """An expression without the fills of what it reads inside of extents."""
 
     def whole(size: Size) -> int:

@@ -22,6 +22,7 @@ from rutc.graph_opt.assignment import (
 )
 from rutc.graph_opt.decide.chains import leader
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
+from rutc.graph_opt.decide.join_choice import further, without
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import recomputable
 from rutc.graph_opt.decide.retype import retyped
@@ -62,6 +63,7 @@ def neighbours(found: Realisation, *, types: bool = True) -> Iterator[Neighbour]
     yield from _copied(found)
     if types:
         yield from _typed(found)
+    yield from _joined(found)
     yield from _grouped(found)
     yield from _sliced(found)
     yield from _turned(found)
@@ -80,7 +82,7 @@ def legal(found: Realisation, neighbour: Neighbour) -> Realisation | None:
 # -- layouts --------------------------------------------------------------------------------------
 def _arranged(found: Realisation) -> Iterator[Neighbour]:
     """Another dim innermost, two dims the other way round, blocks, or no halo."""
-    given, known = found.assignment, found.prepared
+    given, known = found.assignment, found.known
 
     def other(name: str, new: Arrangement) -> Neighbour:
         arrangements = {**given.arrangements, name: new}
@@ -218,6 +220,15 @@ def _typed(found: Realisation) -> Iterator[Neighbour]:
                 yield Neighbour("type", name, change, other)
 
 
+# -- concatenations ------------------------------------------------------------------------------
+def _joined(found: Realisation) -> Iterator[Neighbour]:
+    """A concatenation is no work, as its parts lie in it, or is copied again."""
+    for j in found.assignment.joins:
+        yield Neighbour("joining", j.value, f"no `{j}`", without(found, j))
+    for j, other in further(found):
+        yield Neighbour("joining", j.value, f"`{j}`", other)
+
+
 # -- groups ---------------------------------------------------------------------------------------
 def _grouped(found: Realisation) -> Iterator[Neighbour]:
     """A group in two, a nest on its own, or a kernel and one that reads its results as one."""
@@ -234,7 +245,7 @@ def _grouped(found: Realisation) -> Iterator[Neighbour]:
     position = {name: number for number, name in enumerate(nests)}
 
     def alone(name: str) -> Grouping:
-        shared = (d for d in nests[name].out.dims if found.prepared.sizes[d] != 1)
+        shared = (d for d in nests[name].out.dims if found.known.sizes[d] != 1)
         return Grouping(tuple(shared), (name,))
 
     tried: set[tuple[Grouping, Grouping]] = set()
@@ -305,7 +316,7 @@ def _sliced(found: Realisation) -> Iterator[Neighbour]:
 
 def _turned(found: Realisation) -> Iterator[Neighbour]:
     """A section less or more, or a shorter one."""
-    given, sizes = found.assignment, found.prepared.sizes
+    given, sizes = found.assignment, found.known.sizes
     for t in given.turns:
         others = tuple(x for x in given.turns if x != t)
         yield Neighbour("turns", t.kernels[0], f"no `{t}`", replace(given, turns=others))

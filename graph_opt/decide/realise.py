@@ -1,6 +1,6 @@
 """The plan of an assignment: a pure function that makes no choice of its own.
 
-    recomputed values -> copies -> types -> layouts -> groups -> slices and turns -> places
+    recomputed values -> copies -> types -> joins -> layouts -> groups -> slices and turns -> places
 
 Every assignment that is legal for a graph has a plan, and all of them compute the same.
 """
@@ -15,7 +15,8 @@ from rutc.errors import InternalError
 from rutc.graph_opt.assignment import Arrangement, Assignment, Grouping
 from rutc.graph_opt.decide.copies import with_copies
 from rutc.graph_opt.decide.groups import Groups, Operands, reads_at_its_own_place
-from rutc.graph_opt.decide.memory import place_values
+from rutc.graph_opt.decide.joins import NEIGHBOURS, Joins, with_joins
+from rutc.graph_opt.decide.memory import ALIGNMENT, place_values
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.recompute import without_recomputed
 from rutc.graph_opt.decide.slices import Slicer
@@ -37,6 +38,7 @@ from rutc.graph_opt.plan import (
     Write,
     fails,
 )
+from rutc.tensor_ir.affine import ZERO, Size, plain
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import (
@@ -62,14 +64,12 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.text import value_name
 from rutc.tensor_ir.verifier import verify
 
-NEIGHBOURS = 4
-"""Rows of bytes are made so many times as long, so that all neighbours can be loaded together."""
-
-
 _STAGES = {
     "computed": ("recomputed",),
     "copied": ("copies",),
-    "graph": ("types",),
+    "typed": ("types",),
+    "joined": ("joins",),
+    "known": (),
     "layouts": ("arrangements",),
     "turns": (),
     "steps": ("groups",),
@@ -119,10 +119,25 @@ class Realisation:
         return _with(before, with_copies(before.nodes, self.assignment.copies, before.values))
 
     @cached_property
-    def graph(self) -> Graph:
-        """That graph with the types that values are stored in: what is planned."""
+    def typed(self) -> Graph:
+        """That graph with the types that values are stored in."""
         before = self.copied
         return _with(before, with_types(self.prepared, before, self.assignment.types))
+
+    @cached_property
+    def joined(self) -> Joins:
+        """That graph with concatenations that are no work."""
+        return with_joins(self.prepared, self.typed, self.assignment.joins)
+
+    @property
+    def graph(self) -> Graph:
+        """What is planned."""
+        return self.joined.graph
+
+    @cached_property
+    def known(self) -> Prepared:
+        """What about the memory of what is planned is not for choice any more."""
+        return self.joined.prepared(self.prepared)
 
     @property
     def constants(self) -> dict[str, Const]:
@@ -132,13 +147,16 @@ class Realisation:
     @cached_property
     def layouts(self) -> dict[str, Layout]:
         """Where the elements of every value lie."""
-        known, values = self.prepared, self.graph.values
+        known, values = self.known, self.graph.values
         strange = self.assignment.arrangements.keys() - values.keys()
         if strange:
             raise Illegal(f"no value {value_name(min(strange))} is there to be arranged")
         found: dict[str, Layout] = {}
         constants, whole = self.constants, self._read_whole()
+        parts = self.joined.parts
         for name, v in values.items():
+            if name in parts:
+                continue
             if name in constants:
                 axes = known.fixed.get(name, constants[name].axes)
                 found[name] = dense(axes, known.sizes)
@@ -158,6 +176,33 @@ class Realisation:
                 whole=NEIGHBOURS if narrow else 1,
                 capacity=known.kept.capacity.get(name),
             )
+        for name in parts:
+            self._place_part(name, found)
+        return found
+
+    def _place_part(self, name: str, found: dict[str, Layout]) -> None:
+        """Add the layout of a part to those that are `found`, and of what it is a part of."""
+        part = self.joined.parts[name]
+        if name in self.assignment.arrangements:
+            raise Illegal(f"{value_name(name)} lies in the memory of {value_name(part.whole)}")
+        if part.whole not in found:
+            self._place_part(part.whole, found)
+        dims = self.graph.values[name].dims
+        found[name] = part.layout(found[part.whole], dims, self.known.sizes)
+
+    @cached_property
+    def starts(self) -> dict[str, Size]:
+        """The elements in the memory of its home before each value that lies in another one's."""
+        found = dict(self.known.kept.starts)
+        parts = self.joined.parts
+        for name in parts:
+            total, at = ZERO, name
+            while at in parts:
+                total += parts[at].offset(self.layouts[parts[at].whole])
+                at = parts[at].whole
+            if not (total * self.graph.values[name].dtype.bytes).is_multiple(ALIGNMENT):
+                raise Illegal(f"{value_name(name)} does not begin at a cache line")
+            found[name] = plain(total)
         return found
 
     def _read_whole(self) -> set[str]:
@@ -172,7 +217,7 @@ class Realisation:
         Raises:
             Illegal: That is not said, or does not fit the value.
         """
-        known, v = self.prepared, self.graph.values[name]
+        known, v = self.known, self.graph.values[name]
         home = known.home(name)
         given = self.assignment.arrangements.get(home)
         if home in known.fixed or name in known.fixed:
@@ -215,7 +260,7 @@ class Realisation:
     @cached_property
     def turns(self) -> Turns:
         """What finds sections of steps that take turns, and steps that run over slices."""
-        known, graph, layouts = self.prepared, self.graph, self.layouts
+        known, graph, layouts = self.known, self.graph, self.layouts
         users: dict[str, set[str]] = {v: set() for v in graph.values}
         for n in graph.nodes:
             for v in used_deep(n):
@@ -244,13 +289,11 @@ class Realisation:
     @cached_property
     def plan(self) -> Plan:
         """The whole plan."""
-        known, graph = self.prepared, self.graph
+        known, graph = self.known, self.graph
         given = self.assignment
         arranged = self.turns.arranged(self.steps, given.turns, given.slices)
         steps, layouts = arranged.steps, arranged.layouts
-        places, arena = place_values(
-            graph, steps, graph.values, layouts, known.homes, known.kept.starts
-        )
+        places, arena = place_values(graph, steps, graph.values, layouts, known.homes, self.starts)
         return Plan(
             graph,
             graph.values,
@@ -269,7 +312,7 @@ class Realisation:
         self, nodes: tuple[Node, ...], needed: set[str], prefix: str, grouped: set[str]
     ) -> tuple[PlanStep, ...]:
         order = {v: tuple(dict.fromkeys(a.dim for a in x.axes)) for v, x in self.layouts.items()}
-        groups = _Assigned(self.prepared, self._groupings)
+        groups = _Assigned(self.known, self._groupings)
         groups.grow(nodes)
         items = groups.finished(needed, order, prefix)
         grouped.update(groups.home)
@@ -312,7 +355,7 @@ class Realisation:
             (name, out.name) for name, out in zip(n.collected, n.outs[count:], strict=True)
         )
         results = tuple(v.name for v in n.outs[:count])
-        trips = self.prepared.sizes[n.dim]
+        trips = self.known.sizes[n.dim]
         return Repeat(n.dim, trips, n.carries, collect, steps, results, n.origin)
 
     def _repeat_while(self, n: While, prefix: str, grouped: set[str]) -> RepeatWhile:
