@@ -16,7 +16,7 @@ from rutc.driver.estimates import estimate_plan
 from rutc.driver.precision import made_by_algorithms, stored_so
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.graph_opt.places import places
+from rutc.graph_opt.exact_places import places
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, walk_nodes

@@ -31,7 +31,7 @@ from rutc.graph_opt.decide.stored_types import (
     step_dims,
     weights,
 )
-from rutc.graph_opt.places import places
+from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.plan import Illegal, Plan
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType

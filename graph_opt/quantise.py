@@ -20,8 +20,8 @@ from dataclasses import replace
 import numpy as np
 
 from rutc.base.record import record
+from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.pipeline import optimize, pipeline_for
-from rutc.graph_opt.places import places
 from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.affine import product, typical
 from rutc.tensor_ir.expr import Lit, transform

@@ -11,7 +11,7 @@ from rutc.driver.planning import planned
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
-from rutc.graph_opt.places import places
+from rutc.graph_opt.exact_places import places
 from rutc.importer import import_model
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import BF16_VECTORS, Machine

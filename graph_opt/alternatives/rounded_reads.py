@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.exprs import at_point
-from rutc.graph_opt.places import places
 from rutc.tensor_ir import Cast, DType, Expr, Lit, Nest, Read
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import used

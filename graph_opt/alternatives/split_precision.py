@@ -42,8 +42,8 @@ from rutc.graph_opt.decide.halo import growth, reach, shares_inside
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
+from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.exprs import index_coords
-from rutc.graph_opt.places import places
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
