@@ -267,7 +267,7 @@ def said(a: Assignment) -> Hashable:
     """What is assigned, whatever the order in which it is listed."""
     groups = frozenset(a.groups)
     arrangements = frozenset(a.arrangements.items())
-    return arrangements, groups, a.copies, a.slices, a.turns, a.recomputed, a.types
+    return arrangements, groups, a.copies, a.slices, a.turns, a.recomputed, a.types, a.joins
 
 
 def _key(n: Neighbour) -> str:

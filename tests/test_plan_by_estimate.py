@@ -9,7 +9,9 @@ from rutc.driver import plan_by_estimate
 from rutc.driver.plan_by_estimate import Estimated, EstimateSearch, Prices, difference, said
 from rutc.driver.planning import searched
 from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.neighbours import legal, neighbours
+from rutc.graph_opt.decide.realise import Realisation
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from tests.graph_opt.networks import Net, graph_of
@@ -73,7 +75,7 @@ def test_plans_of_any_size_are_not_searched() -> None:
     output "y" [a] = %y
     """
     first = usual(parse(text), V3)
-    assert searched(V3, 0.0, None)(first) is first
+    assert searched(V3, 0.0)(first) is first
 
 
 @pytest.mark.parametrize(("plan", "searches"), [("greedy", []), ("search", [0.0])])
@@ -103,12 +105,13 @@ def test_a_model_is_compiled_as_is_asked(
 def test_types_and_a_search_follow_each_other() -> None:
     graph = small_graph(FAR[0], 5)
     first = usual(graph, V3)
-    seen: list[object] = []
+    seen: list[Realisation] = []
 
-    def before(found: object) -> object:
+    def before(found: Realisation) -> Realisation:
         seen.append(found)
         return first
 
-    other = searched(gaining(0.1), 0.0, before)(first)  # type: ignore[arg-type]
-    assert seen == [first]
-    assert said(other.assignment) != said(first.assignment)
+    plan = decide(graph, V3, change=before, improve=searched(gaining(0.1), 0.0))
+    assert len(seen) == 1
+    assert plan.assignment is not None
+    assert said(plan.assignment) != said(first.assignment)

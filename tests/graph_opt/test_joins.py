@@ -160,7 +160,7 @@ def test_what_the_second_cache_does_not_hold_is_copied() -> None:
     graph = _graph(GROWING.replace("n = 4", f"n = {V4.l2 // (40 * 4)}"))
     first = greedy(prepare(graph), V4).realisation
     assert [j.value for j in joined(first).assignment.joins] == ["y"]
-    assert {j.value for j in _with_all(first, Random(0)).assignment.joins} == {"y", "z"}
+    assert "z" in {j.value for j in _with_all(first, Random(0)).assignment.joins}
 
 
 def _random(rng: Random) -> str:
