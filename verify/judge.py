@@ -267,6 +267,12 @@ class _Floats:
             f"{group}: {error:.2g} from float64, {share:.3g} times what is allowed beside "
             f"ONNX Runtime's error there"
         )
+        tiny = np.finfo(np.float32).tiny
+        if self.magnitude.max(initial=0.0) < tiny / np.finfo(np.float32).eps:
+            reason += (
+                f"; numbers below {tiny:.2g} count as zeros, unless the model is compiled with "
+                "--keep-subnormals"
+            )
         return replace(told, passed=False, reason=reason)
 
     def contradicted(self, found: Judged) -> OutputComparison:

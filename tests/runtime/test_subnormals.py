@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import rutc
+from rutc.verify import VerificationFailed
 from tests.close import assert_close
 
 SUBNORMAL = np.float32(1e-40)
@@ -117,3 +118,28 @@ def test_what_flushing_changes(tmp_path: Path, *, keep: bool) -> None:
     for (name, expected), got in zip(CHANGES.items(), found, strict=True):
         wanted = np.full(64, expected[keep], np.asarray(got).dtype)
         assert_close(np.asarray(got), wanted, reduction=16, err_msg=name)
+
+
+def test_verification_tells_how_they_are_kept(tmp_path: Path) -> None:
+    """Of weights that are all subnormal numbers."""
+    weights = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32) * SUBNORMAL
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, c])
+        for n, c in (("x", 8), ("y", 16))
+    )
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [x],
+        [y],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    path, library = tmp_path / "tiny.onnx", tmp_path / "tiny.so"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path
+    )
+    with pytest.raises(VerificationFailed) as caught:
+        rutc.compile(path, library)
+    (output,) = caught.value.verification.outputs
+    assert "--keep-subnormals" in output.reason
+    rutc.compile(path, library, keep_subnormals=True)
