@@ -109,14 +109,17 @@ def session_common_sizes(session: InferenceSession, dims: Mapping[str, int]) -> 
 def modest(session: InferenceSession, sizes: Sizes) -> bool:
     """Whether a run at these sizes holds and computes no more than verification wants.
 
-    Its operations are estimated from those at the sizes that it was planned for, as many more as it
-    holds more.
+    Its operations are estimated from those at the sizes that it was planned for: as many more as it
+    holds more, or has more in inputs and outputs, where memory serves one image after the other.
     """
     held = held_bytes(session, sizes)
     flops = session.manifest.get("flops")
     planned = {name: common_size(r) for name, r in planned_ranges(session.manifest).items()}
-    common = held_bytes(session, planned)
-    work = flops * held / max(common, 1) if isinstance(flops, int) else 0.0
+    growth = max(
+        count(session, sizes) / max(count(session, planned), 1)
+        for count in (held_bytes, port_bytes)
+    )
+    work = flops * growth if isinstance(flops, int) else 0.0
     return held <= MOST_BYTES and work <= MOST_FLOPS
 
 
@@ -138,7 +141,13 @@ def _halved(sizes: Sizes, lowest: Sizes, modest: Callable[[Sizes], bool]) -> Siz
 
 def held_bytes(session: InferenceSession, sizes: Sizes) -> int:
     """The bytes of memory, inputs and outputs of a run, but for outputs whose sizes it computes."""
-    total = int(parse_index(str(session.manifest.get("arena_bytes"))).evaluate(sizes))
+    arena = parse_index(str(session.manifest.get("arena_bytes")))
+    return int(arena.evaluate(sizes)) + port_bytes(session, sizes)
+
+
+def port_bytes(session: InferenceSession, sizes: Sizes) -> int:
+    """The bytes of inputs and outputs of a run, but for outputs whose sizes it computes."""
+    total = 0
     for tensor in (*session.ports.inputs, *session.ports.outputs):
         shape = [parse_index(str(extent)) for extent in tensor.shape]
         if all(extent.names() <= sizes.keys() for extent in shape):
