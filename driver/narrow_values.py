@@ -13,10 +13,9 @@ from collections.abc import Iterator
 
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import estimate_plan
-from rutc.driver.precision import made_by_algorithms, stored_so
+from rutc.driver.precision import exact_values, stored_so
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.graph_opt.exact_places import places
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, walk_nodes
@@ -56,11 +55,10 @@ def with_narrow_values(found: Realisation, machine: Machine, *, every: bool = Fa
 def _large(found: Realisation, machine: Machine) -> Iterator[tuple[str, int]]:
     """Yields the computed values that the second cache does not hold, and their bytes.
 
-    Those of other algorithms than the sums' own are left out, for they enter differences, and
-    those that tell places.
+    Those that lose more by a type than its rounding are left out.
     """
     plan = found.plan
-    exact = made_by_algorithms(plan.graph, found.assignment) | places(walk_nodes(plan.graph.nodes))
+    exact = exact_values(plan.graph, found.assignment)
     within = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Nest)}
     symbols = dict(plan.graph.symbols)
     for name in sorted(within & plan.layouts.keys() - exact):

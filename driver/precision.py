@@ -102,21 +102,25 @@ def stored_so(found: Realisation, types: Sequence[Stored]) -> Realisation | None
     return other
 
 
-def made_by_algorithms(graph: Graph, assignment: Assignment) -> set[str]:
-    """The values of a graph that other algorithms than the sums' own make on the way to these."""
+def exact_values(graph: Graph, assignment: Assignment) -> frozenset[str]:
+    """The values that lose more by a type than its rounding.
+
+    Other algorithms than the sums' own make them on the way to these, where they enter differences
+    of large numbers, or they tell places.
+    """
     made = tuple(f"{value}." for value, _ in assignment.algorithms)
     nests = (n for n in walk_nodes(graph.nodes) if isinstance(n, Nest))
-    return {n.out.name for n in nests if made and n.out.name.startswith(made)}
+    between = {n.out.name for n in nests if made and n.out.name.startswith(made)}
+    return places(walk_nodes(graph.nodes)) | between
 
 
 def _candidates(found: Realisation, dtype: DType, waiting: set[str]) -> Iterator[Stored]:
     """Yields those of the `waiting` weights that lose no more by a type than its rounding, in it.
 
-    Those of other algorithms than the sums' own do: they enter differences of large numbers. So do
-    those of sums that tell places.
+    Those of sums that are `exact_values` do.
     """
     graph = found.prepared.graph
-    exact = made_by_algorithms(graph, found.assignment) | places(walk_nodes(graph.nodes))
+    exact = exact_values(graph, found.assignment)
     needed = {
         v
         for n in walk_nodes(graph.nodes)

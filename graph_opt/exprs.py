@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from rutc.tensor_ir import (
+    Apply,
     Coord,
     DType,
     Expr,
@@ -17,6 +18,7 @@ from rutc.tensor_ir import (
     Read,
     Scatter,
     Value,
+    apply,
 )
 from rutc.tensor_ir.affine import Atom, FloorDiv, Max, Min, Mod, Var
 from rutc.tensor_ir.expr import reads, walk
@@ -115,3 +117,17 @@ def index_coords(r: Read) -> tuple[tuple[str, Index], ...]:
 def is_plain(r: Read) -> bool:
     """Whether `r` reads at index expressions only and has no fill."""
     return r.fill is None and all(isinstance(c, Index) for _, c in r.coords)
+
+
+def side_by_side(index: Index, first: Expr, rest: Expr) -> Expr:
+    """The first expression where an index is negative, and the rest from 0 on."""
+    place = IndexValue(index)
+    return apply("select", apply("lt", place, Lit(0, place.dtype)), first, rest)
+
+
+def below_zero(test: Expr) -> Index | None:
+    """The index of which a test says that it is negative; None if it says something else."""
+    if not isinstance(test, Apply) or test.op != "lt":
+        return None
+    x, y = test.args
+    return x.index if isinstance(x, IndexValue) and isinstance(y, Lit) and y.value == 0 else None

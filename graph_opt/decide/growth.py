@@ -20,14 +20,13 @@ from dataclasses import field, replace
 
 from rutc.base.record import record
 from rutc.graph_opt.decide.names import fresh
+from rutc.graph_opt.exprs import below_zero, side_by_side
 from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.expr import (
     Apply,
     Expr,
-    IndexValue,
     Lit,
     Read,
-    apply,
     map_index,
     map_reads,
     substitute,
@@ -112,8 +111,7 @@ def _grown(before: Grown, state: State, how: Growth) -> Grown:
     at = Index.of(along) - how.before
     place = tuple(sorted((step, at) if d == along else (d, Index.of(d)) for d in axes))
     rest = Read(appended.name, place, whole.dtype, zero)
-    test = apply("lt", IndexValue(at), Lit(0, IndexValue(at).dtype))
-    join = Nest((whole,), (), None, (apply("select", test, first, rest),), joining.nest.origin)
+    join = Nest((whole,), (), None, (side_by_side(at, first, rest),), joining.nest.origin)
     moved = _moved(graph, joining, whole, (rows, join))
     capacity = {along: how.capacity, step: how.capacity}
     stride = dense(axes, sizes, capacity=capacity).stride(along)
@@ -198,7 +196,7 @@ def _joined(
     if along is None or not (isinstance(body, Apply) and body.op == "select"):
         return None
     test, first, rest = body.args
-    if not _begins(test, Index.of(along) - how.before):
+    if below_zero(test) != Index.of(along) - how.before:
         return None
     if not isinstance(first, Read) or first.value != taken.out.name:
         return None
@@ -210,14 +208,6 @@ def _joined(
         if not same and (c != Index.of(0) or graph.extents[x] != Index.of(1)):
             return None
     return _Joining(n, dims, along, rest)
-
-
-def _begins(test: Expr, index: Index) -> bool:
-    """Whether a test says that an index is less than 0."""
-    if not isinstance(test, Apply) or test.op != "lt":
-        return False
-    x, y = test.args
-    return isinstance(x, IndexValue) and x.index == index and isinstance(y, Lit) and y.value == 0
 
 
 def without_fills(e: Expr, sizes: Mapping[str, Size]) -> Expr:

@@ -39,7 +39,7 @@ def joined(found: Realisation) -> Realisation:
 
 def further(found: Realisation) -> Iterator[tuple[Join, Assignment]]:
     """Yields concatenations that may be no work, and the assignment in which one is none."""
-    for one in _Choice(found).joins(all_=True):
+    for one in _Choice(found).joins(every=True):
         other = _with(found, [one])
         if other is not None:
             yield one, other.assignment
@@ -90,8 +90,8 @@ class _Choice:
 
     found: Realisation
 
-    def joins(self, *, all_: bool = False) -> Iterator[Join]:
-        """Yields concatenations that pay, or `all_`, those that are parts of others first."""
+    def joins(self, *, every: bool = False) -> Iterator[Join]:
+        """Yields concatenations that pay, or `every` one, those that are parts of others first."""
         found, plan = self.found, self.found.plan
         graph, known = found.graph, found.known
         kept = _kept(plan, found)
@@ -107,7 +107,7 @@ class _Choice:
             what = concatenation(graph, n, ranges)
             if what is None or (name := what.nest.out.name) not in makers or name in kept:
                 continue
-            if not may.join(what) or not (all_ or self._is_near(name)):
+            if not may.join(what) or not (every or self._is_near(name)):
                 continue
             own = arrangements.get(name) or Arrangement(known.fixed[name])
             parts: list[str] = []
@@ -118,7 +118,7 @@ class _Choice:
                     continue
                 if not self._lies(own, arrangements[p.value], what, p):
                     continue
-                if all_ or self._saved(what, p, makers[name], readers) > 0:
+                if every or self._saved(what, p, makers[name], readers) > 0:
                     parts.append(p.value)
             if parts:
                 taken.update(parts)

@@ -20,9 +20,10 @@ from rutc.graph_opt.assignment import Join
 from rutc.graph_opt.decide.growth import without_fills
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.prepared import Prepared
+from rutc.graph_opt.exprs import below_zero, side_by_side
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain
-from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, apply, map_index, substitute
+from rutc.tensor_ir.expr import Apply, Expr, Lit, Read, map_index, substitute
 from rutc.tensor_ir.graph import Graph, Nest, Node, Value, bound_symbols, used, walk_nodes
 from rutc.tensor_ir.layout import Axis, Layout
 from rutc.tensor_ir.text import value_name
@@ -190,8 +191,7 @@ class _Joiner:
             raise Illegal(f"`{j}`: {value_name(left[0])} is no part of {value_name(j.value)}")
         e: Expr = reads[-1]
         for p, first in zip(what.pieces[:0:-1], reads[-2::-1], strict=True):
-            place = IndexValue(Index.of(what.along) - p.start)
-            e = apply("select", apply("lt", place, Lit(0, place.dtype)), first, e)
+            e = side_by_side(Index.of(what.along) - p.start, first, e)
         self.joins.append(j.value)
         yield replace(n, body=(e,))
 
@@ -323,15 +323,11 @@ def _cut(e: Expr, dims: tuple[str, ...]) -> tuple[str, Index, Expr, Expr] | None
     if not (isinstance(e, Apply) and e.op == "select"):
         return None
     test, first, rest = e.args
-    if not (isinstance(test, Apply) and test.op == "lt"):
+    index = below_zero(test)
+    own = [d for d in dims if index is not None and d in index.names()]
+    if index is None or len(own) != 1:
         return None
-    x, y = test.args
-    if not (isinstance(x, IndexValue) and isinstance(y, Lit) and y.value == 0):
-        return None
-    own = [d for d in dims if d in x.index.names()]
-    if len(own) != 1:
-        return None
-    end = Index.of(own[0]) - x.index
+    end = Index.of(own[0]) - index
     return None if own[0] in end.names() else (own[0], end, first, rest)
 
 
