@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat, zeros
+from rutc.emit.shuffled_load import ShuffledLoads
 from rutc.emit.storage import emit_literal, memory_type, to_memory
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Monomial
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.kernel import Buffer
-from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES, Machine
+from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
 
 BOOL = ir.IntType(1)
 
@@ -32,6 +33,7 @@ class MemoryEmitter:
         self.index = index
         self.pointer = pointer
         self.machine = machine
+        self.shuffled = ShuffledLoads(builder, index, self)
 
     def load(
         self, buffer: Buffer, address: Index, guard: ir.Value | None, fill: Lit | None
@@ -66,13 +68,11 @@ class MemoryEmitter:
                 # A load of no lanes takes hundreds of cycles where there is no memory.
                 place = b.select(guard, place, self.pointer(buffer))
             return self.masked_load(buffer, place, vector, mask, other)
-        stride = self._near_stride(address, lane)
         active = [True] * lanes if mask is None else constant_lanes(mask)
-        if stride is not None and active is not None and any(active):
-            every = self._every(buffer, address, stride, vector, active)
-            return every if mask is None or guard is None else b.select(mask, every, other)
-        if guard is None and self._is_backward(address, lane):
-            return self._backward(buffer, address, vector)
+        if active is not None and any(active):
+            found = self.shuffled.load(buffer, address, lane, vector, active)
+            if found is not None:
+                return found if mask is None or guard is None else b.select(mask, found, other)
         if mask is None:
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [1] * lanes)
         moves = self._moves(address, lane) if guard is None else None
@@ -121,79 +121,6 @@ class MemoryEmitter:
     def contiguous(self, address: Index, lane: Lane) -> bool:
         """Whether neighbouring lanes are at neighbouring places."""
         return address.coefficient(lane.var) == 1 and not self.index.holds_vectors(address)
-
-    def _near_stride(self, address: Index, lane: Lane) -> int | None:
-        """How few elements neighbouring lanes are apart, if so few that all between are loaded."""
-        stride = address.coefficient(lane.var)
-        near = stride in NEAR_STRIDES and not self.index.holds_vectors(address)
-        return stride if near else None
-
-    def _every(
-        self,
-        buffer: Buffer,
-        address: Index,
-        stride: int,
-        vector: ir.VectorType,
-        active: Sequence[bool],
-    ) -> ir.Value:
-        """Every so many-th element: loads of neighbours, sorted. Lanes not active hold anything.
-
-        Places begin at a multiple of `stride` where the memory around is the buffer's, so that
-        reads of the elements between share their loads.
-        """
-        b, lane = self.builder, self.index.lane
-        assert lane is not None
-        lanes = lane.lanes
-        used = [i for i, on in enumerate(active) if on]
-        start = address.subs({lane.var: Index.of(lane.base)})
-        first, last = stride * used[0], stride * used[-1]
-        wanted = [min(max(stride * i, first), last) for i in range(lanes)]
-        shift = (start.const + first) % stride
-        begin, count = first - shift, last - first + stride
-        if count >= lanes and self.is_inside(buffer, start + begin, count):
-            offsets = [*range(begin, begin + count - lanes, lanes), begin + count - lanes]
-        elif last - first >= lanes - 1:
-            offsets = [*range(first, last + 1 - lanes, lanes), last + 1 - lanes]
-        else:
-            return self._few(buffer, start + first, [w - first for w in wanted], vector)
-        result: ir.Value | None = None
-        for offset in offsets:
-            place = self.place(buffer, start + offset)
-            loaded = b.load(place, type_=vector, align=align(buffer))
-            order = [
-                lanes + w - offset if 0 <= w - offset < lanes else i for i, w in enumerate(wanted)
-            ]
-            held = loaded if result is None else result
-            result = b.shuffle_vector(held, loaded, ir.Constant(ir.VectorType(I32, lanes), order))
-        assert result is not None
-        return result
-
-    def _is_backward(self, address: Index, lane: Lane) -> bool:
-        """Whether each lane is at the place before its neighbour's, and their number is known."""
-        stride = address.coefficient(lane.var)
-        return stride == -1 and not self.index.holds_vectors(address) and lane.end.is_const
-
-    def _backward(self, buffer: Buffer, address: Index, vector: ir.VectorType) -> ir.Value:
-        """A vector of neighbours, the last one first; the first in idle lanes."""
-        b, lane = self.builder, self.index.lane
-        assert lane is not None
-        active = min(lane.end.const - lane.base, lane.lanes)
-        start = address.subs({lane.var: Index.of(lane.base + active - 1)})
-        loaded = ir.VectorType(vector.element, active)
-        value = b.load(self.place(buffer, start), type_=loaded, align=align(buffer))
-        order = [max(active - 1 - i, 0) for i in range(lane.lanes)]
-        picks = ir.Constant(ir.VectorType(I32, lane.lanes), order)
-        return b.shuffle_vector(value, ir.Constant(loaded, ir.Undefined), picks)
-
-    def _few(
-        self, buffer: Buffer, start: Index, wanted: Sequence[int], vector: ir.VectorType
-    ) -> ir.Value:
-        """Elements at distances from `start` that lie in one vector, and nothing beyond them."""
-        b, lanes = self.builder, len(wanted)
-        mask = ir.Constant(ir.VectorType(BOOL, lanes), [i <= max(wanted) for i in range(lanes)])
-        none = ir.Constant(vector, None)
-        loaded = self.masked_load(buffer, self.place(buffer, start), vector, mask, none)
-        return b.shuffle_vector(loaded, none, ir.Constant(ir.VectorType(I32, lanes), [*wanted]))
 
     def _may_read_on(self, buffer: Buffer, start: Index, lanes: int) -> bool:
         """Whether idle lanes better read what lies in the buffer, too, than nothing.

@@ -1,0 +1,152 @@
+"""Loads of elements that lie near each other, in any order: whole vectors, which are shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rutc.emit import ir
+from rutc.emit.index import I32, IndexEmitter, Lane
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.kernel import Buffer
+from rutc.tensor_ir.machine import NEAR_STRIDES
+
+if TYPE_CHECKING:
+    from rutc.emit.load_store import MemoryEmitter
+
+BOOL = ir.IntType(1)
+MOST_LOADS = NEAR_STRIDES.stop - 1
+"""Loads that are shuffled into one vector at most: beyond, an instruction gathers elements."""
+
+
+class ShuffledLoads:
+    """Loads vectors of elements that are known distances apart."""
+
+    def __init__(self, builder: ir.IRBuilder, index: IndexEmitter, memory: MemoryEmitter) -> None:
+        """Emit at `builder`'s place; `memory` knows where buffers lie."""
+        self.builder = builder
+        self.index = index
+        self.memory = memory
+
+    def load(
+        self,
+        buffer: Buffer,
+        address: Index,
+        lane: Lane,
+        vector: ir.VectorType,
+        active: Sequence[bool],
+    ) -> ir.Value | None:
+        """An element for each active lane, anything in others.
+
+        None where they lie too far apart, or where a run tells how far.
+        """
+        if self.index.holds_vectors(address):
+            return None
+        used = [i for i, on in enumerate(active) if on]
+        start = address.subs({lane.var: Index.of(lane.base + used[0])})
+        offsets = self._offsets(address, lane, used)
+        if offsets is None:
+            return None
+        stride = address.coefficient(lane.var)
+        if stride in NEAR_STRIDES:
+            runs = self._every(buffer, start, stride, offsets[-1], lane.lanes)
+        else:
+            runs = _runs(offsets, lane.lanes)
+        if len(runs) > min(MOST_LOADS, max(1, len(set(offsets)) - 1)):
+            return None
+        # Idle lanes hold what the ones before hold, which keeps the order plain.
+        wanted = [offsets[max(0, sum(u <= i for u in used) - 1)] for i in range(lane.lanes)]
+        return self._shuffled(buffer, start, runs, wanted, vector)
+
+    def _every(
+        self, buffer: Buffer, start: Index, stride: int, last: int, lanes: int
+    ) -> list[range]:
+        """What to load for every so many-th element: all from the first to the last one.
+
+        Loads begin at a multiple of `stride` where the memory around is the buffer's, so that
+        reads of the elements between share them.
+        """
+        begin = -(start.const % stride)
+        count = last + stride
+        if count < lanes or not self.memory.is_inside(buffer, start + begin, count):
+            begin, count = 0, last + 1
+        if count < lanes:
+            return [range(count)]
+        places = [*range(begin, begin + count - lanes, lanes), begin + count - lanes]
+        return [range(place, place + lanes) for place in places]
+
+    def _offsets(self, address: Index, lane: Lane, used: Sequence[int]) -> list[int] | None:
+        """How far the elements of lanes are from that of the first one."""
+        stride = address.coefficient(lane.var)
+        if stride is not None:
+            return [stride * (i - used[0]) for i in used]
+        places = [address.subs({lane.var: Index.of(lane.base + i)}) for i in used]
+        apart = [place - places[0] for place in places]
+        return [d.const for d in apart] if all(d.is_const for d in apart) else None
+
+    def _shuffled(
+        self,
+        buffer: Buffer,
+        start: Index,
+        runs: Sequence[range],
+        wanted: Sequence[int],
+        vector: ir.VectorType,
+    ) -> ir.Value:
+        """The elements at distances `wanted` from `start`, all of which lie in `runs`."""
+        b, lanes = self.builder, vector.count
+        result: ir.Value | None = None
+        for run in runs:
+            first, loaded = self._run(buffer, start, run, vector)
+            if result is None:
+                width = loaded.type.count
+                picks = [w - first if w in run else i % width for i, w in enumerate(wanted)]
+                none = ir.Constant(loaded.type, ir.Undefined)
+                result = b.shuffle_vector(loaded, none, _order(picks))
+                continue
+            if loaded.type != vector:
+                width = loaded.type.count
+                picks = [i if i < width else 0 for i in range(lanes)]
+                none = ir.Constant(loaded.type, ir.Undefined)
+                loaded = b.shuffle_vector(loaded, none, _order(picks))
+            picks = [lanes + w - first if w in run else i for i, w in enumerate(wanted)]
+            result = b.shuffle_vector(result, loaded, _order(picks))
+        assert result is not None
+        return result
+
+    def _run(
+        self, buffer: Buffer, start: Index, run: range, vector: ir.VectorType
+    ) -> tuple[int, ir.Value]:
+        """A vector that holds a run of neighbours, and the distance of its first element."""
+        b, memory = self.builder, self.memory
+        width = 1 << (len(run) - 1).bit_length()
+        for first in (run.start, run.stop - width):
+            if width == len(run) or memory.is_inside(buffer, start + first, width):
+                place = memory.place(buffer, start + first)
+                part = ir.VectorType(vector.element, width)
+                return first, b.load(place, type_=part, align=buffer.dtype.bytes)
+        return run.start, self._some(buffer, start + run.start, len(run), vector)
+
+    def _some(self, buffer: Buffer, start: Index, count: int, vector: ir.VectorType) -> ir.Value:
+        """So many neighbours, and nothing of what lies beyond them."""
+        memory = self.memory
+        mask = ir.Constant(
+            ir.VectorType(BOOL, vector.count), [i < count for i in range(vector.count)]
+        )
+        place = memory.place(buffer, start)
+        return memory.masked_load(buffer, place, vector, mask, ir.Constant(vector, None))
+
+
+def _runs(offsets: Sequence[int], lanes: int) -> list[range]:
+    """Runs of at most so many neighbours that hold all elements, as few as there are."""
+    runs: list[range] = []
+    for offset in sorted(set(offsets)):
+        if runs and offset < runs[-1].start + lanes:
+            runs[-1] = range(runs[-1].start, offset + 1)
+        else:
+            runs.append(range(offset, offset + 1))
+    return runs
+
+
+def _order(picks: Sequence[int]) -> ir.Constant:
+    """The order in which a shuffle takes lanes of its two vectors."""
+    return ir.Constant(ir.VectorType(I32, len(picks)), [*picks])
