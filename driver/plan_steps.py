@@ -40,6 +40,7 @@ from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typi
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.gradual import gradual_tables
 from rutc.tensor_ir.graph import Call, Carry, Const, Input, Scatter, State, Value, walk_nodes
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
 from rutc.tensor_ir.layout import Layout, dense
@@ -331,8 +332,11 @@ class PlanSteps:
     def _kernel(self, group: Group, symbols: Symbols) -> Kernel:
         finite = finite_operands(group.reads, self.constants)
         small = small_factors(group.stages, self.constants)
+        gradual = gradual_tables(group.stages, self.constants, self.extents)
         plan = self.plan
-        return lower(group, plan.values, plan.layouts, self.extents, symbols, finite, small)
+        return lower(
+            group, plan.values, plan.layouts, self.extents, symbols, finite, small, gradual
+        )
 
     def _work(self, group: Group) -> Index:
         return work_of(group, dict(self.plan.graph.dims))

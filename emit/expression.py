@@ -20,6 +20,7 @@ from rutc.emit.registers import RegisterEmitter
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
 from rutc.emit.site import Sites
 from rutc.emit.storage import emit_literal, from_memory, zero
+from rutc.emit.table_read import TableReads
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.comparing import compared
@@ -64,6 +65,7 @@ class ExpressionEmitter:
         self.transposes = TransposeEmitter(self.memory)
         self.nibbles = NibbleEmitter(self.memory, self.kept, self.keep)
         self.lane_shifts = LaneShiftEmitter(builder, index, self.emit, self.kept, self.keep)
+        self.table_reads = TableReads(self.memory, buffers, self.emit, self.kept, self.keep)
         self.machine = machine
         self.written = written
         self.locals: dict[str, ir.Value] = {}
@@ -293,6 +295,9 @@ class ExpressionEmitter:
         self.transposes.finish(buffer)
         if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
+        found = None if reads_plainly(r) else self.table_reads.read(r, buffer)
+        if found is not None:
+            return found
         address, guard = self.places.located(r.coords, buffer, r.fill)
         if address is None:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))

@@ -182,6 +182,14 @@ class MemoryEmitter:
         live = ir.Constant(mask.type, [not lane for lane in idle])
         return self.builder.select(live, loaded, other)
 
+    def some(self, buffer: Buffer, address: Index, count: int, vector: ir.VectorType) -> ir.Value:
+        """A vector of neighbours, and nothing of what lies beyond so many."""
+        place, lanes = self.place(buffer, address), vector.count
+        if count >= lanes:
+            return self.builder.load(place, type_=vector, align=align(buffer))
+        mask = ir.Constant(ir.VectorType(BOOL, lanes), [i < count for i in range(lanes)])
+        return self.masked_load(buffer, place, vector, mask, ir.Constant(vector, None))
+
     def masked_store(
         self, buffer: Buffer, value: ir.Value, place: ir.Value, mask: ir.Value
     ) -> None:

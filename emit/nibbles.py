@@ -18,6 +18,7 @@ from rutc.emit import ir
 from rutc.emit.cast import splat_int
 from rutc.emit.index import I32, IndexEmitter, Lane, is_vector, splat
 from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.permute import permuted
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ONE, ZERO, Index, floordiv, mod
 from rutc.tensor_ir.dtype import DType
@@ -82,7 +83,7 @@ class NibbleEmitter:
         table = ir.VectorType(ir.FloatType(), 1 << HALF)
         if lane is None or not self.index.varies(address) or lane.lanes != table.count:
             return None
-        if machine.architecture != "x86_64" or machine.width != table.count:
+        if machine.width != table.count or not machine.permutes(DType.F32):
             return None
         key = (buffer.name, "looked up", address, lane.key)
         found = self.kept(key)
@@ -91,9 +92,7 @@ class NibbleEmitter:
             low = -(table.count // 2) if buffer.dtype.is_signed else 0
             # Patterns of 4 bits, in order: of signed numbers, those from 0 on come first.
             numbers = [float((i - low) % table.count + low) for i in range(table.count)]
-            types: list[ir.Type] = [table, ir.VectorType(I32, table.count)]
-            function = self.memory.intrinsic("llvm.x86.avx512.permvar.sf.512", table, types)
-            found = self.builder.call(function, [ir.Constant(table, numbers), picks])
+            found = permuted(self.memory, ir.Constant(table, numbers), picks)
             self.keep(key, found)
         return found
 

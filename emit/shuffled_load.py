@@ -14,7 +14,6 @@ from rutc.tensor_ir.machine import NEAR_STRIDES
 if TYPE_CHECKING:
     from rutc.emit.load_store import MemoryEmitter
 
-BOOL = ir.IntType(1)
 MOST_LOADS = NEAR_STRIDES.stop - 1
 """Loads that are shuffled into one vector at most: beyond, an instruction gathers elements."""
 
@@ -48,7 +47,7 @@ class ShuffledLoads:
         if offsets is None:
             return None
         stride = address.coefficient(lane.var)
-        if stride in NEAR_STRIDES:
+        if stride is not None and stride in NEAR_STRIDES:
             runs = self._every(buffer, start, stride, offsets[-1], lane.lanes)
         else:
             runs = _runs(offsets, lane.lanes)
@@ -96,17 +95,14 @@ class ShuffledLoads:
         b, lanes = self.builder, vector.count
         result: ir.Value | None = None
         for run in runs:
-            first, loaded = self._run(buffer, start, run, vector)
+            first, width, loaded = self._run(buffer, start, run, vector)
+            none = ir.Constant(loaded.type, ir.Undefined)
             if result is None:
-                width = loaded.type.count
                 picks = [w - first if w in run else i % width for i, w in enumerate(wanted)]
-                none = ir.Constant(loaded.type, ir.Undefined)
                 result = b.shuffle_vector(loaded, none, _order(picks))
                 continue
-            if loaded.type != vector:
-                width = loaded.type.count
+            if width < lanes:
                 picks = [i if i < width else 0 for i in range(lanes)]
-                none = ir.Constant(loaded.type, ir.Undefined)
                 loaded = b.shuffle_vector(loaded, none, _order(picks))
             picks = [lanes + w - first if w in run else i for i, w in enumerate(wanted)]
             result = b.shuffle_vector(result, loaded, _order(picks))
@@ -115,25 +111,16 @@ class ShuffledLoads:
 
     def _run(
         self, buffer: Buffer, start: Index, run: range, vector: ir.VectorType
-    ) -> tuple[int, ir.Value]:
-        """A vector that holds a run of neighbours, and the distance of its first element."""
-        b, memory = self.builder, self.memory
+    ) -> tuple[int, int, ir.Value]:
+        """The distance of the first element, how many there are, and the vector that has a run."""
+        memory = self.memory
         width = 1 << (len(run) - 1).bit_length()
+        part = ir.VectorType(vector.element, width)
         for first in (run.start, run.stop - width):
             if width == len(run) or memory.is_inside(buffer, start + first, width):
-                place = memory.place(buffer, start + first)
-                part = ir.VectorType(vector.element, width)
-                return first, b.load(place, type_=part, align=buffer.dtype.bytes)
-        return run.start, self._some(buffer, start + run.start, len(run), vector)
-
-    def _some(self, buffer: Buffer, start: Index, count: int, vector: ir.VectorType) -> ir.Value:
-        """So many neighbours, and nothing of what lies beyond them."""
-        memory = self.memory
-        mask = ir.Constant(
-            ir.VectorType(BOOL, vector.count), [i < count for i in range(vector.count)]
-        )
-        place = memory.place(buffer, start)
-        return memory.masked_load(buffer, place, vector, mask, ir.Constant(vector, None))
+                return first, width, memory.some(buffer, start + first, width, part)
+        loaded = memory.some(buffer, start + run.start, len(run), vector)
+        return run.start, vector.count, loaded
 
 
 def _runs(offsets: Sequence[int], lanes: int) -> list[range]:

@@ -17,7 +17,6 @@ from rutc.tensor_ir.kernel import (
     Loop,
     Merge,
     Prefetch,
-    Small,
     Stmt,
     Update,
     rewrite,
@@ -93,7 +92,7 @@ def _apart(
         dims = (*(a.dim for a in b.layout.axes), *dict(b.layout.extents))
         same = {n: n for n in (*b.layout.names(), *dims)}
         layout = rename_layout(b.layout, same | names[b.name])
-        return replace(b, layout=layout, small=_rename_small(b.small, names[b.name]))
+        return _rename_known(replace(b, layout=layout), names[b.name])
 
     env = {old: Index.of(new) for old, new in loops.items()}
     body = rewrite(
@@ -125,8 +124,8 @@ def _renamed_all(kernel: Kernel, buffers: dict[str, str], dims: dict[str, str]) 
         return Access(buffers[a.buffer], coords(a.coords))
 
     def buffer(b: Buffer) -> Buffer:
-        layout, small = rename_layout(b.layout, dims), _rename_small(b.small, dims)
-        return replace(b, name=buffers[b.name], layout=layout, small=small)
+        layout = rename_layout(b.layout, dims)
+        return _rename_known(replace(b, name=buffers[b.name], layout=layout), dims)
 
     body = rewrite(kernel.body, index=lambda i: i.subs(env), read=rename_read, access=rename_access)
     return replace(
@@ -182,9 +181,11 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
     )
 
 
-def _rename_small(small: Small, dims: Mapping[str, str]) -> Small:
-    pairs, fours = (tuple(sorted(dims[d] for d in x)) for x in (small.pairs, small.fours))
-    return replace(small, pairs=pairs, fours=fours)
+def _rename_known(b: Buffer, dims: Mapping[str, str]) -> Buffer:
+    """The buffer with the dims renamed of which something is known."""
+    said = b.small.pairs, b.small.fours, b.gradual
+    pairs, fours, gradual = (tuple(sorted(dims[d] for d in x)) for x in said)
+    return replace(b, small=replace(b.small, pairs=pairs, fours=fours), gradual=gradual)
 
 
 def _rename_loops(

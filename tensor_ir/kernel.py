@@ -1,7 +1,7 @@
 """The kernel language: loops over buffers, what a fusion group is lowered to and scheduled in.
 
     kernel := name(buffer, ...) { stmt* }
-    buffer := name : dtype layout space [finite] [small [along dims]]
+    buffer := name : dtype layout space [finite] [small [along dims]] [gradual along dims]
     space  := memory | stack | register
     stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
             | buffer[dim=coord, ...] = expr
@@ -86,7 +86,9 @@ class Buffer:
     """Elements of one type; the layout's dims name its axes.
 
     Those of a `finite` one are known to be finite numbers: their products with 0 are 0. Those of a
-    `small` one are known to be small factors. Those in nibbles are read only.
+    `small` one are known to be small factors. Along the dims of which one is `gradual`, each
+    element is the one before it or the next number; they are places that there are. Those in
+    nibbles are read only.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Buffer:
     space: Space = Space.MEMORY
     finite: bool = False
     small: Small = Small()
+    gradual: tuple[str, ...] = ()
 
     @cached_property
     def bytes(self) -> Size:
@@ -422,6 +425,7 @@ def rewrite(
 # -- text -------------------------------------------------------------------------------------
 def _buffer(b: Buffer) -> str:
     known = f"{' finite' if b.finite else ''}{f' {b.small}' if b.small else ''}"
+    known += f" gradual along {', '.join(b.gradual)}" if b.gradual else ""
     return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}{known}"
 
 

@@ -146,17 +146,25 @@ def lower(
     symbols: Mapping[str, Range] | None = None,
     finite: AbstractSet[str] = frozenset(),
     small: Mapping[str, Small] | None = None,
+    gradual: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Kernel:
     """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes.
 
     All elements of the values in `finite` are known to be finite numbers; `small` says which
-    of those of others are small factors.
+    of those of others are small factors, and `gradual` along which dims numbers grow by steps.
     """
-    symbols, small = symbols or {}, small or {}
+    symbols, small, gradual = symbols or {}, small or {}, gradual or {}
     reach = cache(lambda c, extent: beyond(c, extent, extents, symbols))
     memory = [*group.external_reads(), *group.stored]
     args = [
-        Buffer(v, values[v].dtype, layouts[v], finite=v in finite, small=small.get(v, Small()))
+        Buffer(
+            v,
+            values[v].dtype,
+            layouts[v],
+            finite=v in finite,
+            small=small.get(v, Small()),
+            gradual=gradual.get(v, ()),
+        )
         for v in memory
     ]
     locals_: list[Buffer] = []

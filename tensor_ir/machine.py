@@ -142,6 +142,10 @@ class Machine:
             return OCTET
         return QUAD if mixed and (small or self.adds_products) else PAIR
 
+    def permutes(self, dtype: DType) -> bool:
+        """Whether an instruction picks lanes of a register by numbers that a run gives."""
+        return dtype is DType.F32 and self.architecture == "x86_64"
+
     @property
     def adds_products(self) -> bool:
         """Whether one instruction adds products of neighbours, of bytes or of i16, to an i32."""

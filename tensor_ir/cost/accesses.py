@@ -84,6 +84,14 @@ class Accesses(Places):
         else:
             tally.add("gathered", count * lanes.lanes)
 
+    def load_permuted(self, buffer: Buffer, lanes: Frame, tally: Tally, count: float) -> None:
+        """Count loads of registers whose lanes are put into another order."""
+        part = max(lanes.lanes * buffer.dtype.bytes * 8 / self.machine.vector_bits, self.least)
+        tally.add("loads", count * part)
+        tally.add("shuffles", count * part)
+        bytes_ = lanes.lanes * buffer.dtype.bytes
+        tally.add("crossing", count * min(1.0, bytes_ / self.machine.line_bytes))
+
     def hold(self, address: Index, frames: Frames, at: int, names: Names) -> None:
         """Note the registers that keep what is loaded before the innermost loop."""
         inner = max(

@@ -31,6 +31,7 @@ from rutc.tensor_ir.expr import (
     bind,
     index_names,
 )
+from rutc.tensor_ir.gradual import table_along
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -392,6 +393,12 @@ class Counter(Accesses):
         loops = {f.var for f in frames if f.role is Role.LOOP and f.open}
         tested = any(not loops.isdisjoint(c.names()) for c in outside)
         apart = bool(chosen) or tested
+        lanes = self.lanes(names, frames) if chosen else None
+        permuted = lanes is not None and self.machine.permutes(buffer.dtype)
+        if lanes is not None and permuted and table_along(r, self.buffers, lanes.var):
+            self.load_permuted(buffer, lanes, tally, count)
+            self.touch(buffer, r.coords, frames, is_store=False, address=address)
+            return names
         self.load(
             buffer, address, names, frames, tally, count, apart=apart or guarded, chosen=apart
         )

@@ -1,0 +1,68 @@
+"""Constant tables of places that grow gradually, as those of pictures that become larger do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from rutc.tensor_ir.affine import Index, Size
+from rutc.tensor_ir.expr import Read, reads, reads_plainly
+from rutc.tensor_ir.graph import Const, Data, Nest
+from rutc.tensor_ir.kernel import Buffer
+
+
+def gradual_tables(
+    nests: Iterable[Nest], constants: Mapping[str, Const], extents: Mapping[str, Size]
+) -> dict[str, tuple[str, ...]]:
+    """Along which dims of constants each element is the one before it or the next number.
+
+    They are constants that tell places in what nests read, and all of these are inside. Any
+    n neighbours along such a dim lie among n elements of what is read.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    outside: set[str] = set()
+    for r in (r for n in nests for e in n.body for r in reads(e) if not reads_plainly(r)):
+        for d, c in r.coords:
+            if not isinstance(c, Read) or c.value not in constants or not c.dtype.is_int:
+                continue
+            const = constants[c.value]
+            if not _inside(const.data, extents[d]):
+                outside.add(c.value)
+            known = const.data.once("gradual", _gradual)
+            found[c.value] = tuple(sorted(d for d, k in zip(const.axes, known, strict=True) if k))
+    return {name: dims for name, dims in found.items() if dims and name not in outside}
+
+
+def table_along(r: Read, buffers: Mapping[str, Buffer], var: str) -> tuple[str, Read] | None:
+    """The dim of a read whose places a gradual table gives along a loop, and the table's read.
+
+    None where the loop moves the read otherwise, or what is read does not lie along that dim.
+    """
+    tables = [(d, c) for d, c in r.coords if not isinstance(c, Index)]
+    if len(tables) != 1 or r.fill is not None:
+        return None
+    ((d, table),) = tables
+    if any(isinstance(c, Index) and var in c.names() for _, c in r.coords):
+        return None
+    layout = buffers[r.value].layout
+    if layout.stride(d) != 1 or not isinstance(dict(layout.extents)[d], int):
+        return None
+    if not isinstance(table, Read) or not reads_plainly(table):
+        return None
+    moved = [(e, x) for e, x in table.coords if isinstance(x, Index) and var in x.names()]
+    gradual = buffers[table.value].gradual
+    alone = len(moved) == 1 and moved[0][0] in gradual and moved[0][1].coefficient(var) == 1
+    return (d, table) if alone else None
+
+
+def _inside(data: Data, extent: Size) -> bool:
+    """Whether all numbers tell places of a dim that has so many."""
+    low, high = data.once("bounds", lambda a: (int(a.min(initial=0)), int(a.max(initial=0))))
+    return low >= 0 and isinstance(extent, int) and high < extent
+
+
+def _gradual(array: np.ndarray) -> tuple[bool, ...]:
+    """Along which axes elements grow by 0 or 1."""
+    steps = (np.diff(array, axis=axis) for axis in range(array.ndim))
+    return tuple(bool(s.size) and bool(((s == 0) | (s == 1)).all()) for s in steps)
