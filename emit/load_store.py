@@ -33,7 +33,7 @@ class MemoryEmitter:
         self.index = index
         self.pointer = pointer
         self.machine = machine
-        self.shuffled = ShuffledLoads(builder, index, self)
+        self.shuffled = ShuffledLoads(builder, index, self.some, self.is_inside)
 
     def load(
         self, buffer: Buffer, address: Index, guard: ir.Value | None, fill: Lit | None

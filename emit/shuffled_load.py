@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, Lane
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer
 from rutc.tensor_ir.machine import NEAR_STRIDES
-
-if TYPE_CHECKING:
-    from rutc.emit.load_store import MemoryEmitter
 
 MOST_LOADS = NEAR_STRIDES.stop - 1
 """Loads that are shuffled into one vector at most: beyond, an instruction gathers elements."""
@@ -21,11 +17,21 @@ MOST_LOADS = NEAR_STRIDES.stop - 1
 class ShuffledLoads:
     """Loads vectors of elements that are known distances apart."""
 
-    def __init__(self, builder: ir.IRBuilder, index: IndexEmitter, memory: MemoryEmitter) -> None:
-        """Emit at `builder`'s place; `memory` knows where buffers lie."""
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        index: IndexEmitter,
+        some: Callable[[Buffer, Index, int, ir.VectorType], ir.Value],
+        is_inside: Callable[[Buffer, Index, int], bool],
+    ) -> None:
+        """Emit at `builder`'s place.
+
+        `some` loads so many neighbours, and `is_inside` tells whether a buffer has them.
+        """
         self.builder = builder
         self.index = index
-        self.memory = memory
+        self.some = some
+        self.is_inside = is_inside
 
     def load(
         self,
@@ -67,7 +73,7 @@ class ShuffledLoads:
         """
         begin = -(start.const % stride)
         count = last + stride
-        if count < lanes or not self.memory.is_inside(buffer, start + begin, count):
+        if count < lanes or not self.is_inside(buffer, start + begin, count):
             begin, count = 0, last + 1
         if count < lanes:
             return [range(count)]
@@ -113,13 +119,12 @@ class ShuffledLoads:
         self, buffer: Buffer, start: Index, run: range, vector: ir.VectorType
     ) -> tuple[int, int, ir.Value]:
         """The distance of the first element, how many there are, and the vector that has a run."""
-        memory = self.memory
         width = 1 << (len(run) - 1).bit_length()
         part = ir.VectorType(vector.element, width)
         for first in (run.start, run.stop - width):
-            if width == len(run) or memory.is_inside(buffer, start + first, width):
-                return first, width, memory.some(buffer, start + first, width, part)
-        loaded = memory.some(buffer, start + run.start, len(run), vector)
+            if width == len(run) or self.is_inside(buffer, start + first, width):
+                return first, width, self.some(buffer, start + first, width, part)
+        loaded = self.some(buffer, start + run.start, len(run), vector)
         return run.start, vector.count, loaded
 
 

@@ -27,26 +27,28 @@ WORD = 4
 
 
 def across(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
-    """The order in which a loop comes last but one along which an operand of the last one lies.
+    """The order in which a loop comes last but one along which operands of the last one lie.
 
-    That operand is crossed by the last loop. None where there is none.
+    Those operands are crossed by the last loop; of several such loops it is that along which most
+    of them lie. None where there is none.
     """
     *others, vector = order
-    operand = _crossing(vector, touches)
-    along = None if operand is None else next((v for v in others if operand.unit(v)), None)
-    return None if along is None else (*(v for v in others if v != along), along, vector)
+    crossing = _crossing(vector, touches)
+    along = max(others, key=lambda v: sum(t.unit(v) for t in crossing), default=None)
+    if along is None or not any(t.unit(along) for t in crossing):
+        return None
+    return (*(v for v in others if v != along), along, vector)
 
 
-def _crossing(vector: str, touches: tuple[Touch, ...]) -> Touch | None:
-    """The only operand that does not lie along a loop, if it is read, or stored, at one place."""
+def _crossing(vector: str, touches: tuple[Touch, ...]) -> tuple[Touch, ...]:
+    """The operands that do not lie along a loop, if all are read, or stored, at one place."""
     crossing = [t for t in touches if not t.packed and t.strides.get(vector, 0) != 0]
     crossing = [t for t in crossing if t.strides[vector] is not None and not t.unit(vector)]
-    if len(crossing) != 1 or crossing[0].bytes > WORD:
-        return None
-    (operand,) = crossing
-    same = (t for t in touches if t.buffer == operand.buffer)
-    again = sum(operand.is_store or not t.is_store for t in same) > 1
-    return None if again else operand
+    for operand in crossing:
+        same = (t for t in touches if t.buffer == operand.buffer)
+        if operand.bytes > WORD or sum(operand.is_store or not t.is_store for t in same) > 1:
+            return ()
+    return tuple(crossing)
 
 
 def beside_gathers(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
@@ -78,10 +80,11 @@ def along_reads(
     elsewhere, where vectors that are read would not be full, and where narrow elements are read, of
     which a square is a small part of each line.
     """
-    operand = _crossing(order[-1], touches)
-    if operand is None or operand.is_store or operand.bytes != WORD:
+    crossing = _crossing(order[-1], touches)
+    if len(crossing) != 1 or crossing[0].is_store or crossing[0].bytes != WORD:
         return None
     *others, along, vector = order
+    (operand,) = crossing
     size = typical(fuse_innermost([*others, along], sizes, touches, fused).size, symbols)
     if size < machine.width:
         return None
@@ -99,18 +102,18 @@ def squares(
     fused: int,
     parallel: int | None,
 ) -> list[Step]:
-    """Steps for a kernel without reductions whose last loop crosses an operand.
+    """Steps for a kernel without reductions whose last loop crosses operands.
 
-    That lies along the loop before it. Both have up to `fused` loops become one with them. Threads
-    share the first `parallel` loops around the squares, or all of them.
+    Some of these lie along the loop before it. Both have up to `fused` loops become one with them.
+    Threads share the first `parallel` loops around the squares, or all of them.
 
     Raises:
-        NotApplicable: no operand's memory runs along the loop before the last one, or several lie
-            across the last one, or that one is read at another place, too; or a loop is short.
+        NotApplicable: no operand that lies across the last loop runs along the one before, or one
+            that lies across is read at another place, too; or a loop is short.
     """
-    operand = _crossing(order[-1], touches)
-    if operand is None or len(order) < 2 or not operand.unit(order[-2]):
-        raise NotApplicable(f"no single operand lies across {order[-1]} and along the loop before")
+    turned = [t for t in _crossing(order[-1], touches) if len(order) > 1 and t.unit(order[-2])]
+    if not turned:
+        raise NotApplicable(f"no operand lies across {order[-1]} and along the loop before")
     *others, along, vector = order
     lanes, shortest = machine.width, machine.coefficients.vectors.shortest
     if typical(sizes[vector], symbols) < shortest:
@@ -135,8 +138,7 @@ def squares(
     if any(leaves_rest(n, lanes) and _may_be_short(n, lanes, symbols) for n in blocks.values()):
         steps.append(Mark(f"{inside[-1]}.few", Kind.VECTOR))
     steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
-    if not operand.is_store:
-        steps.append(Preload(operand.buffer, tuple(inside)))
+    steps += [Preload(t.buffer, tuple(inside)) for t in turned if not t.is_store]
     return steps
 
 

@@ -310,27 +310,29 @@ def test_products_stored_across(machine: Machine, rows: int, columns: int) -> No
 def test_what_is_stored_along_and_across_goes_by_squares(
     machine: Machine, sizes: tuple[int, int]
 ) -> None:
-    """%b [c, x] and %t [x, c] of %a [c, x], with a loop of one iteration that tells nothing."""
+    """%b, %d [c, x] and %t, %u [x, c] of %a [c, x]; a loop of one iteration tells nothing."""
     c, x = sizes
     extents: dict[str, Size] = {"n": 1, "c": c, "x": x}
-    a, b, t = (Value(name, DType.F32, ("c", "n", "x")) for name in "abt")
+    a, b, d, t, u = (Value(name, DType.F32, ("c", "n", "x")) for name in "abdtu")
     read = Read("a", tuple((d, Index.of(d)) for d in a.dims), a.dtype)
     double = apply("add", read, read)
     nests = (
         Nest((b,), (), None, (double,)),
-        Nest((t,), (), None, (Read("b", read.coords, DType.F32),)),
+        *(Nest((v,), (), None, (Read("b", read.coords, DType.F32),)) for v in (d, t, u)),
     )
-    group = Group("both", nests, ("n", "c", "x"), ("b", "t"))
-    order = {"a": ("n", "c", "x"), "b": ("n", "c", "x"), "t": ("n", "x", "c")}
+    group = Group("both", nests, ("n", "c", "x"), tuple("bdtu"))
+    order = dict.fromkeys("abd", ("n", "c", "x")) | dict.fromkeys("tu", ("n", "x", "c"))
     layouts = {name: dense(dims, extents) for name, dims in order.items()}
-    kernel = lower(group, {"a": a, "b": b, "t": t}, layouts, extents)
+    kernel = lower(group, {v.name: v for v in (a, b, d, t, u)}, layouts, extents)
     done = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
     loops = [s for s in walk_stmts(done.body) if isinstance(s, Loop)]
     assert any(s.kind is Kind.VECTOR and str(s.hi - s.lo) != "1" for s in loops)
     if all(n % machine.width == 0 for n in sizes):
         assert not uses_gathers(done, machine)
     values = np.random.default_rng(0).standard_normal((c, x)).astype(np.float32)
-    along, turned = np.zeros(c * x, np.float32), np.zeros(c * x, np.float32)
-    run_kernel(done, machine, {"a": values.reshape(-1), "b": along, "t": turned})
-    np.testing.assert_array_equal(along.reshape(c, x), 2 * values)
-    np.testing.assert_array_equal(turned.reshape(x, c), 2 * values.T)
+    made = {name: np.zeros(c * x, np.float32) for name in "bdtu"}
+    run_kernel(done, machine, {"a": values.reshape(-1), **made})
+    for name in "bd":
+        np.testing.assert_array_equal(made[name].reshape(c, x), 2 * values)
+    for name in "tu":
+        np.testing.assert_array_equal(made[name].reshape(x, c), 2 * values.T)
