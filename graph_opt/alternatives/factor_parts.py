@@ -123,7 +123,7 @@ def computed_factors(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
         if None in loops or len(set(loops)) != len(loops) or editor.constant(r.value) is not None:
             return None
     # Blocks are of dims of known sizes: either factor may be the one that lies in them.
-    shared = loops_read(a) & loops_read(b) & {*n.out.dims}
+    shared = loops_read(a, editor) & loops_read(b, editor) & {*n.out.dims}
     if editor.size({*n.dims} - shared) is None:
         return None
     sizes = [editor.typical(editor.values[r.value].dims) for r in (a, b)]
@@ -162,7 +162,7 @@ def in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
     rest, read = taken_apart(c.source, editor)
     if c.rows.step > 1:
         rest, read = in_phases(c.source, c.rows, editor)
-    dims = tuple(sorted(loops_read(rest)))
+    dims = tuple(sorted(loops_read(rest, editor)))
     left: Expr = rest
     # What lies beyond the largest bf16 goes into the other parts: to round it gives an infinity.
     high = apply("min", apply("max", rest, Lit(-HIGHEST, DType.F32)), Lit(HIGHEST, DType.F32))
@@ -192,18 +192,19 @@ def in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
 def taken_apart(source: Read, editor: Editor) -> tuple[Read, Read]:
     """(what is taken apart, how a part of it is read): all of a value, or what is read of it."""
     value = editor.values[source.value]
-    loops = [c.names() for _, c in index_coords(source)]
-    apart = sum(map(len, loops)) == len(loops_read(source)) and source.fill is None
-    if apart and 2 * editor.typical(loops_read(source)) <= editor.typical(value.dims):
-        coords = point(tuple(sorted(loops_read(source))))
+    loops = loops_read(source, editor)
+    named = [v for _, c in index_coords(source) for v in c.names() if v in loops]
+    apart = len(named) == len(loops) and source.fill is None
+    if apart and 2 * editor.typical(loops) <= editor.typical(value.dims):
+        coords = point(tuple(sorted(loops)))
         return source, Read(source.value, coords, DType.BF16)
     fill = None if source.fill is None else replace(source.fill, dtype=DType.BF16)
     return at_point(value), replace(source, dtype=DType.BF16, fill=fill)
 
 
-def loops_read(r: Read) -> frozenset[str]:
-    """The loops that move a read."""
-    return frozenset(v for _, c in index_coords(r) for v in c.names())
+def loops_read(r: Read, editor: Editor) -> frozenset[str]:
+    """The loops that move a read; sizes of a run that its places depend on are none."""
+    return frozenset(v for _, c in index_coords(r) for v in c.names() if v in editor.extents)
 
 
 def _names(value: str, parts: int, editor: Editor) -> list[str]:

@@ -45,7 +45,7 @@ def pair_candidate(
     cycles = work.in_pairs(inner) if taps is None else work.in_rows(taps)
     if not every and direct - cycles < least * direct:
         return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
-    weighed = loops_read(weights)
+    weighed = loops_read(weights, editor)
     number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
     saved = direct - cycles
     return Candidate(
@@ -89,7 +89,10 @@ class _Work:
         w, width = self.machine.coefficients.bf16_pairs, self.machine.width
         idle = PAIR * ceil(inner / PAIR) / inner
         whole, _ = taken_apart(self.source, self.editor)
-        cycles = self.paired(idle) + w.rounded * self.editor.typical(loops_read(whole)) / width
+        cycles = (
+            self.paired(idle)
+            + w.rounded * self.editor.typical(loops_read(whole, self.editor)) / width
+        )
         if self.const is None:
             cycles += w.packed * self.editor.typical(self.editor.values[self.weights.value].dims)
         return cycles

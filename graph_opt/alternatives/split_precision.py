@@ -214,7 +214,7 @@ class MultiplyParts(Choosing):
         if whole and _comes_from_windows(source.value, editor, most_taps):
             return Reason(f"%{source.value} is computed in the order of its windows")
         _, read = taken_apart(source, editor)
-        choices = row_choices(n, read, loops_read(weights), editor, orders)
+        choices = row_choices(n, read, loops_read(weights, editor), editor, orders)
         columns, inner = _sides(n, source, weights, editor)
         taps = None
         if not whole and const is not None and not _length(inner):
@@ -255,7 +255,7 @@ class MultiplyParts(Choosing):
         worth = max(self.least * direct, self.saving if whole else -inf)
         if not every and saved < worth:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
-        weighed = loops_read(weights)
+        weighed = loops_read(weights, editor)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
         return Candidate(
             n, source, weights, const, rows, number, saved, direct, products, self.parts, taps
@@ -298,7 +298,7 @@ class MultiplyParts(Choosing):
         """
         w = self.coefficients.split_precision
         whole, _ = taken_apart(source, editor)
-        taken = editor.typical(loops_read(whole))
+        taken = editor.typical(loops_read(whole, editor))
         constant = self.parts * GROWTH * bytes_of(const)
         high = rows_in_use(editor.typical(rows.loops))
         products = editor.typical(n.dims) * len(terms_of_parts(self.parts)) / len(TERMS)

@@ -20,7 +20,9 @@ MANY = Index.of("n") // 64
 WEIGHTS = Data(np.random.default_rng(0).random((256, 256), np.float32))
 
 
-def made(symbols: str = "n = 0..999", more: str = "", output: str = "", dims: str = "") -> Graph:
+def made(
+    symbols: str = "n = 0..999", more: str = "", output: str = "", dims: str = "", row: str = "m"
+) -> Graph:
     """A product that the step takes apart, beside values of symbolic size."""
     text = f"""
         graph "g"
@@ -29,7 +31,7 @@ def made(symbols: str = "n = 0..999", more: str = "", output: str = "", dims: st
         %x : f32{{k,m}} = input "x" [m, k]
         %z : f32{{r}} = input "z" [r]
         %w : f32{{c,k}} = const [k, c] data "{WEIGHTS.digest}"
-        %y : f32{{c,m}} = sum{{k}} %x[k, m] * %w[k, c]
+        %y : f32{{c,m}} = sum{{k}} %x[k, {row}] * %w[k, c]
         %v : f32{{r}} = exp(%z[r])
         {more}
         output "y" [m, c] = %y
@@ -63,6 +65,14 @@ def found(graph: Graph, where: Index | None, *, exact: bool = False) -> tuple[Ve
 
 def has_parts(graph: Graph) -> bool:
     return any(v.endswith(".mid") for v in graph.values)
+
+
+def test_rows_are_read_backward_by_parts() -> None:
+    """The size of a run, of which a place is told, is no loop."""
+    many, few = versions(made(row="m=n - 1 - m"), ABLE, where=lambda _: MANY)
+    assert has_parts(many.graph)
+    assert not has_parts(few.graph)
+    assert len(versions(made(row="m=n - 1 - m"), ABLE)) in (1, 2)
 
 
 def test_two_versions_where_sizes_tell(graph: Graph) -> None:
