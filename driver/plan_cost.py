@@ -25,6 +25,7 @@ from rutc.tensor_ir.expr import Apply, Cast, reads, walk
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
+from rutc.tensor_ir.running import running_nest
 
 Extents = Mapping[str, Index]
 
@@ -65,7 +66,8 @@ def work_of(group: Group, extents: Extents) -> Index:
     total = ZERO
     extents = _with_slices(group, extents)
     for n in group.stages:
-        points = product(extents[d] for d in n.dims)
+        taken = n.out.dims if running_nest(n, extents.__getitem__) is not None else n.dims
+        points = product(extents[d] for d in taken)
         each = sum(
             1 for e in n.body for x in walk(e) if isinstance(x, Apply | Cast) and x.dtype.is_float
         )

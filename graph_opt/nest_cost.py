@@ -19,6 +19,7 @@ from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, wal
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.products import scaled, summed_factors, terms_of
+from rutc.tensor_ir.running import running_nest
 
 
 @record
@@ -61,9 +62,10 @@ class NestCost:
         self.lanes = machine.width
         self.steps = steps
         self.nest = nest
-        self.extents = extents
+        self.running = running_nest(nest, extents.__getitem__)
+        self.extents = extents if self.running is None else {**extents, self.running.bound: 1}
         self.varying = varying
-        self.points = prod(extents[d] for d in nest.dims)
+        self.points = prod(self.extents[d] for d in nest.dims)
         self.stored = prod(extents[d] for d in nest.out.dims)
         found = dict.fromkeys(r for e in nest.body for r in reads(e))
         self.uses = tuple(self._use(r, r.value in constants) for r in found)
@@ -99,7 +101,8 @@ class NestCost:
     @cached_property
     def loops(self) -> tuple[str, ...]:
         """The loops that can be vectors: neighbours along them do the same."""
-        return tuple(d for d in self.nest.dims if self.extents[d] > 1 and d not in self.arms)
+        kept = {*self.arms, *([self.running.along] if self.running is not None else [])}
+        return tuple(d for d in self.nest.dims if self.extents[d] > 1 and d not in kept)
 
     @cached_property
     def arms(self) -> frozenset[str]:

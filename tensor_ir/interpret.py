@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from types import EllipsisType
 from typing import assert_never
@@ -36,6 +37,7 @@ from rutc.tensor_ir.graph import (
 )
 from rutc.tensor_ir.reducer import Reducer
 from rutc.tensor_ir.routines import ROUTINES, Job, Result
+from rutc.tensor_ir.running import Prefix, running_nest
 
 POINTS = 1 << 20
 """Points of one block: with 8 bytes an element and 32 live temporaries, 256 MiB."""
@@ -180,6 +182,9 @@ class Run:
             return results
         bound_shape = self.shape(n.bound)
         inner = max(1, POINTS // max(1, prod(bound_shape)))
+        prefix = running_nest(n, lambda d: self.size(self.graph.extents[d]))
+        if prefix is not None:
+            return self.running(n, prefix)
         for block in blocks(free, whole, inner):
             if n.reducer is None:
                 parts: Sequence[np.ndarray] = self.elements(n, block)
@@ -189,6 +194,27 @@ class Run:
                 # With the ellipsis, an object is not wrapped in an array.
                 place: tuple[slice | EllipsisType, ...] = (*block.slices, ...)
                 result[place] = np.broadcast_to(part, block.shape)
+        return results
+
+    def running(self, n: Nest, prefix: Prefix) -> list[np.ndarray]:
+        """The outputs of a running reduction, each from the one before."""
+        assert n.reducer is not None
+        free, whole = n.out.dims, self.shape(n.out.dims)
+        block = Block(free, (0,) * len(free), whole)
+        elements = self.elements(replace(n, body=prefix.elements), block)
+        lifted = [np.broadcast_to(x, whole) for x in _lift(n.reducer, tuple(elements))]
+        rows = [np.moveaxis(x, free.index(prefix.along), 0) for x in lifted]
+        rows = [x[::-1] if prefix.back else x for x in rows]
+        state: State = tuple(
+            np.broadcast_to(literal(i), rows[0].shape[1:]) for i in n.reducer.identity
+        )
+        results = [np.empty(whole, v.dtype.numpy) for v in n.outs]
+        places = [np.moveaxis(x, free.index(prefix.along), 0) for x in results]
+        places = [x[::-1] if prefix.back else x for x in places]
+        for t in range(len(rows[0])):
+            state = merge(n.reducer, state, tuple(x[t] for x in rows))
+            for place, part in zip(places, _finish(n.reducer, state), strict=True):
+                place[t, ...] = part
         return results
 
     def reduce(self, n: Nest, reducer: Reducer, free: Block, bound_shape: tuple[int, ...]) -> State:

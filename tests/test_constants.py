@@ -75,6 +75,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     ),
     "tuner/templates/pointwise.py": ("MOST_ARMS", "MOST_PERMUTED", "MOST_PARTED"),
     "tuner/templates/rows.py": ("MOST_WRITTEN_OUT", "MOST_PERMUTED"),
+    "tuner/templates/running.py": ("MOST_PERMUTED",),
     "tuner/templates/scatter.py": ("MOST_PERMUTED",),
     "tuner/templates/tiled.py": ("MOST_BETWEEN",),
     "tuner/templates/tilings.py": ("SHORTEST_BLOCK",),

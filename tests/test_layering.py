@@ -211,6 +211,7 @@ SHARED_NAMES: dict[str, str] = {
     "recurrence": "one family of operators, and what com.microsoft has of it",
     "regex": "regular expressions: their syntax, and what they match",
     "rows": "what is computed of rows: the rule that computes it again, and the schedules",
+    "running": "running reductions: what they are, the step, and their schedules",
     "scatter": "scatters: the operators, and their schedules",
     "selection": "which elements there are: the operators, and their routines",
     "sorting": "sorting: the operators, and its routine",

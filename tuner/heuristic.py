@@ -1,6 +1,6 @@
 """Which schedules a kernel may have, and the default: chosen by a model, without measuring.
 
-Six templates, told apart by a kernel's accesses alone, each a file of `tuner/templates/`:
+Seven templates, told apart by a kernel's accesses alone, each a file of `tuner/templates/`:
 
 - *windows*: reductions over small windows (depthwise convolutions, pooling): a vector along
   memory, and rows that share what they read;
@@ -12,6 +12,8 @@ Six templates, told apart by a kernel's accesses alone, each a file of `tuner/te
 - *rows*: reductions along contiguous memory (softmax, normalisation, dot products): lanes of
   partial states per row;
 - *pointwise*: no reduction: long vectors in memory order;
+- *running*: reductions of which each goes on where the one before ended (cumulative sums): states
+  that stay in registers, those of several rows or vectors together;
 - *scatter*: loops that keep to elements of their own go outside, or become the vector.
 """
 
@@ -32,12 +34,13 @@ from rutc.tuner.space import Space
 from rutc.tuner.templates.matrix import MATRIX
 from rutc.tuner.templates.pointwise import POINTWISE
 from rutc.tuner.templates.rows import ROWS
+from rutc.tuner.templates.running import RUNNING
 from rutc.tuner.templates.scatter import SCATTER
 from rutc.tuner.templates.tilings import TILED
 from rutc.tuner.templates.windows import WINDOWS
 from rutc.tuner.tile_cost import passed_inside
 
-TEMPLATES = (WINDOWS, MATRIX, TILED, ROWS, POINTWISE, SCATTER)
+TEMPLATES = (WINDOWS, MATRIX, TILED, ROWS, POINTWISE, RUNNING, SCATTER)
 """All templates."""
 
 
@@ -74,6 +77,10 @@ def _spaces(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Iter
             kernel, before = repeated.apply(kernel), (*before, repeated)
             shape = analyse(kernel, constants)
         yield Space(POINTWISE, kernel, shape, machine, before)
+        return
+    onward = Space(RUNNING, kernel, shape, machine)
+    yield onward
+    if onward.default is not None and onward.default.liked:
         return
     if all(r.loops for r in shape.reductions) and not shape.private:
         yield Space(WINDOWS, kernel, shape, machine)

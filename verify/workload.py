@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rutc.tensor_ir import Apply, Call, Expr, Nest, Node, Scan, Scatter
 from rutc.tensor_ir.expr import factors, index_names, walk
+from rutc.tensor_ir.running import running_nest
 
 PRODUCTS_PER_S = 1e10
 """How many products of a sum numpy makes in a second, about."""
@@ -47,7 +48,8 @@ def work_of(n: Node, points: Callable[[Sequence[str]], int]) -> float:
 
 
 def _work_of_nest(n: Nest, points: Callable[[Sequence[str]], int]) -> float:
-    count = points(n.dims)
+    running = running_nest(n, lambda d: points((d,)))
+    count = points(n.dims if running is None else n.out.dims)
     if n.reducer is not None and len(n.body) == 1:
         pair = paired(factors(n.body[0]), n.dims)
         if pair is not None:

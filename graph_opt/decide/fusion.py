@@ -88,8 +88,10 @@ class Fuser(Groups):
         if own is None:
             kind = "point"
             if n.reducer is not None:
-                _, vector = self._cost(n).best(self.inner)
-                kind = "row" if vector is None or vector in n.bound else "tile"
+                cost = self._cost(n)
+                _, vector = cost.best(self.inner)
+                rows = cost.running is None and (vector is None or vector in n.bound)
+                kind = "row" if rows else "tile"
             own = self.grown[number] = Grown(kind)
         elif n.reducer is not None and own.kind == "point":
             own.kind = "row"
@@ -156,7 +158,10 @@ class Fuser(Groups):
             for s in draft.stages:
                 if self.inner.get(s.out.name) in dims:
                     return "the reduced dim is not innermost"
-        _, vector = self._cost(n).best(self.inner)
+        cost = self._cost(n)
+        if cost.running is not None:
+            return "it goes on from one row to the next"
+        _, vector = cost.best(self.inner)
         if vector in n.out.dims:
             return "it is faster vectorised along its rows"
         if self._row_bytes(draft, own, n, dims) > self.row_bytes:

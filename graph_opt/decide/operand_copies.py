@@ -155,6 +155,9 @@ class OperandCopies:
         """
         assert r.fill is not None
         known, n = self.prepared, cost.nest
+        if cost.running is not None:
+            # It goes on from what it has, and meets nothing outside.
+            return None
         inner = self.inner.get(r.value)
         values, sizes = known.graph.values, known.sizes
         coefficients = self.machine.coefficients

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
 from rutc.importer.ops.operands import array, axis_of
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import one_axis
-from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import Index, apply
 from rutc.tensor_ir.affine import ONE, ZERO
-
-_SHORT = 64
-"""Up to this many elements each prefix is summed by itself, which needs no order."""
 
 
 @operator("CumSum")
@@ -54,37 +47,9 @@ def running(
         return x
     if extent == ONE:
         return b.nest(b.axes(x.shape), identity) if exclusive else x
-    if extent.is_const and extent.const <= _SHORT:
-        axes = b.axes(x.shape)
-        k = b.axis(extent, "k")
-        distance = k.index + int(exclusive)
-        coords = [a.index for a in axes]
-        coords[at] = coords[at] + distance if reverse else coords[at] - distance
-        return b.nest(axes, b.read(x, coords, identity), (k,), how)
-    return _scanned(b, x, at, how, exclusive=exclusive, reverse=reverse)
-
-
-def _scanned(b: Builder, x: Tensor, at: int, how: str, *, exclusive: bool, reverse: bool) -> Tensor:
-    """The running value as a scan that carries the total."""
-    extent = x.shape[at]
-    rest = [e for i, e in enumerate(x.shape) if i != at]
-    op = "add" if how == "sum" else "mul"
-
-    def step(t: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        (total,) = states
-        axes = b.axes(rest)
-        coords = [a.index for a in axes]
-        coords.insert(at, extent - 1 - t if reverse else t)
-        after = b.nest(axes, apply(op, b.spread(total, axes), b.read(x, coords)))
-        return (after,), (total if exclusive else after,)
-
-    start = b.nest(b.axes(rest), lit(0 if how == "sum" else 1, x.dtype))
-    _, (stacked,) = scanned(b, extent, (start,), step)
-    every = b.permuted(stacked, [*range(1, at + 1), 0, *range(at + 1, stacked.rank)])
-    if not reverse:
-        return every
-
-    def mirrored(*out: Index) -> list[Index]:
-        return [extent - 1 - o if i == at else o for i, o in enumerate(out)]
-
-    return b.view(every, x.shape, mirrored)
+    axes = b.axes(x.shape)
+    k = b.axis(extent, "k")
+    distance = k.index + int(exclusive)
+    coords = [a.index for a in axes]
+    coords[at] = coords[at] + distance if reverse else coords[at] - distance
+    return b.nest(axes, b.read(x, coords, identity), (k,), how)

@@ -9,6 +9,7 @@ from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, Prefetch
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
+from rutc.tensor_ir.steps.running import Running
 from rutc.tensor_ir.steps.step import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
@@ -35,6 +36,7 @@ __all__ = [
     "Preload",
     "Prepare",
     "Reorder",
+    "Running",
     "Schedule",
     "Split",
     "Step",

@@ -28,6 +28,7 @@ from rutc.tensor_ir.steps.step import (
     Step,
     check_fresh,
     check_independent,
+    check_no_order,
     check_no_registers,
     check_positive,
     check_vector,
@@ -154,6 +155,8 @@ class Reorder(Step):
             if isinstance(chain, str):
                 return (loop,)
             by_var = {x.var: x for x in chain}
+            if [x.var for x in chain] != list(self.order):
+                check_no_order(chain[-1].body)
             placed: set[str] = set()
             for v in self.order:
                 placed.add(v)

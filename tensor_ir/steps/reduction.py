@@ -29,6 +29,7 @@ from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
     check_fresh,
+    check_no_order,
     check_positive,
     constant_extent,
     find_loops,
@@ -173,6 +174,7 @@ class BlockReduction(Step):
             if len(body) == 1 and isinstance(body[0], Loop):
                 return (replace(body[0], body=visit(body[0].body, (*around, body[0]))),)
             init, reduction, after = self._reduction(body)
+            check_no_order(reduction.body)
             (state,) = init.states
             kind = init.reducer.state[0]
             if own:

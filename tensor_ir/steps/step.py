@@ -200,6 +200,23 @@ def check_independent(kernel: Kernel, loop: Loop) -> None:
             raise NotApplicable(f"iterations of {loop.var} may put to one place")
 
 
+def check_no_order(body: tuple[Stmt, ...]) -> None:
+    """Raises NotApplicable where statements use states that go on from one iteration to the next.
+
+    Those of a reduction over them alone may take in their elements in any order.
+    """
+    started = {a.buffer for s in walk_stmts(body) if isinstance(s, Init) for a in s.states}
+    updates = [s for s in walk_stmts(body) if isinstance(s, Update)]
+    carried = {a.buffer for s in updates for a in s.states} - started
+    if not carried:
+        return
+    for s in walk_stmts(body):
+        if isinstance(s, Assign):
+            used = carried.intersection(r.value for e in exprs(s) for r in reads(e))
+            if used:
+                raise NotApplicable(f"iterations use %{min(used)}, which goes on to the next one")
+
+
 def _separates(a: Access, loop: Loop, ranges: Mapping[str, Range]) -> bool:
     """Whether some coordinate tells the iterations of `loop` apart, loops inside included."""
     inside = {s.var for s in walk_loops(loop.body)}

@@ -22,6 +22,7 @@ from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, Prefetch
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
+from rutc.tensor_ir.steps.running import Running
 from rutc.tensor_ir.steps.step import Field, Schedule, Step, field_text, step_name
 from rutc.tensor_ir.steps.tile import Tile
 
@@ -42,6 +43,7 @@ STEPS: Mapping[str, type[Step]] = {
         Lanes,
         BlockReduction,
         PartialSums,
+        Running,
         FactorOut,
         Tile,
         MatrixTile,

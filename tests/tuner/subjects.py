@@ -246,6 +246,26 @@ output "y" [m, n] = %y
 """
 
 
+def onward(rng: Random) -> str:
+    """A running sum or extreme, from either end, with or without its own element."""
+    b, m, c = rng.choice([1, 3]), rng.choice([5, 17, 40]), rng.choice([1, 4, 9, 33, 70])
+    dtype = rng.choice(["f32", "i64", "i32"])
+    reducer, least = rng.choice([("sum", 0), ("max", -7)])
+    if reducer == "max":
+        least = {"f32": "-inf", "i64": -(1 << 63), "i32": -(1 << 31)}[dtype]
+    elif dtype == "f32":
+        least = 0.0
+    place = rng.choice(["m - k", "m - k - 1", "m + k", "m + k + 1"])
+    return f"""
+graph "onward"
+dims b = {b}, c = {c}, m = {m}, k = {m}, l = {m}
+%x : {dtype}{{b,c,l}} = input "x" [{", ".join(rng.sample("bcl", 3))}]
+%s : {dtype}{{b,c,m}} = {reducer}{{k}} %x[b, c, l={place} else {least}]
+%y : {dtype}{{b,c,m}} = %s[b, c, m] * %x[b, c, l=m]
+output "y" [{", ".join(rng.sample("bcm", 3))}] = %y
+"""
+
+
 def computed_products(rng: Random) -> str:
     """Products of two computed factors in bf16, of which one lies in blocks."""
     b, m, n, k = (
@@ -286,6 +306,7 @@ TEXTS: dict[str, tuple[Callable[[Random], str], Sequence[str]]] = {
     "blocks": (in_blocks, ()),
     "moved": (moved, ()),
     "chosen": (chosen, ()),
+    "running": (onward, ()),
     "scatter": (put, ()),
 }
 """What makes kernels of a kind, and which buffers of theirs may be laid out."""

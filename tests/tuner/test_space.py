@@ -66,6 +66,7 @@ EXPECTED = {
     "blocks": {"pointwise"},
     "moved": {"pointwise"},
     "chosen": {"pointwise"},
+    "running": {"running"},
     "scatter": {"scatter"},
 }
 
