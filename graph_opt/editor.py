@@ -171,6 +171,11 @@ class Editor:
         """The block that `n` stands in."""
         return self._block_of[key_of(n)]
 
+    def is_before(self, a: Node, b: Node) -> bool:
+        """Whether `a` stands before `b`, in the same block."""
+        keys = (key_of(a), key_of(b))
+        return next(k for k in self._order[self.block(b)] if k in keys) == keys[0]
+
     def names(self, block: BlockId = ROOT) -> Iterator[str]:
         """The nodes of a block in order, those of inner blocks after their owner."""
         for key in self._order[block]:

@@ -28,6 +28,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_sums,
 )
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.graph_opt.rules.extremes import find_extremes
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.gathers import sum_gathered
@@ -107,7 +108,13 @@ def pipeline_for(
         # While mean and variance, maximum and sum are still the nests that the importer wrote.
         Sweep(
             "reduce rows in one pass",
-            (OnePassSoftmax(machine), OnePassMoments(machine), RecomputeRows(machine), *EARLY),
+            (
+                OnePassSoftmax(machine),
+                OnePassMoments(machine),
+                find_extremes,
+                RecomputeRows(machine),
+                *EARLY,
+            ),
         ),
         # Before factors are widened that need not be, and zero points become sums of their own.
         *_bytes(machine, assigned),

@@ -10,6 +10,7 @@ code generator need no knowledge of any reducer by name:
 |---------|--------------|-------------------------------|---------------------|
 | sum prod max min any all | x | the fold                | 0 1 -inf +inf false true |
 | argmax argmin | x, index | extreme value, its index    | (-inf or +inf, the highest) |
+| minmax maxmin | x      | both extremes, in this order  | +inf and -inf       |
 | logsumexp | x          | max m, sum of exp(x - m)      | (-inf, 0)           |
 | moments | x            | mean, mean squared deviation  | (0, 0, 0)           |
 
@@ -93,6 +94,18 @@ def _number(value: int) -> Callable[[DType], Lit]:
     return lambda t: Lit(float(value) if t.is_float else value, t)
 
 
+def _both(first: str, second: str) -> Callable[..., Reducer]:
+    def make(name: str, t: DType) -> Reducer:
+        parts = (_TABLE[first](first, t), _TABLE[second](second, t))
+        pairs = ((Local(f"a{i}", t), Local(f"b{i}", t)) for i in range(2))
+        merge = tuple(apply(how, a, b) for how, (a, b) in zip((first, second), pairs, strict=True))
+        identity = tuple(p.identity[0] for p in parts)
+        x, states = Local("x0", t), (Local("s0", t), Local("s1", t))
+        return Reducer(name, (t,), identity, (x, x), merge, states)
+
+    return make
+
+
 def _extreme_index(*, largest: bool, last: bool) -> Callable[..., Reducer]:
     def make(name: str, t: DType, index: DType = DType.I64) -> Reducer:
         (a, i), (b, j) = ((Local(f"{side}0", t), Local(f"{side}1", index)) for side in ("a", "b"))
@@ -163,6 +176,8 @@ _TABLE: dict[str, Callable[..., Reducer]] = {
     "argmin": _extreme_index(largest=False, last=False),
     "argmax_last": _extreme_index(largest=True, last=True),
     "argmin_last": _extreme_index(largest=False, last=True),
+    "minmax": _both("min", "max"),
+    "maxmin": _both("max", "min"),
     "logsumexp": _logsumexp,
     "moments": _moments,
 }

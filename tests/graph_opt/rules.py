@@ -15,6 +15,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_product_into_sum,
     fuse_sums,
 )
+from rutc.graph_opt.rules.extremes import find_extremes
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.gathers import sum_gathered
@@ -67,6 +68,7 @@ RULES: tuple[Rule, ...] = (
     drop_unit_dims,
     drop_unused_dims,
     drop_requantised,
+    find_extremes,
     fold_scale,
     gather_narrow,
     fuse_product_into_sum,
