@@ -81,7 +81,9 @@ class NestCost:
         own = frozenset(self.nest.dims)
         for d, c in r.coords:
             names = own & (c.names() if isinstance(c, Index) else index_names(c))
-            touched *= min(prod([self.extents[v] for v in names]), 1 << 40)
+            # Places that data tell may be the same ones again.
+            most = 1 << 40 if isinstance(c, Index) else self.extents[d]
+            touched *= min(prod([self.extents[v] for v in names]), most)
             for v in names:
                 near.pop(v, None)
                 by_one = False
@@ -240,6 +242,22 @@ class NestCost:
             and (u.moves[vector] is None or u.moves[vector] != inner.get(u.read.value))
         )
 
+    def gathered(self, vector: str, inner: Mapping[str, str | None]) -> tuple[tuple[Read, str], ...]:
+        """Reads at places that data tell of which a copy with a dim innermost costs less.
+
+        The vector's elements then lie side by side wherever they are.
+        """
+        vectors = self.points / self.extents[vector] * self._vectors(vector)
+        w = self.coefficients
+        apart = vectors * (w.scattered * self.lanes - w.contiguous)
+        return tuple(
+            (u.read, d)
+            for u in self.strided(vector, inner)
+            if (d := u.moves[vector]) is not None
+            and not all(isinstance(c, Index) for _, c in u.read.coords)
+            and u.touched * w.copy < apart
+        )
+
     @property
     def _store_apart(self) -> float:
         """What a vector costs whose lanes do not lie side by side in memory."""
@@ -279,7 +297,11 @@ class NestCost:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
                 scattered = vectors * (steps * w.apart_by_one or w.scattered * self.lanes)
                 packed = vectors * w.contiguous
-                if u.read.value not in copied:
+                if u.moves[v] is None and not all(isinstance(c, Index) for _, c in u.read.coords):
+                    if self.nest.bound:
+                        scattered = vectors * self.machine.coefficients.sharing.gather * self.lanes
+                    packed = scattered
+                elif u.read.value not in copied:
                     packed += u.touched * w.copy
                 window = u.read.value in self.windows and u.moves[v] is not None
                 if window and packed < scattered:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import ceil, log2, prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.expr import factors, index_names, operations
+from rutc.tensor_ir.expr import Apply, factors, index_names, operations, walk
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.windows import share_inside
 from rutc.tuner.access import Reduction, Shape, Touch
@@ -208,6 +208,8 @@ class _Operands:
     """Registers of sums of products."""
     converting: int
     """Operations that make numbers of a vector of the only operand that differs between lanes."""
+    scalars: int
+    """Operations whose results are the same for all lanes."""
     chooses: bool
     """Whether it sums no product, but what products are chosen from."""
     grouped: float
@@ -238,6 +240,11 @@ class _Operands:
             multiplications(r, machine),
             product_registers(r, machine),
             _converting(r, along, vector, machine),
+            sum(
+                isinstance(x, Apply) and vector not in index_names(x)
+                for e in r.update.elements
+                for x in walk(e)
+            ),
             all(len(factors(e)) == 1 for e in r.update.elements),
             grouped,
         )
@@ -411,6 +418,7 @@ class TileCosts:
         work += machine.load_cycles * loads * wide
         work += widening_cycles(r, vector, vectors, rows, machine)
         work += w.apart * apart
+        work += each.scalars * size / vectors / machine.scalar_loads_per_cycle
         if converted and any(v in shape.symbolic for v, _ in rows):
             # A run may have one row, whose few sums wait for each other.
             wait = latency - busy_cycles(r, vectors * wide + converted, machine)

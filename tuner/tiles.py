@@ -60,13 +60,21 @@ def _vector_loops(shape: Shape) -> Iterator[str]:
             yield x.var
 
 
+def _turned(shape: Shape, vector: str, row: str) -> bool:
+    """Whether results lie along `row` and across `vector`: rows are transposed, then stored."""
+    stores = (t for t in shape.touches if t.is_store and not t.unit(vector))
+    return any(t.depends(vector) and t.unit(row) for t in stores)
+
+
 def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile]:
     width = machine.width
     most = min(MOST_VECTORS, ceil(shape.extents[vector] / width))
     others = [
         x.var
         for x in shape.shared
-        if x.var != vector and shape.extents[x.var] > 1 and reuses(shape, x.var)
+        if x.var != vector
+        and shape.extents[x.var] > 1
+        and (reuses(shape, x.var) or _turned(shape, vector, x.var))
     ]
     room = _room(shape, machine)
     for vectors in range(1, most + 1):

@@ -102,6 +102,11 @@ class OperandCopies:
             if u.read.value in cost.windows and vector is not None and u.moves.get(vector)
         }
         if vector is not None and vector in n.out.dims:
+            for r, d in cost.gathered(vector, self.inner) if n.bound else ():
+                if self._may_copy(r.value):
+                    name = self._name((f"near.{d}", r.value))
+                    copy(r, name)
+                    self.inner[name] = d
             for r, d in cost.apart(vector, self.inner):
                 if r.fill is not None:
                     lanes[r.value] = d
