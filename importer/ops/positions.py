@@ -108,20 +108,32 @@ def _narrow(b: Builder, at: Tensor, extent: Index) -> None:
 def checked_length(b: Builder, at: Tensor, extent: Index, *, signed: bool) -> Expr:
     """The length of an axis, or the end of the run where an element of `at` is no index of it."""
     bound = b.axes(at.shape)
-    p = cast(b.read(at, [a.index for a in bound]), DType.I64)
-    below = apply("lt", p, lit(0, DType.I64))
-    # Out of range where negative ones are not allowed.
-    offset = 0 if signed else MOST
-    far = apply("min", apply("select", below, apply("bitnot", p), p), lit(MOST, DType.I64))
-    outside = apply("add", far, lit(offset, DType.I64)) if offset else far
-    twice = apply("mul", apply("select", below, outside, far), lit(2, DType.I64))
-    worst = b.nest((), apply("add", twice, cast(below, DType.I64)), bound, "max")
+    p = b.read(at, [a.index for a in bound])
+    low, high = (b.read(b.nest((), p, bound, how), []) for how in ("min", "max"))
+    lowest, highest = cast(low, DType.I64), cast(high, DType.I64)
+    farther = apply("max", _farness(lowest, signed=signed), _farness(highest, signed=signed))
+    # Of no elements, the least one is more than the largest.
+    none = apply("gt", lowest, highest)
+    worst = b.nest((), apply("select", none, lit(-1, DType.I64), farther))
     length = b.nest((), IndexValue(extent))
     out = b.tensor(DType.I64, ())
-    attributes = (("offset", offset),)
+    attributes = (("offset", 0 if signed else MOST),)
     names = (b.defined(worst).name, b.defined(length).name)
     b.nodes.append(Call((b.value(out),), "check_position", names, attributes, b.origin))
     return b.read(out, [])
+
+
+def _farness(p: Expr, *, signed: bool) -> Expr:
+    """How far out a position is, times 2, and 1 for one that counts from the end.
+
+    Of those on one side, the one farther from 0 is farther out.
+    """
+    below = apply("lt", p, lit(0, DType.I64))
+    far = apply("min", apply("select", below, apply("bitnot", p), p), lit(MOST, DType.I64))
+    # Out of range where negative ones are not allowed.
+    outside = far if signed else apply("add", far, lit(MOST, DType.I64))
+    twice = apply("mul", apply("select", below, outside, far), lit(2, DType.I64))
+    return apply("add", twice, cast(below, DType.I64))
 
 
 def checked_lengths(b: Builder, lengths: Tensor, most: Index) -> Tensor:
