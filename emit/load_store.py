@@ -73,16 +73,32 @@ class MemoryEmitter:
             found = self.shuffled.load(buffer, address, lane, vector, active)
             if found is not None:
                 return found if mask is None or guard is None else b.select(mask, found, other)
+        every_lane = mask is None
         if mask is None:
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [1] * lanes)
         moves = self._moves(address, lane) if guard is None else None
         if moves is not None:
             return self._neighbours_or_one(buffer, address, moves, mask, vector)
         places = self._places(buffer, address, lanes)
+        if every_lane and self.machine.gather_cycles >= self.machine.width:
+            return self._one_by_one(buffer, places, vector)
         name = f"llvm.masked.gather.{vector.suffix}.v{lanes}p0"
         types = [places.type, I32, mask.type, vector]
         function = self.intrinsic(name, vector, types)
         return b.call(function, [places, ir.Constant(I32, align(buffer)), mask, other])
+
+    def _one_by_one(self, buffer: Buffer, places: ir.Value, vector: ir.VectorType) -> ir.Value:
+        """The elements at places, each loaded by itself.
+
+        It takes less than a gather that takes a cycle or more for each.
+        """
+        b = self.builder
+        found: ir.Value = ir.Constant(vector, ir.Undefined)
+        for i in range(vector.count):
+            place = b.extract_element(places, ir.Constant(I32, i))
+            element = b.load(place, type_=vector.element, align=align(buffer))
+            found = b.insert_element(found, element, ir.Constant(I32, i))
+        return found
 
     def store(self, buffer: Buffer, address: Index, value: ir.Value) -> None:
         """Put a value at an address, or one per lane."""

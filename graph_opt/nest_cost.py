@@ -242,7 +242,9 @@ class NestCost:
             and (u.moves[vector] is None or u.moves[vector] != inner.get(u.read.value))
         )
 
-    def gathered(self, vector: str, inner: Mapping[str, str | None]) -> tuple[tuple[Read, str], ...]:
+    def gathered(
+        self, vector: str, inner: Mapping[str, str | None]
+    ) -> tuple[tuple[Read, str], ...]:
         """Reads at places that data tell of which a copy with a dim innermost costs less.
 
         The vector's elements then lie side by side wherever they are.

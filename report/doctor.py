@@ -89,7 +89,7 @@ def _target() -> tuple[Finding, ...]:
         Finding(
             "cycles",
             f"{m.fma_latency} until a multiply-add has its result, {m.divide_cycles:g} from one "
-            "division to the next",
+            f"division and {m.gather_cycles:g} from one gather to the next",
         ),
     )
 

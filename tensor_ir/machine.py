@@ -41,7 +41,8 @@ class Machine:
     processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
     sorted out of their neighbours, `store_cycles` what one adds that is stored right after so many
     others that arithmetic no longer hides it; `divide_cycles` is the time from one division of
-    vectors to the next, `fma_latency` the cycles until a multiply-add has its result. Caches are
+    vectors to the next, `gather_cycles` that from one gather of elements of 32 bits to the next;
+    `fma_latency` the cycles until a multiply-add has its result. Caches are
     bytes per core; addresses that differ by multiples of `l1_way_bytes` share the lines of one set
     of the first one. `l3` is shared by all cores. `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and
     `memory_bytes_per_cycle` arrive at one thread that reads in order, `foreign_bytes_per_cycle`
@@ -66,6 +67,7 @@ class Machine:
     sort_cycles: float = 0.0
     store_cycles: float = 0.0
     divide_cycles: float = 8.0
+    gather_cycles: float = 4.0
     fma_latency: int = 4
     l1: int = 32 << 10
     l1_way_bytes: int = 4 << 10

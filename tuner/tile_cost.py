@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import ceil, log2, prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.expr import Apply, factors, index_names, operations, walk
+from rutc.tensor_ir.expr import Apply, Expr, Read, factors, index_names, operations, walk
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.windows import share_inside
 from rutc.tuner.access import Reduction, Shape, Touch
@@ -240,14 +240,17 @@ class _Operands:
             multiplications(r, machine),
             product_registers(r, machine),
             _converting(r, along, vector, machine),
-            sum(
-                isinstance(x, Apply) and vector not in index_names(x)
-                for e in r.update.elements
-                for x in walk(e)
-            ),
+            sum(_is_scalar(x, vector) for e in r.update.elements for x in walk(e)),
             all(len(factors(e)) == 1 for e in r.update.elements),
             grouped,
         )
+
+
+def _is_scalar(x: Expr, vector: str) -> bool:
+    """Whether an operation on what is read has one result for all lanes."""
+    if not isinstance(x, Apply) or vector in index_names(x):
+        return False
+    return any(isinstance(y, Read) for y in walk(x))
 
 
 def _converting(r: Reduction, along: tuple[Touch, ...], vector: str, machine: Machine) -> int:

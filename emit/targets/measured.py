@@ -44,6 +44,7 @@ RATES = (
     "bf16_pairs_per_cycle",
     "loads_per_cycle",
     "divide_cycles",
+    "gather_cycles",
     "fma_latency",
     "l2_bytes_per_cycle",
 )
@@ -165,6 +166,7 @@ def measure(machine: Machine) -> dict[str, float]:
                 rounds["bf16_pairs_per_cycle"].append(cycles("bf16_pairs"))
                 rounds["loads_per_cycle"].append(cycles("loads", array))
                 rounds["divide_cycles"].append(cycles("divisions"))
+                rounds["gather_cycles"].append(cycles("gathers", array))
                 rounds["fma_latency"].append(cycles("chained_fmas"))
                 read = all_cycles("reads", array, count(near // bytes_), count(passes))
                 rounds["l2_bytes_per_cycle"].append(read / (near * passes))

@@ -2,6 +2,10 @@
 
    Compiled for the processor at hand, with BYTES the width of its vector registers. What a loop
    computes passes through `keep`, so that no part of it can be left out. */
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 typedef float vector __attribute__((vector_size(BYTES)));
 
 #if defined(__x86_64__)
@@ -58,6 +62,33 @@ void divisions(long count) {
       c[k] = a / c[k];
       keep(c[k]);
     }
+}
+
+/* Gathers of elements that lie apart; the loads of a vector where no instruction does it. */
+void gathers(const vector *from, long count) {
+#if defined(__AVX512F__) && BYTES == 64
+  __m512i at = _mm512_set_epi32(0, 9, 2, 11, 4, 13, 6, 15, 8, 1, 10, 3, 12, 5, 14, 7);
+  for (long i = 0; i < count; i += 8)
+    EACH(k, 8) {
+      __asm__ volatile("" : "+r"(from));
+      __m512 x = _mm512_i32gather_ps(at, from + k, 4);
+      keep(x);
+    }
+#elif defined(__AVX2__) && BYTES == 32
+  __m256i at = _mm256_set_epi32(0, 5, 2, 7, 4, 1, 6, 3);
+  for (long i = 0; i < count; i += 8)
+    EACH(k, 8) {
+      __asm__ volatile("" : "+r"(from));
+      __m256 x = _mm256_i32gather_ps((const float *)(from + k), at, 4);
+      keep(x);
+    }
+#else
+  for (long i = 0; i < count; i++)
+    EACH(k, BYTES / 4) {
+      float x = *((const volatile float *)from + k);
+      keep(x);
+    }
+#endif
 }
 
 /* Loads of 16 vectors, over and over. */

@@ -304,6 +304,32 @@ def test_quotients_by_literals_are_the_nearest(
 
 
 @on_machines
+@pytest.mark.parametrize("cycles", [1.0, 100.0])
+def test_elements_are_loaded_one_by_one_where_gathers_take_longer(
+    machine: Machine, cycles: float
+) -> None:
+    source = """
+        graph "gather"
+        dims i = 70, k = 9
+        %x : f32{k} = input "x" [k]
+        %p : i64{i} = input "p" [i]
+        %c : f32{i} = %x[k=%p[i]]
+        output "c" [i] = %c
+    """
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(9).astype(np.float32)
+    p = rng.integers(0, 9, 70).astype(np.int64)
+    buffers = {"x": x, "p": p, "c": np.zeros(70, np.float32)}
+    schedule = parse_schedule("split(i, 16); mark(i.i, vector); peel(i.o)")
+    kernel = apply_schedule(kernel_of(source), schedule)
+    rated = replace(machine, gather_cycles=cycles)
+    whole = apply_schedule(kernel_of(source.replace("70", "64")), schedule[:2])
+    assert ("masked.gather" in emit_kernel(whole, rated).text) == (cycles == 1.0)
+    run_kernel(kernel, rated, buffers)
+    np.testing.assert_array_equal(buffers["c"], x[p])
+
+
+@on_machines
 def test_products_that_unrolled_loops_choose_are_added_in_one_operation(machine: Machine) -> None:
     source = """
         graph "real and imaginary"

@@ -40,6 +40,7 @@ def test_what_is_measured_is_what_a_processor_can_do() -> None:
     assert 0.25 <= found["fma_per_cycle"] <= 4
     assert 0.25 <= found["loads_per_cycle"] <= 4
     assert 2 <= found["fma_latency"] <= 12
+    assert found["gather_cycles"] > 1 / found["loads_per_cycle"]
     assert found["divide_cycles"] > 1 / found["fma_per_cycle"]
     assert 1 <= found["l2_bytes_per_cycle"] <= NATIVE.vector_bits
     assert all(isinstance(x, type(getattr(Machine, name))) for name, x in found.items())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import permutations
+from math import ceil
 
 from rutc.base.record import record
+from rutc.tensor_ir.expr import operations
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Lanes, Mark, NotApplicable, Reorder, Step
@@ -97,7 +99,7 @@ def rows(kernel: Kernel, shape: Shape, point: Rows, machine: Machine) -> Choice:
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:
-    """Lanes along memory: one vector of a short loop, which is written out, else several."""
+    """Lanes along memory: one vector of a short loop, else several; written out if they are few."""
     order = tuple(x.var for x in shape.shared)
     lanes: list[Lane | None] = []
     for r in shape.reductions:
@@ -105,9 +107,12 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:
         if lane is None:
             lanes.append(None)
             continue
-        vectors = machine.coefficients.vectors.long
-        long = shape.extents[lane] >= vectors * machine.width or lane in shape.symbolic
-        lanes.append(Lane(lane, vectors if long else 1, unroll=not long))
+        w = machine.coefficients.vectors
+        long = shape.extents[lane] >= w.long * machine.width or lane in shape.symbolic
+        blocks = ceil(shape.extents[lane] / (w.long * machine.width))
+        done = blocks * w.long * max(sum(map(operations, r.update.elements)), 1)
+        few = blocks <= MOST_WRITTEN_OUT and done <= w.operations and lane not in shape.symbolic
+        lanes.append(Lane(lane, w.long if long else 1, unroll=few or not long))
     beside: list[tuple[str, int]] = []
     for v, holds_loops in _beside(shape):
         own = [t for t in shape.touches if v in t.loops]
