@@ -52,6 +52,24 @@ def test_windows_strides_and_reversals_read_with_a_fill() -> None:
     np.testing.assert_array_equal(got, padded[:-2] + padded[1:-1] + padded[2:])
 
 
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("t - k", [0, 2, 6, 12, 20]),
+        ("t - k - 1", [0, 0, 2, 6, 12]),
+        ("t + k", [20, 20, 18, 14, 8]),
+        ("t + k + 1", [20, 18, 14, 8, 0]),
+        ("t - k + 1", [2, 6, 12, 20, 20]),
+    ],
+)
+def test_running_sums_go_on_from_either_end(place: str, expected: list[int]) -> None:
+    graph = GRAPH.replace("k = 3", "k = 5")
+    lines = [f"%g : f32{{n,t}} = sum{{k}} %x[n, t={place} else 0.0]", 'output "y" [t, n] = %g']
+    given = {"x": X, "i": np.zeros(5, np.int64)}
+    got = interpret(parse(graph + "\n".join(lines)), given)["y"]
+    np.testing.assert_array_equal(got[:, 0], expected)
+
+
 def test_empty_spaces_give_identities_and_empty_values() -> None:
     got = run("%g : f32{n} = max{z} %x[n, t=z]", 'output "y" [n] = %g')
     np.testing.assert_array_equal(got, [-np.inf, -np.inf])
