@@ -111,9 +111,9 @@ def four_sums(array: np.ndarray, axis: int) -> np.ndarray:
     for clip in (np.minimum, np.maximum):
         sums = np.abs(pair_sums(clip(array, 0), axis))
         sums = np.pad(sums, [(0, -len(sums) % QUAD), *[(0, 0)] * (sums.ndim - 1)])
-        quads = sums.reshape(-1, QUAD, *sums.shape[1:])
+        quads = sums.reshape(len(sums) // QUAD, QUAD, *sums.shape[1:])
         found = np.maximum(found, quads[:, :PAIR] + quads[:, PAIR:])
-    return found.reshape(-1, *found.shape[2:])
+    return found.reshape(PAIR * len(quads), *quads.shape[2:])
 
 
 def pair_sums(array: np.ndarray, axis: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from rutc.tensor_ir import Const, Data, DType, Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.products import fours_are_small
 from tests.compiled import build, run
 from tests.lock.texts import TARGETS
 from tests.machines import NATIVE, V3, V4, lacking
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.sampled(8)
 
 VNNI = replace(V4, features=V4.features | {"avx512vnni"})
 MACHINES = {"v3": V3, "v4": V4, "native": NATIVE}
+IN_FOURS = "remainders in fours"
+KINDS = ("remainders", IN_FOURS)
 
 
 def scaled(k: int, n: int, seed: int = 0) -> np.ndarray:
@@ -42,11 +45,9 @@ def with_weights(graph: Graph, w: np.ndarray) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def always(machine: Machine, block: int | None = None) -> tuple[Pass, ...]:
+def always(machine: Machine, algorithm: str | None = None) -> tuple[Pass, ...]:
     """The pipeline that takes remainders apart, however little it saves."""
-    assigned = (
-        None if block is None else Assigned(tuple((v, f"remainders by {block}") for v in "yt"))
-    )
+    assigned = None if algorithm is None else Assigned(tuple((v, algorithm) for v in "yt"))
     rule = TakeRemainders(inf, -inf, machine, assigned)
     return tuple(
         replace(s, rules=(rule,))
@@ -62,7 +63,7 @@ def chosen(graph: Graph, machine: Machine) -> bool:
     return any(v.endswith(".rest") for v in found.values)
 
 
-def check(graph: Graph, w: np.ndarray, block: int | None, machine: Machine, folder: Path) -> None:
+def check(graph: Graph, w: np.ndarray, algorithm: str, machine: Machine, folder: Path) -> None:
     """Compile and run the graph with extreme inputs, its remainders taken apart."""
     arrays = {
         n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, 3)
@@ -70,8 +71,11 @@ def check(graph: Graph, w: np.ndarray, block: int | None, machine: Machine, fold
     }
     wanted = interpret(graph, arrays | {"w": w})
     del arrays["w"]
-    found = optimize(with_weights(graph, w), pipeline=always(machine, block))
+    found = optimize(with_weights(graph, w), pipeline=always(machine, algorithm))
     assert any(v.endswith(".rest") for v in found.values)
+    small = next(n for n in found.nodes if isinstance(n, Const) and n.out.name.endswith("w.small"))
+    if algorithm.startswith(IN_FOURS):
+        assert fours_are_small(small.data.array, 0)
     got = run(build(decide(found, machine), machine, folder), arrays, 1)
     for name, array in wanted.items():
         np.testing.assert_array_equal(got[name], array, err_msg=name)
@@ -87,29 +91,38 @@ def machine(request: pytest.FixtureRequest) -> Machine:
     return machine
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("a", "b"), [("u8", "i8"), ("i8", "u8"), ("i8", "i8"), ("u8", "u8")])
 @pytest.mark.parametrize(
     ("m", "n", "k", "block"),
     [(1, 2, 2, 2), (3, 5, 7, 5), (17, 40, 31, 16), (33, 48, 66, 32), (5, 70, 129, 16)],
 )
 def test_products(
-    a: str, b: str, m: int, n: int, k: int, block: int, machine: Machine, tmp_path: Path
+    a: str, b: str, m: int, n: int, k: int, block: int, kind: str, machine: Machine, tmp_path: Path
 ) -> None:
     zero, other = (0, 3, -7)[m % 3], 128 if b == "u8" else 0
     graph = parse(PRODUCT.format(m=m, n=n, k=k, a=a, b=b, zero=zero, other=other))
     w = extreme((k, n), DType(b).numpy, m)
     # Of both signs, the largest pair there is.
     w[:2, 0], w[:2, -1] = np.iinfo(w.dtype).min, np.iinfo(w.dtype).max
-    check(graph, w, block, machine, tmp_path)
+    check(graph, w, f"{kind} by {block}", machine, tmp_path)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("given", "s"), [("u8", 1), ("i8", 2)])
 def test_convolutions_that_read_outside(
-    given: str, s: int, machine: Machine, tmp_path: Path
+    given: str, s: int, kind: str, machine: Machine, tmp_path: Path
 ) -> None:
     text = CONVOLUTION.format(c=34, o=20, i=9, y=(10 - 1) // s + 1, s=s, w="%q[c, kx, ky, o]")
     text = text.replace("ky = 3, kx = 3", "ky = 1, kx = 1").replace("x : u8", f"x : {given}")
-    check(parse(text), extreme((20, 34, 1, 1), np.dtype(np.int8), s), 16, machine, tmp_path)
+    w = extreme((20, 34, 1, 1), np.dtype(np.int8), s)
+    check(parse(text), w, f"{kind} by 16", machine, tmp_path)
+
+
+def test_pairs_that_fit_are_summed_in_fours(machine: Machine, tmp_path: Path) -> None:
+    graph = parse(PRODUCT.format(m=9, n=40, k=43, a="u8", b="i8", zero=3, other=0))
+    w = np.random.default_rng(0).choice(np.array([-64, 64, 0], np.int8), (43, 40))
+    check(graph, w, f"{IN_FOURS} by 16", machine, tmp_path)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 6), (4, 0, 6), (4, 5, 0)])
@@ -138,23 +151,34 @@ def test_few_remainders_are_taken_apart_where_instructions_take_small_bytes_only
     assert chosen(product(scaled(512, 512)), machine) is wanted
 
 
-@pytest.mark.parametrize("kind", ["extremes", "any", "small"])
+@pytest.mark.parametrize(("largest", "summed"), [(63, 0), (127, None)])
+def test_fours_are_made_small_where_few_remain(largest: int, summed: int | None) -> None:
+    drawn = np.random.default_rng(0).laplace(size=(512, 512))
+    w = np.rint(drawn * (largest / np.abs(drawn).max(axis=summed))).astype(np.int8)
+    found = optimize(product(w), pipeline=pipeline_for(V3))
+    small = [n for n in found.nodes if isinstance(n, Const) and n.out.name == "w.small"]
+    assert len(small) == 1
+    assert fours_are_small(small[0].data.array, 0)
+
+
+@pytest.mark.parametrize("kind", ["extremes", "any", "small", "small in fours"])
 def test_many_or_no_remainders_are_left(kind: str) -> None:
     rng = np.random.default_rng(0)
     w = {
         "extremes": rng.choice(np.array([-128, 127], np.int8), (384, 384)),
         "any": rng.integers(-128, 128, (384, 384)).astype(np.int8),
         "small": rng.integers(-64, 65, (384, 384)).astype(np.int8),
+        "small in fours": rng.integers(-32, 33, (384, 384)).astype(np.int8),
     }[kind]
     assert not chosen(product(w), V3)
     values = optimize(product(w), pipeline=pipeline_for(V3)).values
-    assert any(v.endswith(".signs") for v in values) is (kind != "small")
+    assert any(v.endswith(".signs") for v in values) is (kind in ("extremes", "any"))
 
 
 def test_offers_say_what_every_size_of_blocks_takes() -> None:
     found = offers(product(scaled(384, 80)), V3, Assigned())
     found = tuple(o for o in found if o.algorithm.startswith("remainders"))
     assert [(o.value, o.algorithm) for o in found] == [
-        ("y", f"remainders by {b}") for b in (16, 32, 64, 80)
+        ("y", f"{kind} by {b}") for kind in KINDS for b in (16, 32, 64, 80)
     ]
     assert all(0 < o.cost < 2 * o.direct for o in found)

@@ -2,7 +2,8 @@
 
 Where an instruction adds up two products of bytes in 16 bits, it is exact for small factors only
 (`tensor_ir.products`). Constants whose scale comes from their largest elements have few pairs of
-others: what these are too large by, their remainders, is taken from them.
+others: what these are too large by, their remainders, is taken from them. More of them, but often
+still few, are too large for two such sums to be added up in 16 bits, which saves operations.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import floordiv, mod
-from rutc.tensor_ir.machine import QUAD
-from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, pair_sums, pairs_are_small
+from rutc.tensor_ir.machine import OCTET, PAIR, QUAD
+from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, fours_are_small, pairs_are_small
 
 BLOCKS = tuple(1 << bits for bits in range(4, 20))
 """Columns that may share a list of remainders."""
@@ -63,15 +64,16 @@ class TakeRemainders(ChoosesWays["Parted"]):
 
     with %w = %w.small + remainders, of which those of each block of columns are in a list, with
     zeros up to the longest one's length. Exact. For machines that add up products of bytes in 16
-    bits and have no better instruction, where that saves enough of the cycles with factors in 16
-    bits: constants and code are larger. `remainders by 16` has a list for every 16 columns.
+    bits and have no better instruction, where that saves enough of the cycles that the sum takes
+    otherwise: constants and code are larger. `remainders by 16` has a list for every 16 columns;
+    `remainders in fours by 16` has those by which four factors are too large, not two.
     """
 
     share: float = 0.95
     saving: float = 20_000.0
 
     def ways(self, n: Node, editor: Editor) -> Sequence[Way[Parted]] | Reason:
-        """Every size of blocks."""
+        """Pairs or fours that are small, every size of blocks."""
         products = small_products(n, editor, self.machine)
         if isinstance(products, Reason):
             return products
@@ -84,10 +86,11 @@ class TakeRemainders(ChoosesWays["Parted"]):
         found = _parted(constant, editor)
         if isinstance(found, Reason):
             return found
-        name, direct = nest.out.name, self._direct(found, editor)
+        name, direct = nest.out.name, self._direct(found[0], editor)
         return [
-            Way(Offer(name, f"remainders by {block}", cycles, direct), replace(found, block=block))
-            for cycles, block in self._blocks(found, editor)
+            Way(Offer(name, f"{p.said} by {block}", cycles, direct), replace(p, block=block))
+            for p in found
+            for cycles, block in self._blocks(p, editor)
         ]
 
     def made(self, form: Parted, editor: Editor) -> tuple[Node, ...]:
@@ -100,8 +103,9 @@ class TakeRemainders(ChoosesWays["Parted"]):
         rows, columns = editor.typical(d for d in p.nest.out.dims if d != p.column), p.columns
         for block, length in p.lengths():
             count = -(-columns // block)
-            taken = length + w.filtering.stored
-            sums = (p.deep * columns + taken * count * block) * rows * w.filtering.small
+            taken = (length + w.filtering.stored) * count * block * w.filtering.small
+            many = w.filtering.fours if p.together == OCTET else w.filtering.small
+            sums = (p.deep * columns * many + taken) * rows
             between = rows * count * block * DType.I32.bytes
             far = max(between - self.machine.l2, 0) / w.filtering.far_bytes
             gathered = rows * count * length * w.remainders.gathered
@@ -111,7 +115,8 @@ class TakeRemainders(ChoosesWays["Parted"]):
         """What all products take otherwise, with signs apart where that was measured."""
         m, w = self.machine, self.machine.coefficients
         signed = w.filtering.signed if m.registers <= w.tiles.few_registers else 1.0
-        return self._cycles(p.deep * editor.typical(p.nest.out.dims)) * signed
+        share = w.filtering.small if p.pairs_fit else signed
+        return self._cycles(p.deep * editor.typical(p.nest.out.dims)) * share
 
     def _cycles(self, products: float) -> float:
         """What so many products of factors in 16 bits take."""
@@ -124,7 +129,8 @@ class Parted:
     """A sum of products of bytes by a constant {deep, columns}, of which `rest` is taken away.
 
     The constant is read at the loops `along`, which the sum goes along, and `column`. What is less
-    than the constant by its `rest` is `small`. `block` columns share a list.
+    than the constant by its `rest` is `small`, so that so many products are summed `together`.
+    Pairs of the constant itself may fit. `block` columns share a list.
     """
 
     nest: Nest
@@ -134,7 +140,14 @@ class Parted:
     column: str
     small: Data
     rest: Data
+    together: int
+    pairs_fit: bool
     block: int = 0
+
+    @property
+    def said(self) -> str:
+        """The name of the algorithm."""
+        return "remainders in fours" if self.together == OCTET else "remainders"
 
     @property
     def deep(self) -> int:
@@ -184,7 +197,8 @@ def _in_groups(length: int) -> int:
     return -(-length // QUAD) * QUAD
 
 
-def _parted(p: ByConstant, editor: Editor) -> Parted | Reason:
+def _parted(p: ByConstant, editor: Editor) -> tuple[Parted, ...] | Reason:
+    """The sum with few products together, unless these fit as they are, and with more."""
     source, weights, const = p.source, p.weights, p.const
     (along,) = p.nest.bound
     loops = {c.as_var: d for d, c in index_coords(weights.q) if not c.is_const}
@@ -205,23 +219,35 @@ def _parted(p: ByConstant, editor: Editor) -> Parted | Reason:
     array = const.data.array.transpose(axes).reshape(size).astype(np.int16) - p.zero
     if not fits_bytes(array):
         return Reason("the constant's differences from its zero point are more than 8 bits hold")
-    if pairs_are_small(array, 0):
-        return Reason("pairs of its products fit 16 bits")
-    rest = _remainders(array)
-    less = Data((array - rest).astype(np.int8))
-    return Parted(p.nest, source, const, along, column, less, Data(rest))
+    if fours_are_small(array, 0):
+        return Reason("fours of its products fit 16 bits")
+    pairs_fit = pairs_are_small(array, 0)
+    found = []
+    for together in (OCTET,) if pairs_fit else (QUAD, OCTET):
+        rest = _remainders(array, together)
+        less = Data((array - rest).astype(np.int8))
+        few = Parted(p.nest, source, const, along, column, less, Data(rest), together, pairs_fit)
+        found.append(few)
+    return tuple(found)
 
 
-def _remainders(array: np.ndarray) -> np.ndarray:
-    """What to take from each element 2i so that it is small together with the one behind it.
+def _remainders(array: np.ndarray, together: int) -> np.ndarray:
+    """What to take from elements so that their products fit 16 bits, so many of which are summed.
 
-    Of those of one sign, the first one is as large as what their sum is too large by.
+    Of each pair, or of pairs 4i and 4i + 2, those of one sign are too large by some number: the
+    first one gives as much of it as it has, then the next.
     """
-    rest = np.zeros_like(array)
+    padded = np.pad(array, [(0, -len(array) % together), (0, 0)])
+    quads = padded.reshape(-1, together // QUAD, PAIR, PAIR, array.shape[1])
+    rest = np.zeros_like(quads)
     for sign in (1, -1):
-        over = np.maximum(pair_sums(np.maximum(sign * array, 0), 0) - LARGEST_PAIR, 0)
-        rest[::2] += sign * over
-    return rest
+        own = np.maximum(sign * quads, 0)
+        over = np.maximum(own.sum(axis=(1, 3), dtype=array.dtype) - LARGEST_PAIR, 0)
+        for quad, element in np.ndindex(together // QUAD, PAIR):
+            taken = np.minimum(own[:, quad, :, element], over)
+            rest[:, quad, :, element] += sign * taken
+            over -= taken
+    return rest.reshape(padded.shape)[: len(array)]
 
 
 def _apart(p: Parted, editor: Editor) -> tuple[Node, ...]:
