@@ -40,6 +40,8 @@ LARGEST_PAIR = 2 * SMALL
 bytes, of 0 to 255, fits 16 bits."""
 LARGEST_SIZE = 128
 """Any two factors without a sign are *small* that are no larger: products with -128 to 127 fit."""
+LARGEST_SIZES = 2 * LARGEST_SIZE
+"""As many of them as add up to no more are small together."""
 
 
 @record
@@ -82,7 +84,8 @@ class Scaled:
 
 def are_small(array: np.ndarray) -> bool:
     """Whether any two elements are small."""
-    return array.size == 0 or bool(array.min() >= -SMALL and array.max() <= SMALL)
+    most = SMALL if array.dtype.kind == "i" else LARGEST_SIZE
+    return array.size == 0 or bool(array.min() >= -most and array.max() <= most)
 
 
 def pairs_are_small(array: np.ndarray, axis: int) -> bool:
@@ -95,7 +98,8 @@ def pairs_are_small(array: np.ndarray, axis: int) -> bool:
 
 def fours_are_small(array: np.ndarray, axis: int) -> bool:
     """Whether pairs 4i and 4i + 2, and pairs 4i + 1 and 4i + 3, are small together."""
-    return bool(four_sums(array, axis).max(initial=0) <= LARGEST_PAIR)
+    most = LARGEST_PAIR if array.dtype.kind == "i" else LARGEST_SIZES
+    return bool(four_sums(array, axis).max(initial=0) <= most)
 
 
 def _in_fours(data: Data, axis: int) -> bool:
@@ -141,10 +145,6 @@ def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapp
             if const is None:
                 continue
             array, along = const.data.array, summed_along(n.bound, r)
-            if not r.dtype.is_signed:
-                if array.max(initial=0) <= LARGEST_SIZE:
-                    found[r.value] = Small(any_two=True)
-                continue
             known = found.get(r.value, Small())
             sizes = dict(zip(const.axes, array.shape, strict=True))
             longer = (d for d in along if sizes[d] > QUAD)
@@ -152,6 +152,8 @@ def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapp
             fours = sorted({*known.fours, *fours})
             if are_small(array):
                 found[r.value] = Small(any_two=True, fours=tuple(fours))
+                continue
+            if not r.dtype.is_signed:
                 continue
             pairs = [d for d in along if pairs_are_small(array, const.axes.index(d))]
             found[r.value] = Small(pairs=tuple(sorted({*known.pairs, *pairs})), fours=tuple(fours))

@@ -219,6 +219,14 @@ def test_pairs_of_pairs_with_small_factors_stay_in_16_bits(
     check_with(graph, arrays, machine, tmp_path, ("w",))
 
 
+def test_fours_without_a_sign_add_up_to_twice_as_much() -> None:
+    w = np.full((16, 3), 64, np.uint8)
+    assert fours_are_small(w, 0)
+    assert not fours_are_small(w.astype(np.int8), 0)
+    w[5, 1] = 65
+    assert not fours_are_small(w, 0)
+
+
 @pytest.mark.parametrize(
     ("at", "value", "together"), [(0, 0, True), (0, 65, False), (5, 1, False), (-1, 0, True)]
 )

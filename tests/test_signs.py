@@ -18,7 +18,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import QUAD, Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.products import factors_of, small_factors
+from rutc.tensor_ir.products import factors_of, fours_are_small, small_factors
 from tests.compiled import build, run
 from tests.lock.texts import TARGETS
 from tests.machines import NATIVE, V3, V4, lacking
@@ -100,6 +100,18 @@ def test_products(a: str, b: str, m: int, n: int, k: int, machine: Machine, tmp_
     zero, other = (0, 3, -7)[m % 3], 128 if b == "u8" else 0
     graph = parse(PRODUCT.format(m=m, n=n, k=k, a=a, b=b, zero=zero, other=other))
     check(graph, extremes((k, n), DType(b), m), machine, tmp_path)
+
+
+@pytest.mark.parametrize("depth", [5, 8, 29, 64])
+def test_magnitudes_in_fours(depth: int, machine: Machine, tmp_path: Path) -> None:
+    """Two sums of two products are as large as 16 bits hold."""
+    graph = parse(PRODUCT.format(m=9, n=33, k=depth, a="u8", b="i8", zero=3, other=0))
+    row = np.tile([128, 32, 63, 127, 96, 0, 60, 6], depth)[:depth]
+    drawn = np.random.default_rng(depth).choice([-1, 1], (depth, 33))
+    drawn[:, 0] = -1
+    w = np.clip(row[:, None] * drawn, -128, 127).astype(np.int8)
+    assert fours_are_small(np.abs(w.astype(np.int16)).astype(np.uint8), 0)
+    check(graph, w, machine, tmp_path)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(3, 5, 7), (33, 48, 66)])

@@ -8,7 +8,7 @@ still few, are too large for two such sums to be added up in 16 bits, which save
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -26,6 +26,7 @@ from rutc.graph_opt.rules.pairs import (
     ByConstant,
     by_constant,
     fits_bytes,
+    is_scanned,
     is_window,
     moved_nest,
     small_products,
@@ -100,7 +101,7 @@ class TakeRemainders(ChoosesWays["Parted"]):
     def _blocks(self, p: Parted, editor: Editor) -> Iterator[tuple[float, int]]:
         """(cycles, columns that share a list) for every size of blocks."""
         w = self.machine.coefficients
-        rows, columns = editor.typical(d for d in p.nest.out.dims if d != p.column), p.columns
+        rows, columns = editor.typical(p.others), p.columns
         for block, length in p.lengths():
             count = -(-columns // block)
             taken = (length + w.filtering.stored) * count * block * w.filtering.small
@@ -112,11 +113,18 @@ class TakeRemainders(ChoosesWays["Parted"]):
             yield self._cycles(sums) + gathered + far, block
 
     def _direct(self, p: Parted, editor: Editor) -> float:
-        """What all products take otherwise, with signs apart where that was measured."""
+        """What all products take otherwise, with signs apart where that was measured.
+
+        Those are read beside the constant, which takes longer than the products of few rows.
+        """
         m, w = self.machine, self.machine.coefficients
-        signed = w.filtering.signed if m.registers <= w.tiles.few_registers else 1.0
-        share = w.filtering.small if p.pairs_fit else signed
-        return self._cycles(p.deep * editor.typical(p.nest.out.dims)) * share
+        whole = self._cycles(p.deep * editor.typical(p.nest.out.dims))
+        if p.pairs_fit:
+            return whole * w.filtering.small
+        if m.registers > w.tiles.few_registers:
+            return whole
+        read = 2 * p.deep * p.columns / m.l2_bytes_per_cycle
+        return min(whole, max(whole * w.filtering.signed, read))
 
     def _cycles(self, products: float) -> float:
         """What so many products of factors in 16 bits take."""
@@ -128,16 +136,16 @@ class TakeRemainders(ChoosesWays["Parted"]):
 class Parted:
     """A sum of products of bytes by a constant {deep, columns}, of which `rest` is taken away.
 
-    The constant is read at the loops `along`, which the sum goes along, and `column`. What is less
-    than the constant by its `rest` is `small`, so that so many products are summed `together`.
-    Pairs of the constant itself may fit. `block` columns share a list.
+    The constant is read at the loop `along`, which the sum goes along, and at `column`. `small` is
+    what it is without its `rest`, so that so many products are summed `together`. Pairs of the
+    constant itself may fit. `block` columns share a list.
     """
 
     nest: Nest
     source: Quantised
     const: Const
     along: str
-    column: str
+    column: Index
     small: Data
     rest: Data
     together: int
@@ -148,6 +156,11 @@ class Parted:
     def said(self) -> str:
         """The name of the algorithm."""
         return "remainders in fours" if self.together == OCTET else "remainders"
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The sum's dims along which columns do not change."""
+        return tuple(d for d in self.nest.out.dims if d not in self.column.names())
 
     @property
     def deep(self) -> int:
@@ -186,6 +199,11 @@ class Parted:
         return places, found
 
 
+def _read_at(v: Value, where: Mapping[str, Index]) -> Read:
+    """A value at these coordinates."""
+    return Read(v.name, tuple((d, where[d]) for d in v.dims), v.dtype)
+
+
 def _times(rest: np.ndarray) -> np.ndarray:
     """Of how many small numbers each remainder is the sum."""
     times: np.ndarray = ((np.abs(rest) + (SMALL - 1)) // SMALL).astype(np.uint8)
@@ -201,20 +219,27 @@ def _parted(p: ByConstant, editor: Editor) -> tuple[Parted, ...] | Reason:
     """The sum with few products together, unless these fit as they are, and with more."""
     source, weights, const = p.source, p.weights, p.const
     (along,) = p.nest.bound
-    loops = {c.as_var: d for d, c in index_coords(weights.q) if not c.is_const}
-    units = [d for d, c in index_coords(weights.q) if c.is_const and editor.size((d,)) == 1]
-    if len(loops) != 2 or along not in loops or len(loops) + len(units) < len(const.axes):
+    read = dict(index_coords(weights.q))
+    units = [d for d, c in read.items() if c.is_const and editor.size((d,)) == 1]
+    loops = [d for d in const.axes if d in read and d not in units]
+    rows = [d for d in loops if read[d].as_var == along]
+    if len(loops) != 2 or len(rows) != 1 or len(loops) + len(units) < len(const.axes):
         return Reason("the constant is not read at two loops, one of which is summed")
-    column = next((v for v in loops if v is not None and v != along), None)
-    if column is None or any(editor.extents[d] != editor.extents[v] for v, d in loops.items() if v):
+    (row,) = rows
+    (name,) = (d for d in loops if d != row)
+    column = read[name]
+    whole = editor.size(column.names()) == editor.size((name,))
+    if along in column.names() or not whole or editor.extents[row] != editor.extents[along]:
         return Reason(f"not all of %{const.out.name} is read")
     coords = index_coords(source.q)
     summed = [c.as_var for _, c in coords if along in c.names()]
     if len(coords) != len(source.q.coords) or summed != [along]:
         return Reason(f"%{source.q.value} is gathered, or not read at the loop that is summed")
-    if any(column in c.names() for _, c in coords):
+    if any(column.names() & c.names() for _, c in coords):
         return Reason("both factors vary along the constant's columns")
-    axes = [const.axes.index(d) for d in (loops[along], loops[column], *units)]
+    if source.q.dtype is DType.I8 and is_scanned(source, p.nest, editor):
+        return Reason(f"%{source.q.value} has the dim that a scan goes along, and is signed")
+    axes = [const.axes.index(d) for d in (row, name, *units)]
     size = [const.data.array.shape[i] for i in axes[:2]]
     array = const.data.array.transpose(axes).reshape(size).astype(np.int16) - p.zero
     if not fits_bytes(array):
@@ -260,8 +285,9 @@ def _apart(p: Parted, editor: Editor) -> tuple[Node, ...]:
         new.append(nest)
     places, remainders = p.lists()
     blocks, length, _ = remainders.shape
-    block = editor.fresh_dim(f"{p.column}.block", Index.of(blocks))
-    part = editor.fresh_dim(f"{p.column}.part", Index.of(p.block))
+    said = p.column.as_var or min(p.column.names())
+    block = editor.fresh_dim(f"{said}.block", Index.of(blocks))
+    part = editor.fresh_dim(f"{said}.part", Index.of(p.block))
     rest = editor.fresh_dim(f"{p.along}.rest", Index.of(length))
 
     def constant(kind: str, array: np.ndarray, *axes: str) -> Value:
@@ -277,35 +303,32 @@ def _apart(p: Parted, editor: Editor) -> tuple[Node, ...]:
         new.append(Nest((value,), (bound,), n.reducer, (body,)))
         return value
 
-    small = constant("small", p.small.array, p.along, p.column)
-    others = {d for d in n.out.dims if d != p.column}
+    column = p.column.as_var or editor.fresh_dim(f"{said}.column", Index.of(p.columns))
+    small = constant("small", p.small.array, p.along, column)
+    others = {*p.others}
     listed = constant("places", places, block, rest)
     left = constant("rest", remainders, block, rest, part)
     coords = tuple(
         (d, at_point(listed) if c == Index.of(p.along) else c) for d, c in source.q.coords
     )
-    inside = {v for _, c in index_coords(source.q) for v in c.names()} - {p.along}
+    inside = {v for _, c in index_coords(source.q) for v in c.names() if v in p.nest.out.dims}
     name = editor.fresh_value(f"{source.q.value}.rest")
     taken = Value(name, DType.U8, tuple(sorted({*inside, block, rest})))
     new.append(Nest((taken,), (), None, (source.q.at(coords),)))
     # The smaller sum first: what follows joins the kernel of the one before it.
     few = summed("rest", rest, {*others, block, part}, (at_point(taken), at_point(left)))
-    many = summed("small", p.along, set(n.out.dims), (source.q, at_point(small)))
+    here = {p.along: Index.of(p.along), column: p.column}
+    many = summed("small", p.along, set(n.out.dims), (source.q, _read_at(small, here)))
     size = Index.of(p.block)
-    column = Index.of(p.column)
     where = {
         **{d: Index.of(d) for d in others},
-        block: floordiv(column, size, editor.ranges),
-        part: mod(column, size, editor.ranges),
+        block: floordiv(p.column, size, editor.ranges),
+        part: mod(p.column, size, editor.ranges),
     }
-    body: Expr = apply(
-        "add", at_point(many), Read(few.name, tuple(sorted(where.items())), DType.I32)
-    )
+    body: Expr = apply("add", at_point(many), _read_at(few, where))
     if source.zero is not None:
-        total = (p.small.array + p.rest.array).sum(axis=0, dtype=np.int32)
-        body = apply(
-            "sub", body, apply("mul", source.zero, at_point(constant("sum", total, p.column)))
-        )
+        total = constant("sum", (p.small.array + p.rest.array).sum(axis=0, dtype=np.int32), column)
+        body = apply("sub", body, apply("mul", source.zero, _read_at(total, here)))
     origin = merge_origins(*(() if source.source is None else (source.source,)), n)
     made = tuple(replace(x, origin=origin) if isinstance(x, Nest) else x for x in new)
     return (*made, replace(n, bound=(), reducer=None, body=(body,), origin=origin))

@@ -26,7 +26,10 @@ class Way(Generic[Form]):
 
 @record
 class ChoosesWays(Choosing, Generic[Form]):
-    """A rule for nests: what it chooses costs a `share` of the sum itself, and `saving` less."""
+    """A rule for nests: what it chooses costs a `share` of the sum itself, and `saving` less.
+
+    Of a sum in the body of a scan, that is what all of its trips save.
+    """
 
     share: float = 1.0
     saving: float = 0.0
@@ -64,7 +67,8 @@ class ChoosesWays(Choosing, Generic[Form]):
             return best or Reason("it is assigned another algorithm")
         direct = ways[0].offer.direct
         able = [w for w in ways if self.may_choose(w)]
-        most = min(self.share * direct, direct - self.saving)
+        trips = editor.typical(editor.enclosing_dims(n))
+        most = min(self.share * direct, direct - self.saving / trips)
         best = min((w for w in able if w.offer.cost <= most), key=self.weight, default=None)
         if best is None:
             least = min((w.offer.cost for w in able), default=direct)

@@ -80,6 +80,8 @@ class MultiplyPairs:
             return Reason("registers for matrices take such products")
         if is_window(n, editor, self.machine):
             return Reason("it sums over a small window, without pairs")
+        if any(is_scanned(p, n, editor) for p in found):
+            return Reason("a factor has the dim that a scan goes along")
         origin = merge_origins(*(p.source for p in found if p.source is not None), n)
         if self.machine.products(DType.U8, DType.I8) > PAIR:
             shifted = _shifted(n, found, editor, self.machine)
@@ -252,6 +254,11 @@ def moved_nest(p: Quantised, editor: Editor) -> tuple[Nest, Quantised] | None:
     wide = apply("add", Cast(at_point(source), DType.I32), Lit(_shift(p.q.dtype), DType.I32))
     nest = Nest((value,), (), None, (Cast(wide, moved.q.dtype),))
     return nest, replace(moved, q=replace(moved.q, value=value.name))
+
+
+def is_scanned(p: Quantised, n: Nest, editor: Editor) -> bool:
+    """Whether a factor has the dim of a scan in whose body it is read: it is of all trips then."""
+    return not editor.enclosing_dims(n).isdisjoint(editor.values[p.q.value].dims)
 
 
 def fits_bytes(array: np.ndarray) -> bool:
