@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from benchmarks import layout
 from benchmarks.narrow import (
     ONE_SCALE,
+    SEVEN_BITS,
     Case,
     dynamic_product,
     integer_product,
@@ -61,7 +62,7 @@ def quantised(
     stride: int = 1,
     groups: int = 1,
     *,
-    one_scale: bool = False,
+    kind: str = "",
 ) -> Case:
     """Returns a convolution between DequantizeLinear and QuantizeLinear, as tools export it."""
     nodes = [
@@ -79,8 +80,12 @@ def quantised(
         helper.make_node("QuantizeLinear", ["yf", "sy", "zy"], ["y"]),
     ]
     shape = outputs, channels // groups, kernel, kernel
-    w = scaled(*shape) if one_scale else random(np.int8, *shape)
-    most = 0.01 if one_scale else 0.02
+    w = random(np.int8, *shape)
+    if kind == ONE_SCALE:
+        w = scaled(*shape)
+    elif kind == SEVEN_BITS:
+        w = scaled(*shape, largest=63, summed=(1, 2, 3))
+    most = 0.01 if kind == ONE_SCALE else 0.02
     scales = np.linspace(0.01, most, outputs, dtype=np.float32)
     constants = {
         "sx": np.float32(0.05),
@@ -96,10 +101,9 @@ def quantised(
     }
     result = -(-size // stride)
     step = f"/{stride}" if stride > 1 else ""
-    kind = "depthwise" if groups > 1 else "conv"
+    operator = "depthwise" if groups > 1 else "conv"
     return single(
-        f"QDQ {kind} {kernel}x{kernel}{step} {size}x{size} {channels}->{outputs}"
-        f"{ONE_SCALE * one_scale}",
+        f"QDQ {operator} {kernel}x{kernel}{step} {size}x{size} {channels}->{outputs}{kind}",
         nodes,
         random(np.uint8, 1, channels, size, size),
         constants,
@@ -140,7 +144,9 @@ def dynamic_convolution(
     )
 
 
-def quantised_lstm(steps: int, batch: int, inputs: int, hidden: int) -> Case:
+def quantised_lstm(
+    steps: int, batch: int, inputs: int, hidden: int, *, one_scale: bool = False
+) -> Case:
     """Returns DynamicQuantizeLSTM of one direction."""
     node = helper.make_node(
         "DynamicQuantizeLSTM",
@@ -149,9 +155,11 @@ def quantised_lstm(steps: int, batch: int, inputs: int, hidden: int) -> Case:
         domain="com.microsoft",
         hidden_size=hidden,
     )
+    shapes = (1, inputs, 4 * hidden), (1, hidden, 4 * hidden)
+    w, r = (scaled(*x) if one_scale else random(np.int8, *x) for x in shapes)
     constants = {
-        "w": random(np.int8, 1, inputs, 4 * hidden),
-        "r": random(np.int8, 1, hidden, 4 * hidden),
+        "w": w,
+        "r": r,
         "b": random(np.float32, 1, 8 * hidden) * np.float32(0.1),
         "ws": np.full(1, 0.002, np.float32),
         "wz": np.zeros(1, np.int8),
@@ -159,7 +167,8 @@ def quantised_lstm(steps: int, batch: int, inputs: int, hidden: int) -> Case:
         "rz": np.zeros(1, np.int8),
     }
     return single(
-        f"DynamicQuantizeLSTM {steps} steps, batch {batch}, {inputs}->{hidden}",
+        f"DynamicQuantizeLSTM {steps} steps, batch {batch}, {inputs}->{hidden}"
+        f"{ONE_SCALE * one_scale}",
         [node],
         random(np.float32, steps, batch, inputs),
         constants,
@@ -192,10 +201,15 @@ MODELS = (
     dynamic_convolution(56, 96, 96, 3, groups=96),
     integer_product(128, 768, 768),
     integer_product(128, 768, 768, np.uint8, np.uint8),
-    *(quantised(s, c, n, 1, one_scale=True) for s, c, n in ((28, 512, 128), (7, 512, 2048))),
+    *(
+        quantised(s, c, n, 1, kind=kind)
+        for kind in (ONE_SCALE, SEVEN_BITS)
+        for s, c, n in ((28, 512, 128), (7, 512, 2048))
+    ),
     *(dynamic_product(128, n, k, one_scale=True) for n, k in ((768, 768), (768, 3072))),
     integer_product(128, 768, 768, one_scale=True),
     *(quantised_lstm(50, b, 64, h) for b in (1, 8) for h in (128, 256)),
+    *(quantised_lstm(50, b, 64, 256, one_scale=True) for b in (1, 8)),
     packed_product(64, 1536, 384),
     packed_product(64, 4096, 4096),
     packed_product(16, 4096, 4096),
