@@ -120,7 +120,9 @@ def compile_model(
                 options.jobs or len(os.sched_getaffinity(0)),
                 options.keep_subnormals,
                 on_kernel=on_kernel,
-                on_routines=lambda routines: running.begin(calling_units(routines)),
+                on_routines=lambda routines: running.begin(
+                    calling_units(routines, machine.features)
+                ),
                 alternatives=alternatives,
                 chooser=None if records is None else records.schedules,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,8 +22,15 @@ HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
 ROUTINE_SOURCES = HOST_SOURCES / "routines"
 """The folder of the routines: `topk.c` defines `rutc_routine_topk`."""
 
-COMPILE = ("-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread", "-fno-sanitize=undefined")
-"""How all C sources are compiled, but for the level; some compilers add checks at low levels."""
+COMPILE = (
+    *("-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread", "-fno-sanitize=undefined"),
+    "-ffp-contract=off",
+)
+"""How all C sources are compiled, but for the level.
+
+Some compilers add checks at low levels, or round products and sums of them once where there is an
+instruction for that.
+"""
 
 TABLES = "-O0"
 """The level of data, and of what is called once for a run: higher ones take twice as long."""
@@ -33,6 +40,9 @@ LOOPS = "-O1"
 
 ROUTINE = "-O2"
 """The level of routines, which compute."""
+
+VECTORS = ("avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "bmi", "bmi2", "lzcnt", "popcnt")
+"""The features that routines are compiled for where the program's kernels need them anyway."""
 
 LAUNCHING = frozenset({"execute.c", "pool.c", "turns.c"})
 """The sources that every launch runs through."""
@@ -56,11 +66,12 @@ class Unit:
     name: str
     sources: tuple[Path, ...]
     level: str
+    features: tuple[str, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
         """How it is compiled."""
-        return (*COMPILE, self.level)
+        return (*COMPILE, self.level, *(f"-m{feature}" for feature in self.features))
 
     @property
     def text(self) -> str:
@@ -78,10 +89,18 @@ def runtime_units() -> tuple[Unit, ...]:
 
 
 def calling_units(
-    routines: Iterable[str], *, strings: bool = False, objects: bool = False
+    routines: Iterable[str],
+    features: Collection[str] = (),
+    *,
+    strings: bool = False,
+    objects: bool = False,
 ) -> tuple[Unit, ...]:
-    """What programs need besides that call these routines, have strings, or exchange objects."""
-    found = [Unit(n, (ROUTINE_SOURCES / f"{n}.c",), ROUTINE) for n in sorted(routines)]
+    """What programs need besides that call these routines, have strings, or exchange objects.
+
+    Routines are compiled for a processor with these features.
+    """
+    vectors = tuple(feature for feature in VECTORS if feature in features)
+    found = [Unit(n, (ROUTINE_SOURCES / f"{n}.c",), ROUTINE, vectors) for n in sorted(routines)]
     exchanging = (_unit("exchanging", EXCHANGING, ROUTINE),) if objects else ()
     calling = (_unit("calling", CALLING, LOOPS), *found) if found or strings else ()
     return (*calling, *exchanging)

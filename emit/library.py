@@ -164,6 +164,7 @@ def _link(
     compiled = [file for file in sources if file != "exports.map"]
     calling = calling_units(
         {r for p in programs for r in p.routines},
+        frozenset.intersection(*(frozenset(p.features) for p in programs)),
         strings=any(p.strings for p in programs),
         objects=exchanges,
     )

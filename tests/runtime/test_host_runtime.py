@@ -57,6 +57,12 @@ def test_every_source_is_in_one_unit() -> None:
     assert [unit.name for unit in calling_units([], objects=True)] == ["exchanging"]
 
 
+def test_routines_are_compiled_for_what_the_program_needs_anyway() -> None:
+    (*_, routine) = calling_units(["topk"], {"avx2", "amx-int8", "bmi2"})
+    assert routine.flags[-3:] == ("-O2", "-mavx2", "-mbmi2")
+    assert calling_units(["topk"])[-1].flags[-1] == "-O2"
+
+
 class Counting(Toolchain):
     """A compiler that counts what it is asked for."""
 

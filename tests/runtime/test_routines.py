@@ -133,14 +133,30 @@ def test_topk(kind: DType, axis: int, k: int, largest: int, tmp_path: Path) -> N
         (DType.U8, (2, 300, 21), 2),
         (DType.I32, (2, 65, 16), 65),
         (DType.F64, (1, 3000), 40),
+        (DType.F64, (1, 900), 900),
+        (DType.F32, (35, 70), 5),
+        (DType.F32, (35, 7), 7),
+        (DType.I64, (21, 40), 3),
+        (DType.F16, (7, 50, 5), 4),
+        (DType.F64, (3, 50, 21), 16),
+        (DType.F32, (2, 600, 35), 2),
+        (DType.F32, (2, 2000, 3), 300),
     ],
 )
-def test_topk_of_many(kind: DType, shape: tuple[int, ...], k: int, tmp_path: Path) -> None:
-    values = (np.random.default_rng(k).standard_normal(shape) * 40).astype(kind.numpy)
-    results = [Result(t, (shape[0], k, *shape[2:])) for t in (kind, DType.I64)]
-    calling = Calling(tmp_path, "topk", [values], results, {"axis": 1, "largest": 1})
+@pytest.mark.parametrize("largest", [0, 1])
+def test_topk_of_many(
+    kind: DType, shape: tuple[int, ...], k: int, largest: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(k)
+    values = (rng.standard_normal(shape) * 40).astype(kind.numpy)
     rising = np.sort(values, axis=1)
-    for x in (values, rising, np.flip(rising, 1).copy()):
+    if kind.is_float:
+        # Few numbers, and what has no place among them.
+        odd = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.0]).astype(kind.numpy)
+        values = np.where(rng.random(shape) < 0.5, rng.choice(odd, shape), values)
+    results = [Result(t, (shape[0], k, *shape[2:])) for t in (kind, DType.I64)]
+    calling = Calling(tmp_path, "topk", [values], results, {"axis": 1, "largest": largest})
+    for x in (values, rising, np.flip(rising, 1).copy(), np.zeros_like(values)):
         calling.job = ([x], *calling.job[1:])
         for a, b in zip(calling.runs()[0], calling.expected(), strict=True):
             assert a.tobytes() == b.tobytes()
@@ -187,6 +203,23 @@ def test_unique(kind: DType, ascending: int, tmp_path: Path) -> None:
     x = _numbers(kind, (15, 2) if ascending else (30,))
     n = (len(x),)
     results = [*(Result(DType.I64, n) for _ in range(3)), Result(DType.I64, ())]
+    calling = Calling(tmp_path, "unique", [x], results, {"sorted": ascending})
+    for got, want in zip(calling.runs()[0], calling.expected(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shape", [(3000,), (700, 3)])
+@pytest.mark.parametrize("kind", [DType.F32, DType.I64, DType.F64, DType.I16, DType.BF16])
+@pytest.mark.parametrize("ascending", [0, 1])
+def test_unique_of_many(
+    kind: DType, shape: tuple[int, ...], ascending: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(3)
+    x = (rng.integers(-400, 400, shape) * (100 if kind.is_float else 1)).astype(kind.numpy)
+    if kind.is_float:
+        odd = np.array([np.nan, -np.nan, 0.0, -0.0, np.inf]).astype(kind.numpy)
+        x = np.where(rng.random(shape) < 0.1, rng.choice(odd, shape), x)
+    results = [*(Result(DType.I64, shape[:1]) for _ in range(3)), Result(DType.I64, ())]
     calling = Calling(tmp_path, "unique", [x], results, {"sorted": ascending})
     for got, want in zip(calling.runs()[0], calling.expected(), strict=True):
         np.testing.assert_array_equal(got, want)

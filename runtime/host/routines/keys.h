@@ -1,75 +1,91 @@
-/* The order of elements as unsigned integers, and a stable sort by it. */
+/* The order of elements as unsigned integers: equal elements have equal keys. */
 #ifndef RUTC_KEYS_H
 #define RUTC_KEYS_H
 
 #include <stdint.h>
-#include <string.h>
 
 #include "rutc_dlpack.h"
 
-typedef struct rutc_keyed {
-  uint64_t key;
-  int64_t at;
-} rutc_keyed;
-
-static inline uint64_t rutc_load_bits(const char *element, int32_t bytes) {
-  switch (bytes) {
-    case 1: return *(const uint8_t *)element;
-    case 2: return *(const uint16_t *)(const void *)element;
-    case 4: return *(const uint32_t *)(const void *)element;
-    default: return *(const uint64_t *)(const void *)element;
-  }
+/* Sign and magnitude of IEEE's formats: -0 equals 0, and any NaN is above all numbers. Without
+ * choices and unsigned comparisons, which vectors of the oldest processors lack. */
+static inline uint32_t rutc_float_key(uint32_t bits, uint32_t sign, int32_t infinity) {
+  uint32_t magnitude = bits & (sign - 1);
+  uint32_t negative = 0 - (uint32_t)((bits & sign) != 0);
+  uint32_t nan = 0 - (uint32_t)((int32_t)magnitude > infinity);
+  return ((UINT32_C(1) << 31) + ((magnitude ^ negative) - negative)) | nan;
 }
 
-/* Sign and magnitude of IEEE's formats: -0 equals 0, and any NaN is above all numbers. */
-static inline uint64_t rutc_float_key(uint64_t bits, uint64_t sign, uint64_t infinity) {
-  const uint64_t zero = UINT64_C(1) << 63;
+static inline uint64_t rutc_double_key(uint64_t bits) {
+  const uint64_t sign = UINT64_C(1) << 63;
   uint64_t magnitude = bits & (sign - 1);
-  if (magnitude > infinity) return UINT64_MAX;
-  return bits & sign ? zero - magnitude : zero + magnitude;
+  uint64_t negative = 0 - (bits >> 63);
+  uint64_t nan = 0 - (uint64_t)((int64_t)magnitude > (int64_t)(UINT64_C(0x7FF) << 52));
+  return (sign + ((magnitude ^ negative) - negative)) | nan;
 }
 
-/* A number in the order of the elements; equal elements have equal keys. */
-static inline uint64_t rutc_key(DLDataType type, const char *element) {
-  uint64_t bits = rutc_load_bits(element, type.bits / 8);
-  uint64_t sign = UINT64_C(1) << (type.bits - 1);
-  switch (type.code) {
-    case kDLInt:
-      return (bits ^ sign) - sign + (UINT64_C(1) << 63);
-    case kDLFloat:
-      return rutc_float_key(bits, sign,
-                            type.bits == 16   ? 0x7C00
-                            : type.bits == 32 ? 0x7F800000
-                                              : UINT64_C(0x7FF) << 52);
-    case kDLBfloat:
-      return rutc_float_key(bits, sign, 0x7F80);
-    default:
-      return bits;
+/* Runs of fixed length are what compilers make vectors of. */
+#define RUTC_ROWS_OF_KEYS(KEY, T, OF_X)                 \
+  do {                                                  \
+    const KEY flip = falling ? (KEY) ~(KEY)0 : 0;       \
+    for (int64_t r = 0; r < rows; r++) {                \
+      const T *elements = (const T *)from + r * step;   \
+      KEY *row = keys + r * room;                       \
+      int64_t at = 0;                                   \
+      for (; at + 16 <= count; at += 16) {              \
+        for (int i = 0; i < 16; i++) {                  \
+          KEY x = (KEY)elements[at + i];                \
+          row[at + i] = (OF_X) ^ flip;                  \
+        }                                               \
+      }                                                 \
+      for (; at < count; at++) {                        \
+        KEY x = (KEY)elements[at];                      \
+        row[at] = (OF_X) ^ flip;                        \
+      }                                                 \
+    }                                                   \
+  } while (0)
+
+/* They have many loops, of which there is to be one copy; a routine may use one of them only. */
+#define RUTC_ROWS_FUNCTION __attribute__((noinline, unused))
+
+/* The keys of rows of `count` elements that lie side by side, `step` from row to row, of 32 bits at
+ * most: rows of `room` keys. With `falling` in the opposite order. */
+static RUTC_ROWS_FUNCTION void rutc_short_keys(DLDataType type, const void *restrict from, int64_t rows,
+                                   int64_t step, int64_t count, int falling,
+                                   uint32_t *restrict keys, int64_t room) {
+  const uint32_t sign = UINT32_C(1) << 31;
+  if (type.code == kDLFloat && type.bits == 32) {
+    RUTC_ROWS_OF_KEYS(uint32_t, uint32_t, rutc_float_key(x, sign, 0x7F800000));
+  } else if (type.code == kDLFloat) {
+    RUTC_ROWS_OF_KEYS(uint32_t, uint16_t, rutc_float_key(x, 0x8000, 0x7C00));
+  } else if (type.code == kDLBfloat) {
+    RUTC_ROWS_OF_KEYS(uint32_t, uint16_t, rutc_float_key(x, 0x8000, 0x7F80));
+  } else if (type.code == kDLInt && type.bits == 32) {
+    RUTC_ROWS_OF_KEYS(uint32_t, uint32_t, x ^ sign);
+  } else if (type.code == kDLInt && type.bits == 16) {
+    RUTC_ROWS_OF_KEYS(uint32_t, int16_t, x ^ sign);
+  } else if (type.code == kDLInt) {
+    RUTC_ROWS_OF_KEYS(uint32_t, int8_t, x ^ sign);
+  } else if (type.bits == 32) {
+    RUTC_ROWS_OF_KEYS(uint32_t, uint32_t, x);
+  } else if (type.bits == 16) {
+    RUTC_ROWS_OF_KEYS(uint32_t, uint16_t, x);
+  } else {
+    RUTC_ROWS_OF_KEYS(uint32_t, uint8_t, x);
   }
 }
 
-/* Sorts by key, equal keys in the order in which they stand; `other` has as much room. Returns the
- * one of the two that holds the result. */
-static inline rutc_keyed *rutc_sort(rutc_keyed *items, rutc_keyed *other, int64_t count) {
-  for (int64_t width = 1; width < count; width *= 2) {
-    for (int64_t low = 0; low < count; low += 2 * width) {
-      int64_t middle = low + width < count ? low + width : count;
-      int64_t high = low + 2 * width < count ? low + 2 * width : count;
-      int64_t a = low, b = middle;
-      if (middle == high || items[middle - 1].key <= items[middle].key) {
-        memcpy(other + low, items + low, (size_t)(high - low) * sizeof *items);
-        continue;
-      }
-      for (int64_t i = low; i < high; i++) {
-        int left = b >= high || (a < middle && items[a].key <= items[b].key);
-        other[i] = left ? items[a++] : items[b++];
-      }
-    }
-    rutc_keyed *swap = items;
-    items = other;
-    other = swap;
+/* The same of elements of 64 bits. */
+static RUTC_ROWS_FUNCTION void rutc_long_keys(DLDataType type, const void *restrict from, int64_t rows,
+                                  int64_t step, int64_t count, int falling,
+                                  uint64_t *restrict keys, int64_t room) {
+  const uint64_t sign = UINT64_C(1) << 63;
+  if (type.code == kDLFloat) {
+    RUTC_ROWS_OF_KEYS(uint64_t, uint64_t, rutc_double_key(x));
+  } else if (type.code == kDLInt) {
+    RUTC_ROWS_OF_KEYS(uint64_t, uint64_t, x ^ sign);
+  } else {
+    RUTC_ROWS_OF_KEYS(uint64_t, uint64_t, x);
   }
-  return items;
 }
 
 #endif

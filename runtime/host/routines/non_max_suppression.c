@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "call.h"
-#include "keys.h"
+#include "kinds.h"
 
 typedef struct box {
   float low[2], high[2];
@@ -51,10 +51,13 @@ int rutc_routine_non_max_suppression(const rutc_call *call) {
   int64_t batches = scores->shape[0], kinds = scores->shape[1], count = scores->shape[2];
   int64_t room = call->outs[0].shape[0], number = 0;
   int64_t *chosen = call->outs[0].data;
+  if (count > UINT32_MAX) {
+    return rutc_call_fail(call, "%lld boxes are too many", (long long)count);
+  }
   char *memory = rutc_call_scratch(
-      call, count * (int64_t)(2 * sizeof(rutc_keyed) + sizeof(box) + sizeof(int64_t)));
+      call, count * (int64_t)(2 * sizeof(uint64_t) + sizeof(box) + sizeof(int64_t)));
   if (memory == NULL) return RUTC_OUT_OF_MEMORY;
-  rutc_keyed *items = (rutc_keyed *)(void *)memory;
+  uint64_t *items = (uint64_t *)(void *)memory;
   int64_t *kept = (int64_t *)(items + 2 * count);
   box *places = (box *)(kept + count);
   for (int64_t batch = 0; batch < batches; batch++) {
@@ -65,20 +68,22 @@ int rutc_routine_non_max_suppression(const rutc_call *call) {
       int64_t candidates = 0, taken = 0;
       for (int64_t i = 0; i < count; i++) {
         if (filtered && !(score[i] > least)) continue;
-        uint64_t key = rutc_key(scores->dtype, (const char *)&score[i]);
-        items[candidates++] = (rutc_keyed){~key, i};
+        uint32_t bits;
+        memcpy(&bits, &score[i], sizeof bits);
+        uint32_t key = rutc_float_key(bits, UINT32_C(1) << 31, 0x7F800000);
+        items[candidates++] = rutc_short_item(~key, i);
       }
-      const rutc_keyed *sorted = rutc_sort(items, items + count, candidates);
+      const uint64_t *sorted = rutc_short_sort(items, items + count, candidates);
       for (int64_t i = 0; i < candidates && taken < most; i++) {
-        int64_t k = 0;
-        while (k < taken && !(overlap(&places[sorted[i].at], &places[kept[k]]) > allowed)) k++;
+        int64_t k = 0, at = rutc_short_place(sorted[i]);
+        while (k < taken && !(overlap(&places[at], &places[kept[k]]) > allowed)) k++;
         if (k < taken) continue;
-        kept[taken++] = sorted[i].at;
+        kept[taken++] = at;
         if (number < room) {
           int64_t *row = chosen + 3 * number;
           row[0] = batch;
           row[1] = kind;
-          row[2] = sorted[i].at;
+          row[2] = at;
         }
         number++;
       }

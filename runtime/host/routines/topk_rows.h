@@ -1,0 +1,218 @@
+/* The first k of rows. Included after items.h, once for each kind of item. */
+
+/* What is selected of a row so far: in order where k is small, else some more than k. */
+typedef struct RUTC_OF(selection) {
+  int64_t k, room, count;
+  RUTC_ITEM *items, *other; /* `room` items each */
+  RUTC_KEY limit;           /* once there are k: what comes next has to be below it */
+} RUTC_OF(selection);
+
+/* The first place from `at` on with a key below the limit; n if there is none. */
+static int64_t RUTC_OF(next_below)(const RUTC_KEY *keys, int64_t at, int64_t n, RUTC_KEY limit) {
+  for (; at + LANES <= n; at += LANES) {
+    RUTC_KEY below = 0;
+    for (int i = 0; i < LANES; i++) below |= keys[at + i] < limit;
+    if (below) break;
+  }
+  while (at < n && keys[at] >= limit) at++;
+  return at;
+}
+
+/* Takes the next keys of a row, CHUNK at most. */
+static void RUTC_OF(take)(RUTC_OF(selection) *s, const RUTC_KEY *keys, int64_t first, int64_t n) {
+  int64_t at = 0;
+  if (s->k <= SHORT) {
+    for (; at < n && s->count < s->k; at++) {
+      RUTC_OF(insert)(s->items, s->count++, RUTC_OF(item)(keys[at], first + at));
+    }
+    if (s->count < s->k) return;
+    s->limit = RUTC_OF(key)(s->items[s->k - 1]);
+    for (; (at = RUTC_OF(next_below)(keys, at, n, s->limit)) < n; at++) {
+      RUTC_OF(insert)(s->items, s->k - 1, RUTC_OF(item)(keys[at], first + at));
+      s->limit = RUTC_OF(key)(s->items[s->k - 1]);
+    }
+    return;
+  }
+  for (; at < n && s->count < s->k; at++) {
+    s->items[s->count++] = RUTC_OF(item)(keys[at], first + at);
+  }
+  while ((at = RUTC_OF(next_below)(keys, at, n, s->limit)) < n) {
+    /* Whether one of a few is below the limit cannot be predicted: no branch depends on it. */
+    int64_t end = at + LANES < n ? at + LANES : n;
+    for (; at < end; at++) {
+      s->items[s->count] = RUTC_OF(item)(keys[at], first + at);
+      s->count += keys[at] < s->limit;
+    }
+  }
+  if (s->count + CHUNK > s->room) {
+    s->count = RUTC_OF(keep)(s->items, s->count, s->k, s->k + s->k / 4, &s->limit);
+  }
+}
+
+/* The places of the first k in order. */
+static void RUTC_OF(finish)(RUTC_OF(selection) *s, RUTC_KEY *places) {
+  const RUTC_ITEM *sorted = s->items;
+  if (s->k > SHORT) {
+    /* To sort a few more takes less than to leave them out. */
+    s->count = RUTC_OF(keep)(s->items, s->count, s->k, 2 * s->k, &s->limit);
+    sorted = RUTC_OF(sort)(s->items, s->other, s->count);
+  }
+  for (int64_t i = 0; i < s->k; i++) places[i] = (RUTC_KEY)RUTC_OF(place)(sorted[i]);
+}
+
+/* The keys and places of the first k of LANES rows that lie side by side, {k, LANES}. Each key goes
+ * where it belongs in its row, which takes k steps of vectors and no branch for each row. */
+static void RUTC_OF(abreast)(const RUTC_KEY *restrict keys, int64_t n, int64_t k,
+                             RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
+  for (int64_t j = 0; j < n; j++) {
+    const RUTC_KEY *x = keys + j * LANES;
+    int64_t last = (j < k ? j : k - 1) * LANES;
+    if (j < k) {
+      for (int i = 0; i < LANES; i++) best[last + i] = (RUTC_KEY) ~(RUTC_KEY)0;
+      for (int i = 0; i < LANES; i++) places[last + i] = (RUTC_KEY)j;
+    } else {
+      RUTC_KEY any = 0;
+      for (int i = 0; i < LANES; i++) any |= x[i] < best[last + i];
+      if (!any) continue;
+    }
+    for (int64_t at = last; at > 0; at -= LANES) {
+      for (int i = 0; i < LANES; i++) {
+        RUTC_KEY before = best[at - LANES + i], place = places[at - LANES + i];
+        RUTC_KEY other = x[i] < best[at + i] ? (RUTC_KEY)j : places[at + i];
+        RUTC_KEY larger = x[i] < before ? before : x[i];
+        places[at + i] = x[i] < before ? place : other;
+        best[at + i] = larger < best[at + i] ? larger : best[at + i];
+      }
+    }
+    for (int i = 0; i < LANES; i++) {
+      places[i] = x[i] < best[i] ? (RUTC_KEY)j : places[i];
+      best[i] = x[i] < best[i] ? x[i] : best[i];
+    }
+  }
+}
+
+/* {rows, columns} -> {columns, rows} */
+static void RUTC_OF(turn)(const RUTC_KEY *restrict keys, int64_t rows, int64_t columns,
+                          RUTC_KEY *restrict turned) {
+  for (int64_t j = 0; j < columns; j++) {
+    const RUTC_KEY *from = keys + j;
+    RUTC_KEY *to = turned + j * rows;
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4, from += 4 * columns) {
+      to[i] = from[0];
+      to[i + 1] = from[columns];
+      to[i + 2] = from[2 * columns];
+      to[i + 3] = from[3 * columns];
+    }
+    for (; i < rows; i++, from += columns) to[i] = *from;
+  }
+}
+
+#define RUTC_WRITE(T)                                              \
+  for (int64_t j = 0; j < k; j++) {                                \
+    for (int64_t i = 0; i < g->rows; i++) {                        \
+      int64_t place = (int64_t)places[j * step + i * apart];       \
+      const T *row = (const T *)(const void *)g->from[i];          \
+      ((T *)(void *)g->values[i])[j * inner] = row[place * inner]; \
+      g->places[i][j * inner] = place;                             \
+    }                                                              \
+  }                                                                \
+  return
+
+/* Writes what was selected of some rows: item j of row i is at `places[j * step + i * apart]`. */
+static void RUTC_OF(write)(const group *g, const RUTC_KEY *places, int64_t step, int64_t apart) {
+  const int64_t k = g->s->k, inner = g->s->inner;
+  switch (g->s->bytes) {
+    case 1: RUTC_WRITE(uint8_t);
+    case 2: RUTC_WRITE(uint16_t);
+    case 4: RUTC_WRITE(uint32_t);
+    default: RUTC_WRITE(uint64_t);
+  }
+}
+#undef RUTC_WRITE
+
+/* Rows of neighbours, one after the other: keys are made in chunks. */
+static void RUTC_OF(along)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *keys,
+                           RUTC_KEY *places) {
+  for (int64_t row = 0; row < s->outer; row++) {
+    const group g = group_of(s, row, 1);
+    one->count = 0;
+    one->limit = (RUTC_KEY) ~(RUTC_KEY)0;
+    for (int64_t j = 0; j < s->n; j += CHUNK) {
+      int64_t count = s->n - j < CHUNK ? s->n - j : CHUNK;
+      RUTC_OF(keys)(s->type, g.from[0] + j * s->bytes, 1, 0, count, s->largest, keys, 0);
+      RUTC_OF(take)(one, keys, j, count);
+    }
+    RUTC_OF(finish)(one, places);
+    RUTC_OF(write)(&g, places, 1, 0);
+  }
+}
+
+/* Rows that lie across memory: the keys of some that are next to each other are turned. */
+static void RUTC_OF(across)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *keys,
+                            RUTC_KEY *turned, RUTC_KEY *places) {
+  for (int64_t begin = 0; begin < s->outer * s->inner; begin += s->inner) {
+    for (int64_t at = 0; at < s->inner; at += LANES) {
+      int64_t rows = s->inner - at < LANES ? s->inner - at : LANES;
+      const group g = group_of(s, begin + at, rows);
+      RUTC_OF(keys)(s->type, g.from[0], s->n, s->inner, rows, s->largest, keys, rows);
+      RUTC_OF(turn)(keys, s->n, rows, turned);
+      for (int64_t i = 0; i < rows; i++) {
+        one->count = 0;
+        one->limit = (RUTC_KEY) ~(RUTC_KEY)0;
+        for (int64_t j = 0; j < s->n; j += CHUNK) {
+          int64_t count = s->n - j < CHUNK ? s->n - j : CHUNK;
+          RUTC_OF(take)(one, turned + i * s->n + j, j, count);
+        }
+        RUTC_OF(finish)(one, places + i * s->k);
+      }
+      RUTC_OF(write)(&g, places, 1, s->k);
+    }
+  }
+}
+
+/* LANES rows at once; the last of them do some again. */
+static void RUTC_OF(together)(const shape *s, RUTC_KEY *keys, RUTC_KEY *turned,
+                              RUTC_KEY *best, RUTC_KEY *places) {
+  const int64_t all = s->outer * s->inner, n = s->n;
+  const int64_t run = s->inner < LANES ? all : s->inner;
+  for (int64_t begin = 0; begin < all; begin += run) {
+    for (int64_t at = 0; at < run; at += LANES) {
+      const int64_t first = begin + (run - at < LANES ? run - LANES : at);
+      const group g = group_of(s, first, LANES);
+      if (s->inner >= LANES) {
+        RUTC_OF(keys)(s->type, g.from[0], n, s->inner, LANES, s->largest, keys, LANES);
+      } else if (s->inner == 1) {
+        RUTC_OF(keys)(s->type, g.from[0], LANES, n, n, s->largest, turned, n);
+        RUTC_OF(turn)(turned, LANES, n, keys);
+      } else {
+        for (int i = 0; i < LANES; i++) {
+          RUTC_OF(keys)(s->type, g.from[i], n, s->inner, 1, s->largest, keys + i, LANES);
+        }
+      }
+      RUTC_OF(abreast)(keys, n, s->k, best, places);
+      RUTC_OF(write)(&g, places, LANES, 1);
+    }
+  }
+}
+
+static int RUTC_OF(topk)(const rutc_call *call, const shape *s) {
+  const int64_t k = s->k, room = 2 * (k + CHUNK);
+  /* Vectors of rows suit short rows, and those that lie side by side. */
+  const int many = s->outer * s->inner >= LANES && (s->inner >= LANES || s->n <= CHUNK);
+  const int64_t keys = LANES * (s->n < CHUNK ? CHUNK : s->n), all = 2 * (keys + LANES * k);
+  RUTC_ITEM *items = rutc_call_scratch(
+      call, 2 * room * (int64_t)sizeof(RUTC_ITEM) + all * (int64_t)sizeof(RUTC_KEY));
+  if (items == NULL) return RUTC_OUT_OF_MEMORY;
+  RUTC_OF(selection) one = {k, room, 0, items, items + room, 0};
+  RUTC_KEY *first = (RUTC_KEY *)(items + 2 * room), *second = first + keys;
+  RUTC_KEY *results = second + keys;
+  if (k <= SHORT && many) {
+    RUTC_OF(together)(s, first, second, results, results + LANES * k);
+  } else if (s->inner == 1) {
+    RUTC_OF(along)(s, &one, first, results);
+  } else {
+    RUTC_OF(across)(s, &one, first, second, results);
+  }
+  return RUTC_OK;
+}
