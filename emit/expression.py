@@ -18,6 +18,7 @@ from rutc.emit.reciprocal import divided_by_one
 from rutc.emit.register_transpose import TransposeEmitter
 from rutc.emit.registers import RegisterEmitter
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
+from rutc.emit.short_rows import ShortRowEmitter
 from rutc.emit.site import Sites
 from rutc.emit.storage import emit_literal, from_memory, zero
 from rutc.emit.table_read import TableReads
@@ -64,6 +65,7 @@ class ExpressionEmitter:
         self.memory = MemoryEmitter(builder, index, pointer, machine)
         self.transposes = TransposeEmitter(self.memory)
         self.nibbles = NibbleEmitter(self.memory, self.kept, self.keep)
+        self.short_rows = ShortRowEmitter(self.memory, self.kept, self.keep)
         self.lane_shifts = LaneShiftEmitter(builder, index, self.emit, self.kept, self.keep)
         self.table_reads = TableReads(self.memory, buffers, self.emit, self.kept, self.keep)
         self.machine = machine
@@ -314,6 +316,8 @@ class ExpressionEmitter:
         if found is not None:
             return found
         loaded = self.transposes.across(r, buffer, address) if varies else None
+        if loaded is None and varies:
+            loaded = self.short_rows.chosen(r, buffer, address)
         if loaded is None:
             loaded = self.memory.load(buffer, address, None, r.fill)
         value = from_memory(self.builder, loaded, buffer.dtype)

@@ -1,0 +1,113 @@
+"""Elements of a short row of memory that data choose: lanes of registers, not loads of their own.
+
+    x[n, at[i]]   ->   low = x[n, 0..15]; high = x[n, 16..19]; lane i is one of both, by at[i]
+
+A gather takes a load for every lane, a permutation of two registers one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rutc.emit import ir
+from rutc.emit.index import I32, IndexEmitter, splat
+from rutc.emit.load_store import BOOL, MemoryEmitter
+from rutc.emit.storage import memory_type
+from rutc.tensor_ir.affine import Index, Monomial
+from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.kernel import Buffer
+
+WORD = 4
+"""The bytes of an element."""
+REGISTERS = 4
+"""A row has no more of them: two operations take one of two, a third one chooses."""
+
+
+class ShortRowEmitter:
+    """Reads of short rows at places that differ by lane, where AVX-512 has the instructions."""
+
+    def __init__(
+        self,
+        memory: MemoryEmitter,
+        kept: Callable[[tuple[object, ...]], ir.Value | None],
+        keep: Callable[[tuple[object, ...], ir.Value], None],
+    ) -> None:
+        """Load with `memory`; `kept` and `keep` are what is known of each buffer's memory."""
+        self.memory = memory
+        self.builder = memory.builder
+        self.index: IndexEmitter = memory.index
+        self.kept = kept
+        self.keep = keep
+
+    def chosen(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
+        """The element that a read gives each lane; None where no short row has all of them."""
+        lane, machine = self.index.lane, self.memory.machine
+        if lane is None or machine.architecture != "x86_64" or machine.vector_bits != 512:
+            return None
+        if buffer.dtype.bytes != WORD or lane.lanes != machine.width:
+            return None
+        if not self._chosen_alone(r, buffer):
+            return None
+        begin = Index(tuple(t for t in address.terms if not self._differs(t)), address.const)
+        place = address - begin
+        bounds = place.bounds(self.index.ranges)
+        if any(Index(((m, 1),)).as_var is None for m, _ in place.terms):
+            return None
+        if bounds is None or bounds[0] < 0 or bounds[1] >= REGISTERS * lane.lanes:
+            return None
+        # The last of these places is one that data may choose, so the row goes on up to there.
+        row = self._row(buffer, begin, bounds[1] + 1, lane.lanes)
+        picks = self.builder.trunc(self.index.emit(place), ir.VectorType(I32, lane.lanes))
+        found = self._picked(row[:2], picks)
+        if len(row) > 2:
+            last = splat(self.builder, ir.Constant(I32, 2 * lane.lanes - 1), lane.lanes)
+            beyond = self.builder.icmp_signed(">", picks, last)
+            found = self.builder.select(beyond, self._picked(row[2:], picks), found)
+        return self.builder.bitcast(found, ir.VectorType(memory_type(buffer.dtype), lane.lanes))
+
+    def _chosen_alone(self, r: Read, buffer: Buffer) -> bool:
+        """Whether lanes differ by what data choose alone, of a number that is known."""
+        extents = dict(buffer.layout.extents)
+        return all(
+            not self.index.varies(self.index.resolve(c))
+            if isinstance(c, Index)
+            else isinstance(extents[d], int)
+            for d, c in r.coords
+        )
+
+    def _differs(self, term: tuple[Monomial, int]) -> bool:
+        """Whether a term of an address is another for each lane."""
+        return self.index.varies(Index((term,)))
+
+    def _row(self, buffer: Buffer, begin: Index, count: int, lanes: int) -> list[ir.Value]:
+        """The elements from an address on, in vectors of f32."""
+        return [
+            self._part(buffer, begin + first, min(count - first, lanes), lanes)
+            for first in range(0, count, lanes)
+        ]
+
+    def _part(self, buffer: Buffer, begin: Index, count: int, lanes: int) -> ir.Value:
+        key = (buffer.name, "short row", begin, count)
+        found = self.kept(key)
+        if found is None:
+            vector = ir.VectorType(ir.FloatType(), lanes)
+            place = self.memory.place(buffer, begin)
+            if count == lanes:
+                found = self.builder.load(place, type_=vector, align=WORD)
+            else:
+                mask = ir.Constant(
+                    ir.VectorType(BOOL, lanes), [lane < count for lane in range(lanes)]
+                )
+                other = ir.Constant(vector, None)
+                found = self.memory.masked_load(buffer, place, vector, mask, other)
+            self.keep(key, found)
+        return found
+
+    def _picked(self, row: list[ir.Value], picks: ir.Value) -> ir.Value:
+        """Of each lane, one of the elements of one vector or two by the lowest bits."""
+        first, *others = row
+        name = "vpermi2var.ps.512" if others else "permvar.sf.512"
+        arguments = [first, picks, *others]
+        types = [x.type for x in arguments]
+        function = self.memory.intrinsic(f"llvm.x86.avx512.{name}", first.type, types)
+        return self.builder.call(function, arguments)

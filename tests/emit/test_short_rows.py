@@ -1,0 +1,72 @@
+"""Elements of short rows that data choose: code and meaning, and where rows are permuted."""
+
+import re
+
+import numpy as np
+import pytest
+
+from rutc.emit.codegen import compile_assembly
+from rutc.emit.kernel import emit_kernel
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import apply_schedule, parse_schedule
+from tests.emit.run_kernel import run_kernel
+from tests.machines import V3, V4, on_machines
+from tests.tensor_ir.test_steps import kernel_of
+
+ROWS = """
+graph "rows"
+dims n = 3, k = 37, d = {d}
+%x : {t}{{n,d}} = input "x" [n, d]
+%at : i64{{k,n}} = input "at" [n, k]
+%y : {t}{{k,n}} = %x[n, d=%at[k, n]]
+output "y" [n, k] = %y
+"""
+SCHEDULE = "split(k, 16); peel(k.o); tile([k.i], [vector])"
+
+
+def rows(kind: str, d: int) -> tuple[Kernel, dict[str, np.ndarray]]:
+    """The scheduled kernel and its arguments; places beyond the row mean its ends."""
+    kernel = apply_schedule(kernel_of(ROWS.format(t=kind, d=d)), parse_schedule(SCHEDULE))
+    rng = np.random.default_rng(d)
+    memory = {b.name: np.zeros(b.layout.elements, b.dtype.numpy) for b in kernel.args}
+    memory["x"][:] = rng.integers(-99, 99, memory["x"].size)
+    memory["at"][:] = rng.integers(0, d, memory["at"].size)
+    return kernel, memory
+
+
+@on_machines
+@pytest.mark.parametrize("d", [1, 15, 16, 20, 32, 33, 63, 64, 65])
+@pytest.mark.parametrize("kind", ["f32", "i32", "f64"])
+def test_code_chooses_what_the_interpreter_does(kind: str, d: int, machine: Machine) -> None:
+    kernel, memory = rows(kind, d)
+    interpret_kernel(kernel, memory)
+    for side in ("begin", "end"):
+        _, again = rows(kind, d)
+        run_kernel(kernel, machine, again, fence=side)
+        assert again["y"].tobytes() == memory["y"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "d", "machine", "permuted"),
+    [
+        ("f32", 16, V4, True),
+        ("f32", 20, V4, True),
+        ("i32", 64, V4, True),
+        ("f32", 65, V4, False),
+        ("f64", 16, V4, False),
+        ("f32", 16, V3, False),
+    ],
+)
+def test_where_rows_are_permuted(kind: str, d: int, machine: Machine, permuted: bool) -> None:
+    assembly = compile_assembly(emit_kernel(rows(kind, d)[0], machine).text, machine)
+    assert bool(re.search(r"\bvperm(?:[it]2)?(?:d|ps)\b", assembly)) == permuted
+
+
+def test_rows_of_a_length_that_a_run_tells_are_not_permuted() -> None:
+    text = ROWS.format(t="f32", d="4*s")
+    text = text.replace("dims", "symbols s = 1..4\ndims", 1)
+    kernel = apply_schedule(kernel_of(text), parse_schedule(SCHEDULE))
+    assembly = compile_assembly(emit_kernel(kernel, V4).text, V4)
+    assert not re.search(r"\bvperm(?:[it]2)?ps\b", assembly)
