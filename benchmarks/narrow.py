@@ -25,8 +25,8 @@ from rutc.verify.bench import rutc_job
 ONE_SCALE = " of one scale"
 """Says of a case that its weights are `scaled`; those of others are any numbers of 8 bits."""
 SEVEN_BITS = " of 7 bits"
-"""Says that they are `scaled` to 63, each column, as quantisers do it for processors that add up two
-products of bytes in 16 bits."""
+"""Says that they are `scaled` to 63, each column, as quantisers do it for processors that add up
+two products of bytes in 16 bits."""
 DOMAINS = {"": 21, "ai.onnx.ml": 3, "com.microsoft": 1}
 
 

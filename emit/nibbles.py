@@ -92,7 +92,7 @@ class NibbleEmitter:
             low = -(table.count // 2) if buffer.dtype.is_signed else 0
             # Patterns of 4 bits, in order: of signed numbers, those from 0 on come first.
             numbers = [float((i - low) % table.count + low) for i in range(table.count)]
-            found = permuted(self.memory, ir.Constant(table, numbers), picks)
+            found = permuted(self.memory, [ir.Constant(table, numbers)], picks)
             self.keep(key, found)
         return found
 

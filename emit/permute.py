@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rutc.emit import ir
 from rutc.emit.load_store import MemoryEmitter
 
-FUNCTIONS = {8: "llvm.x86.avx2.permps", 16: "llvm.x86.avx512.permvar.sf.512"}
-"""What picks lanes of so many floats, each by the lowest bits of a number."""
+ONE = {8: "llvm.x86.avx2.permps", 16: "llvm.x86.avx512.permvar.sf.512"}
+TWO = {16: "llvm.x86.avx512.vpermi2var.ps.512"}
+"""What picks lanes of one vector, or two, of so many floats, by the lowest bits of numbers."""
 
 
-def permuted(memory: MemoryEmitter, vector: ir.Value, picks: ir.Value) -> ir.Value:
-    """Lane i of the result is the lane of a vector of floats that number i of `picks` tells."""
-    types = [vector.type, picks.type]
-    function = memory.intrinsic(FUNCTIONS[vector.lanes], vector.type, types)
-    return memory.builder.call(function, [vector, picks])
+def permuted(memory: MemoryEmitter, vectors: Sequence[ir.Value], picks: ir.Value) -> ir.Value:
+    """Lane i of the result is that of one vector of floats, or two, which number i tells."""
+    first, *others = vectors
+    arguments = [first, picks, *others]
+    name = (TWO if others else ONE)[first.lanes]
+    function = memory.intrinsic(name, first.type, [x.type for x in arguments])
+    return memory.builder.call(function, arguments)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, splat
-from rutc.emit.load_store import BOOL, MemoryEmitter
+from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.permute import permuted
 from rutc.emit.storage import memory_type
 from rutc.tensor_ir.affine import Index, Monomial
 from rutc.tensor_ir.expr import Read
@@ -58,11 +59,11 @@ class ShortRowEmitter:
         # The last of these places is one that data may choose, so the row goes on up to there.
         row = self._row(buffer, begin, bounds[1] + 1, lane.lanes)
         picks = self.builder.trunc(self.index.emit(place), ir.VectorType(I32, lane.lanes))
-        found = self._picked(row[:2], picks)
+        found = permuted(self.memory, row[:2], picks)
         if len(row) > 2:
             last = splat(self.builder, ir.Constant(I32, 2 * lane.lanes - 1), lane.lanes)
             beyond = self.builder.icmp_signed(">", picks, last)
-            found = self.builder.select(beyond, self._picked(row[2:], picks), found)
+            found = self.builder.select(beyond, permuted(self.memory, row[2:], picks), found)
         return self.builder.bitcast(found, ir.VectorType(memory_type(buffer.dtype), lane.lanes))
 
     def _chosen_alone(self, r: Read, buffer: Buffer) -> bool:
@@ -91,23 +92,6 @@ class ShortRowEmitter:
         found = self.kept(key)
         if found is None:
             vector = ir.VectorType(ir.FloatType(), lanes)
-            place = self.memory.place(buffer, begin)
-            if count == lanes:
-                found = self.builder.load(place, type_=vector, align=WORD)
-            else:
-                mask = ir.Constant(
-                    ir.VectorType(BOOL, lanes), [lane < count for lane in range(lanes)]
-                )
-                other = ir.Constant(vector, None)
-                found = self.memory.masked_load(buffer, place, vector, mask, other)
+            found = self.memory.some(buffer, begin, count, vector)
             self.keep(key, found)
         return found
-
-    def _picked(self, row: list[ir.Value], picks: ir.Value) -> ir.Value:
-        """Of each lane, one of the elements of one vector or two by the lowest bits."""
-        first, *others = row
-        name = "vpermi2var.ps.512" if others else "permvar.sf.512"
-        arguments = [first, picks, *others]
-        types = [x.type for x in arguments]
-        function = self.memory.intrinsic(f"llvm.x86.avx512.{name}", first.type, types)
-        return self.builder.call(function, arguments)

@@ -59,7 +59,7 @@ class TableReads:
         address = buffer.layout.address(coords | {d: Index.of(name)}, self.index.ranges)
         vector = ir.VectorType(ir.FloatType(), lane.lanes)
         loaded = self.memory.some(buffer, address, size, vector)
-        return permuted(self.memory, loaded, self._picks(table, lane, start))
+        return permuted(self.memory, [loaded], self._picks(table, lane, start))
 
     def _start(self, table: Read, lane: Lane, last: int) -> ir.Value:
         """From where on elements are loaded: the first lane's, or so many before the end."""

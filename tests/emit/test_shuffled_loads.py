@@ -147,5 +147,5 @@ def test_tables_of_places_outside_are_not() -> None:
 
 
 def test_a_table_that_is_not_known_is_gathered() -> None:
-    kernel = table_kernel(larger(16, 64), 16, told=False)
+    kernel = table_kernel(larger(100, 128), 100, told=False)
     assert uses_gathers(apply_schedule(kernel, parse_schedule("mark(x, vector)")), V4)
