@@ -33,6 +33,7 @@ static inline RUTC_ITEM *RUTC_OF(sort)(RUTC_ITEM *items, RUTC_ITEM *other, int64
   RUTC_KEY ends[sizeof(RUTC_KEY)][256] = {{0}};
   for (int64_t i = 0; i < count; i++) {
     RUTC_KEY key = RUTC_OF(key)(items[i]);
+#pragma GCC unroll 8
     for (size_t b = 0; b < sizeof key; b++) ends[b][key >> 8 * b & 255]++;
   }
   for (size_t b = 0; b < sizeof(RUTC_KEY); b++) {
