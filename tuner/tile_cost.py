@@ -195,6 +195,8 @@ class _Operands:
     """Iterations of its loops, products that are added up together as one."""
     pair: int
     """Products of bf16 that are one."""
+    loaded: int
+    """Vectors of an operand that are loaded for one in a step: two for pairs of sums of bytes."""
     across: tuple[Touch, ...]
     """What it reads that is the same for all lanes."""
     along: tuple[Touch, ...]
@@ -233,6 +235,7 @@ class _Operands:
             r,
             steps,
             pair,
+            max(r.together(machine) // QUAD, 1) if r.adds_apart(machine) else 1,
             tuple(t for t in r.reads if not t.depends(vector)),
             along,
             max((spread_bytes(t, r, machine) for t in along), default=1),
@@ -392,8 +395,8 @@ class TileCosts:
                 [loads_of_step(t, vector, vectors, rows, width, unrolled) for t in part]
                 for part in (each.along, each.across)
             )
-        scalar_loads = sum(across_once)
-        vector_loads = sum(
+        scalar_loads = each.loaded * sum(across_once)
+        vector_loads = each.loaded * sum(
             loads / (each.grouped if is_sorted(t, vector) else 1.0)
             for t, loads in zip(each.along, along_once, strict=True)
         )
@@ -432,6 +435,7 @@ class TileCosts:
             loads_of_step(t, vector, 1, rows, 1) * vectors * width * t.bytes * each.pair
             for t in each.along
         )
+        panel, lines = (each.loaded * x for x in (panel, lines))
         if max(panel, each.spread) * each.steps > machine.l1 // 2:
             work += w.stream * panel / machine.l2_bytes_per_cycle
         # So do the rows' lines, one after the other where the first cache does not hold them.

@@ -61,8 +61,10 @@ def split_free_dim(n: Node, editor: Editor) -> Result:
     %y.split{d,h} = exp(%x[h, d])
     %y{e} = %y.split[h=e // 64, d=e % 64]
 
-    Only where all readers are nests that take the merge in: an output keeps its dims. A reduction
-    is split all the same: a copy that merges is cheaper than divisions in all its steps.
+    Only where all readers are nests that take the merge in: an output keeps its dims. Nor where a
+    larger sum has the dim whole, as `%s` has in `%s[e] + %x[h=e // 64, d=e % 64]`: it is computed
+    where that sum is. A reduction is split all the same: a copy that merges is cheaper than
+    divisions in all its steps.
     """
     if not isinstance(n, Nest) or as_view(n) is not None:
         return Reason("a view is composed into its readers instead")
@@ -73,6 +75,9 @@ def split_free_dim(n: Node, editor: Editor) -> Result:
             continue
         if n.reducer is not None:
             return _with_merge(n, split, editor)
+        if _is_of_whole_sum(n, split, editor):
+            why = Reason(f"it is computed where a sum is that has {d} whole")
+            continue
         kept = _who_keeps_whole(n, d, split.factor, editor)
         if kept is None:
             return _with_merge(n, split, editor)
@@ -121,6 +126,24 @@ class SplitForReaders:
                     names = _names_of_readers(whole, n, reads, editor)
                     return _with_merge(n, whole, editor, names)
         return why
+
+
+def _is_of_whole_sum(n: Nest, split: Split, editor: Editor) -> bool:
+    """Whether the largest sum that an elementwise nest reads along a dim has it whole.
+
+    And others have both of its parts, which are whole again if they lie side by side in memory.
+    """
+    d, sizes = split.dim, {True: 0, False: 0}
+    parts = {Index.of(d) // split.factor, Index.of(d) % split.factor}
+    for r in node_reads(n):
+        along = {c for _, c in r.coords if isinstance(c, Index) and d in c.names()}
+        is_whole = along == {Index.of(d)}
+        if along and not is_whole and along != parts:
+            return False
+        total = editor.nest(r.value)
+        if along and total is not None and total.reducer is not None:
+            sizes[is_whole] = max(sizes[is_whole], editor.typical(total.dims))
+    return sizes[True] > sizes[False]
 
 
 def _with_merge(
