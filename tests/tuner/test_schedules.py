@@ -249,7 +249,7 @@ def test_a_shorter_tile_at_the_edge_costs_what_it_takes() -> None:
 
 
 def test_rows_share_what_is_loaded_where_two_sums_of_pairs_are_added_up() -> None:
-    """A step loads two vectors for each sum: a single row took 1.06 to 1.2 times as long (Zen 4)."""
+    """A step loads two vectors for each sum: one row took 1.06 to 1.2 times as long (Zen 4)."""
     kernel, _ = lowered("""
         graph "bytes"
         dims m = 14, n = 256, k = 1024
