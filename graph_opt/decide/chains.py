@@ -39,7 +39,7 @@ from rutc.tensor_ir.affine import (
     plain,
     product,
 )
-from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice
@@ -71,6 +71,19 @@ class Member:
         for r in self.group.reads:
             own = frozenset(d for d in self.dims if moves(r, d))
             found[r.value] = found.get(r.value, frozenset()) | own
+        return found
+
+    @functools.cached_property
+    def shared(self) -> Mapping[str, frozenset[str]]:
+        """Of each value that sums read, the free dims that what is read of it does not depend on.
+
+        They are the rows of a product, of which register tiles use all that they load.
+        """
+        found: dict[str, frozenset[str]] = {}
+        for s in (s for s in self.group.stages if s.bound):
+            for r in (r for e in s.body for r in reads(e)):
+                own = frozenset(d for d in s.out.dims if not moves(r, d))
+                found[r.value] = found.get(r.value, own) & own
         return found
 
 

@@ -187,7 +187,7 @@ class Slicer(Chains):
             return None
         line, blocks = self.line(members), self._in_blocks(members)
         most = extent * around // w.fewest
-        if blocks and min(extent - 1, most) < w.block:
+        if blocks and min(extent - 1, most) * self._fewest_rows(members) < w.block:
             return None
         most = min(most, w.block) if blocks else most
         room = self.near(w.most_ring) if blocks else self.near(w.ring)
@@ -196,6 +196,9 @@ class Slicer(Chains):
             if line > 1:
                 return None
             of_runs = self._size_in_runs(members, room)
+            if isinstance(self.extents[last], int):
+                # As many slices as threads want, also where there is a single index around them.
+                longest = min(longest, extent * self._fewest(members, extent) // w.fewest)
             if of_runs is None and longest > 0 and self._fewest(members, longest) >= w.fewest:
                 return longest, None
             return of_runs
@@ -250,9 +253,48 @@ class Slicer(Chains):
         for level, count in enumerate(trips):
             again = self._read_again(members, level)
             if again > self.near(w.again):
-                share = w.unhidden if blocks and level == len(trips) - 1 else 1.0
-                reread += share * prod(trips[:level]) * (count - 1) * again
+                again *= w.unhidden if blocks and level == len(trips) - 1 else 1.0
+            else:
+                again = self._waited_for(members, level, size)
+            reread += prod(trips[:level]) * (count - 1) * again
         return saved - w.reread * reread
+
+    def _waited_for(self, members: tuple[Member, ...], level: int, size: int) -> float:
+        """Bytes of weights that slices read again from near, which their few rows do not hide."""
+        found = 0.0
+        for m in members:
+            for v in m.shared:
+                if v in self.constants and m.dims[level] not in m.moved[v]:
+                    share = self._idle(self._rows(m, v, size)) - self._idle(self._all_rows(m, v))
+                    found += self._common_bytes(v) * share
+        return self.coefficients.unhidden * found
+
+    def _idle(self, rows: int) -> float:
+        """The share of what register tiles load for so many rows that their arithmetic leaves."""
+        return max(0.0, 1.0 - rows / self.coefficients.block)
+
+    def _rows(self, m: Member, v: str, size: int) -> int:
+        """The rows of a slice of so many indices, of a kernel's product with a value."""
+        shared = m.shared[v]
+        rows = prod(self._common_extent(d) for d in shared if d not in m.dims)
+        return rows * size * m.ratios[-1] if m.dims[-1] in shared else rows
+
+    def _all_rows(self, m: Member, v: str) -> int:
+        """Those of all slices."""
+        return prod(map(self._common_extent, m.shared[v]))
+
+    def _fewest_rows(self, members: tuple[Member, ...]) -> int:
+        """The rows of one index that each product has at least.
+
+        Those of products of computed factors, as of queries and keys, are blocks of the index only.
+        """
+        found = [
+            self._rows(m, v, 1) if v in self.constants else 1
+            for m in members
+            for v in m.group.external_reads()
+            if v in m.shared and m.dims[-1] not in m.moved[v]
+        ]
+        return max(1, min(found, default=1))
 
     def _read_again(self, members: tuple[Member, ...], level: int) -> float:
         """Bytes that all slices of a dim read, within one index of the dims around it."""

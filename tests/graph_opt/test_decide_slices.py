@@ -499,6 +499,47 @@ def test_heads_are_slices_however_few_queries_there_are() -> None:
     assert slicing.dims == ("b", "h", "s")
 
 
+BATCH = """
+graph "two products of each pixel of any number of images"
+symbols batch = 0..2147483648@1
+dims b = batch, c = 64, d = 64, e = 64, x = 56, y = 16
+%x : f32{b,c,x,y} = input "x" [b, y, x, c]
+%v : f32{c,d} = const [c, d] %WEIGHTS%
+%w : f32{d,e} = const [d, e] %WEIGHTS%
+%s : f32{b,d,x,y} = sum{c} %x[b, c, x, y] * %v[c, d]
+%u : f32{b,e,x,y} = sum{d} %s[b, d, x, y] * %w[d, e]
+output "u" [b, y, x, e] = %u
+""".replace("%WEIGHTS%", str((np.arange(64 * 64).reshape(64, 64) % 7 - 3).tolist()))
+"""An image is too much for the second cache, and so is a pixel of all images that there may be."""
+
+
+@pytest.mark.parametrize("b", [0, 1, 3, 70])
+def test_slices_are_parts_of_an_image_however_many_images_there_are(b: int, tmp_path: Path) -> None:
+    """Slices of a pixel of all images would use what they load of the weights once for an image."""
+    graph = parse(BATCH)
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.integers(-3, 4, (b, 16, 56, 64)).astype(np.float32)}
+    plan = decide(graph, replace(V4, l2=64 << 10))
+    assert plan.assignment is not None
+    (slicing,) = plan.assignment.slices
+    assert (slicing.dims, slicing.size) == (("b", "x"), 14)
+    library = build(plan, target_named("native").machine, tmp_path)
+    wanted = interpret(graph, inputs)["u"]
+    for threads in (1, 2):
+        got = run(library, inputs, threads)["u"]
+        assert_agree("u", got, wanted, exact=False, reduction=64)
+
+
+def test_blocks_of_few_indices_have_many_rows() -> None:
+    """What a row of pixels loads of the weights is used as often as by a block of queries."""
+    text = BATCH.replace("symbols batch = 0..2147483648@1\n", "").replace("b = batch", "b = 8")
+    (slicing,) = decide(parse(text), replace(V4, l2=64 << 10)).assignment.slices
+    assert len(slicing.dims) == 2
+    text = text.replace("x = 56", "x = 2").replace("y = 16", "y = 60").replace("b = 8", "b = 64")
+    (slicing,) = decide(parse(text), replace(V4, l2=32 << 10)).assignment.slices
+    assert slicing.dims == ("x", "y")
+
+
 def test_a_chain_that_begins_later_goes_first_where_it_is_cut_into_blocks_or_saves_more() -> None:
     first, second, third = (Member(n, Group(f"g{n}", (), (), ()), ("h",), (1,)) for n in range(3))
     crowded = Chain((first, second, third), 1, None, 10.0, 0.0, False, True)
