@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import inf
 from random import Random
+from statistics import median
 
 import numpy as np
 import pytest
@@ -95,12 +96,11 @@ def test_trials_until_a_goal_are_told_by_what_is_timed_again(bench: Lengths) -> 
 def test_a_kernel_takes_as_long_as_itself(kernel: tuple[Kernel, frozenset[str]]) -> None:
     usual = scheduled(kernel[0], choose(kernel[0], V3, kernel[1]))
     with Ratios(usual, V3) as bench:
-        same = bench.of(usual, 1.0)
-        plain = bench.of(kernel[0], 1.0)
-    assert same.ratio is not None
-    assert plain.ratio is not None
-    assert 0.5 < same.ratio < 2 < plain.ratio
-    assert same.seconds > 0
+        same = [bench.of(usual, 1.0) for _ in range(5)]
+        plain = [bench.of(kernel[0], 1.0) for _ in range(5)]
+    # One of them may be disturbed by what else the machine does.
+    assert 0.5 < median(r.ratio or 0.0 for r in same) < 2 < median(r.ratio or 0.0 for r in plain)
+    assert all(r.seconds > 0 for r in same)
 
 
 def test_what_does_not_run_has_no_ratio(
