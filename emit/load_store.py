@@ -307,11 +307,15 @@ class MemoryEmitter:
 
     def _places(self, buffer: Buffer, address: Index, lanes: int) -> ir.Value:
         """The addresses of one element for each lane; what all have in common is added once."""
-        alike = Index(tuple(t for t in address.terms if not self._differs(t)), address.const)
+        alike = self.alike(address)
         offsets = self.widen(self.index.emit(address - alike), lanes)
         element = memory_type(buffer.dtype)
         base = splat(self.builder, self.place(buffer, alike), lanes)
         return self.builder.gep(base, [offsets], type_=element)
+
+    def alike(self, address: Index) -> Index:
+        """The part of an address that all lanes have in common."""
+        return Index(tuple(t for t in address.terms if not self._differs(t)), address.const)
 
     def _differs(self, term: tuple[Monomial, int]) -> bool:
         """Whether a term of an address is another for each lane."""

@@ -11,13 +11,11 @@ numbers are looked up by what is in the lower bits, where an instruction does th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.cast import splat_int
-from rutc.emit.index import I32, IndexEmitter, Lane, is_vector, splat
-from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.index import I32, Lane, is_vector, splat
+from rutc.emit.kept_reads import KeptReads
 from rutc.emit.permute import permuted
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ONE, ZERO, Index, floordiv, mod
@@ -39,21 +37,8 @@ class Place:
     upper: Index
 
 
-class NibbleEmitter:
+class NibbleEmitter(KeptReads):
     """Loads elements of buffers in nibbles, one or one for each lane."""
-
-    def __init__(
-        self,
-        memory: MemoryEmitter,
-        kept: Callable[[tuple[object, ...]], ir.Value | None],
-        keep: Callable[[tuple[object, ...], ir.Value], None],
-    ) -> None:
-        """Load with `memory`; `kept` and `keep` are what is known of each buffer's memory."""
-        self.memory = memory
-        self.builder = memory.builder
-        self.index: IndexEmitter = memory.index
-        self.kept = kept
-        self.keep = keep
 
     def load(
         self, buffer: Buffer, address: Index, guard: ir.Value | None, fill: Lit | None

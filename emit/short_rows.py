@@ -7,14 +7,12 @@ A gather takes a load for every lane, a permutation of two registers one operati
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rutc.emit import ir
-from rutc.emit.index import I32, IndexEmitter, splat
-from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.index import I32, splat
+from rutc.emit.kept_reads import KeptReads
 from rutc.emit.permute import permuted
 from rutc.emit.storage import memory_type
-from rutc.tensor_ir.affine import Index, Monomial
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Buffer
 
@@ -24,21 +22,8 @@ REGISTERS = 4
 """A row has no more of them: two operations take one of two, a third one chooses."""
 
 
-class ShortRowEmitter:
+class ShortRowEmitter(KeptReads):
     """Reads of short rows at places that differ by lane, where AVX-512 has the instructions."""
-
-    def __init__(
-        self,
-        memory: MemoryEmitter,
-        kept: Callable[[tuple[object, ...]], ir.Value | None],
-        keep: Callable[[tuple[object, ...], ir.Value], None],
-    ) -> None:
-        """Load with `memory`; `kept` and `keep` are what is known of each buffer's memory."""
-        self.memory = memory
-        self.builder = memory.builder
-        self.index: IndexEmitter = memory.index
-        self.kept = kept
-        self.keep = keep
 
     def chosen(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
         """The element that a read gives each lane; None where no short row has all of them."""
@@ -49,7 +34,7 @@ class ShortRowEmitter:
             return None
         if not self._chosen_alone(r, buffer):
             return None
-        begin = Index(tuple(t for t in address.terms if not self._differs(t)), address.const)
+        begin = self.memory.alike(address)
         place = address - begin
         bounds = place.bounds(self.index.ranges)
         if any(Index(((m, 1),)).as_var is None for m, _ in place.terms):
@@ -75,10 +60,6 @@ class ShortRowEmitter:
             else isinstance(extents[d], int)
             for d, c in r.coords
         )
-
-    def _differs(self, term: tuple[Monomial, int]) -> bool:
-        """Whether a term of an address is another for each lane."""
-        return self.index.varies(Index((term,)))
 
     def _row(self, buffer: Buffer, begin: Index, count: int, lanes: int) -> list[ir.Value]:
         """The elements from an address on, in vectors of f32."""

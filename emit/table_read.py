@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rutc.emit import ir
 from rutc.emit.index import I32, Lane, i64, splat
+from rutc.emit.kept_reads import KeptReads
 from rutc.emit.load_store import MemoryEmitter
 from rutc.emit.permute import permuted
 from rutc.tensor_ir.affine import Index
@@ -14,7 +15,7 @@ from rutc.tensor_ir.gradual import table_along
 from rutc.tensor_ir.kernel import Buffer
 
 
-class TableReads:
+class TableReads(KeptReads):
     """v[t[x]]  ->  a vector of v from t[x] on, of which lane i takes element t[x + i] - t[x].
 
     Where `t` grows by 0 or 1, that one is among as many elements as there are lanes.
@@ -28,17 +29,10 @@ class TableReads:
         kept: Callable[[tuple[object, ...]], ir.Value | None],
         keep: Callable[[tuple[object, ...], ir.Value], None],
     ) -> None:
-        """Read what `memory` loads; `emit` gives the value of a read of a table.
-
-        `kept` and `keep` are the table of what is known of each buffer's memory.
-        """
-        self.memory = memory
-        self.index = memory.index
-        self.builder = memory.builder
+        """Read what `memory` loads; `emit` gives the value of a read of a table."""
+        super().__init__(memory, kept, keep)
         self.buffers = buffers
         self.emit = emit
-        self.kept = kept
-        self.keep = keep
 
     def read(self, r: Read, buffer: Buffer) -> ir.Value | None:
         """The elements of all lanes; None where they are to be loaded one by one."""

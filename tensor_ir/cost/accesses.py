@@ -58,7 +58,7 @@ class Accesses(Places):
                 # Each member is loaded by itself, and they are put together.
                 count *= members
                 tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
-        part = max(lanes.lanes * size * 8 / self.machine.vector_bits, self.least)
+        part = self._part(lanes, size)
         if chosen and step != 1:
             step = None
         if step is None and address.factor(lanes.var) is not None and not chosen:
@@ -67,8 +67,7 @@ class Accesses(Places):
         if step == 1:
             tally.add("loads", count * part)
             if not self.aligned(address, lanes, buffer):
-                bytes_ = lanes.lanes * size
-                tally.add("crossing", count * min(1.0, bytes_ / self.machine.line_bytes))
+                self._crosses(tally, lanes, size, count)
         elif step in (0, -1):
             tally.add("loads" if step else "broadcasts", count * part)
             tally.add("shuffles", count * part * abs(step))
@@ -86,10 +85,18 @@ class Accesses(Places):
 
     def load_permuted(self, buffer: Buffer, lanes: Frame, tally: Tally, count: float) -> None:
         """Count loads of registers whose lanes are put into another order."""
-        part = max(lanes.lanes * buffer.dtype.bytes * 8 / self.machine.vector_bits, self.least)
+        part = self._part(lanes, buffer.dtype.bytes)
         tally.add("loads", count * part)
         tally.add("shuffles", count * part)
-        bytes_ = lanes.lanes * buffer.dtype.bytes
+        self._crosses(tally, lanes, buffer.dtype.bytes, count)
+
+    def _part(self, lanes: Frame, size: int) -> float:
+        """How many registers a vector of elements of so many bytes takes."""
+        return max(lanes.lanes * size * 8 / self.machine.vector_bits, self.least)
+
+    def _crosses(self, tally: Tally, lanes: Frame, size: int, count: float) -> None:
+        """Count vectors that may lie in two lines."""
+        bytes_ = lanes.lanes * size
         tally.add("crossing", count * min(1.0, bytes_ / self.machine.line_bytes))
 
     def hold(self, address: Index, frames: Frames, at: int, names: Names) -> None:
@@ -117,7 +124,7 @@ class Accesses(Places):
             tally.add("stores", times * self.least)
             return
         size = buffer.dtype.bytes
-        part = max(lanes.lanes * size * 8 / self.machine.vector_bits, self.least)
+        part = self._part(lanes, size)
         step = address.coefficient(lanes.var)
         block = self._block(address, lanes, frames)
         if step == 1:
@@ -125,8 +132,7 @@ class Accesses(Places):
             if lanes.ragged:
                 tally.add("masked", times / max(lanes.times, 1.0))
             if not self.aligned(address, lanes, buffer):
-                bytes_ = lanes.lanes * size
-                tally.add("crossing", times * min(1.0, bytes_ / self.machine.line_bytes))
+                self._crosses(tally, lanes, size, times)
         elif block is not None:
             self._transposed(tally, "stores", address, lanes, frames, times * part)
         elif (
