@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +22,16 @@ from rutc.errors import InternalError, RutcError
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.layout import Layout, dense, in_nibbles
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.steps import MatrixTile, NotApplicable, Schedule, apply_schedule
+from rutc.tensor_ir.steps import (
+    MatrixTile,
+    NotApplicable,
+    Pack,
+    Schedule,
+    apply_schedule,
+    parse_schedule,
+)
 from rutc.tensor_ir.steps.inside import without_fills
 from rutc.tuner import choose, factors_out, partial_sums
 from rutc.tuner.choice import Choice, OnRecord
@@ -84,30 +90,14 @@ class CompileJob:
 
 
 @record
-class Packing:
-    """The layout that a kernel wants of a constant: the order of its dims, and inner blocks."""
-
-    order: tuple[str, ...]
-    blocks: Mapping[str, int]
-
-    def layout(
-        self, before: Layout, extents: Mapping[str, Size], names: Mapping[str, str]
-    ) -> Layout:
-        """The layout of what lies as `before`, for dims of other names and these extents."""
-        blocks = {names[d]: n for d, n in self.blocks.items()}
-        found = dense([names[d] for d in self.order], extents, blocks=blocks)
-        return in_nibbles(found) if before.nibbles else found
-
-
-@record
 class Argument:
     """A buffer that the code takes, by its name in the job, and whether it is written to.
 
-    A `packing` says how it is laid out where that is not as the job says.
+    The step `packing` says how it is laid out where that is not as the job says.
     """
 
     buffer: str
-    packing: Packing | None
+    packing: Pack | None
     written: bool
 
 
@@ -135,7 +125,7 @@ class Made:
         arguments = [
             [
                 a.buffer,
-                None if a.packing is None else [a.packing.order, dict(a.packing.blocks)],
+                None if a.packing is None else str(a.packing),
                 a.written,
             ]
             for a in self.arguments
@@ -160,7 +150,7 @@ class Made:
         return Made(
             facts["symbol"],
             tuple(
-                Argument(name, packing and Packing(tuple(packing[0]), packing[1]), written)
+                Argument(name, None if packing is None else _pack(packing), written)
                 for name, packing, written in facts["arguments"]
             ),
             tuple(facts["symbols"]),
@@ -188,15 +178,20 @@ def _size(text: str) -> Size:
     return int(text) if text.isdecimal() else parse_index(text)
 
 
+def _pack(text: str) -> Pack:
+    """The step that is written so. Raises ValueError for another one, or more of them."""
+    match parse_schedule(text):
+        case (Pack() as step,):
+            return step
+    raise ValueError(f"{text} is no packing")
+
+
 def _is_typed(made: Made) -> bool:
     """Whether all fields have the types that they are declared to have."""
-    packings = [a.packing for a in made.arguments if a.packing is not None]
     pieces = [p for way in made.ways for p in way.pieces if p is not None]
     fields: tuple[tuple[tuple[type, ...], list[object]], ...] = (
         ((str,), [made.symbol, made.schedule, *made.symbols]),
         ((str,), [*(a.buffer for a in made.arguments), *(p.dim for p in pieces)]),
-        ((str,), [dim for p in packings for dim in (*p.order, *p.blocks)]),
-        ((int,), [n for p in packings for n in p.blocks.values()]),
         ((int,), [*(way.count for way in made.ways), *(p.run_bytes for p in pieces)]),
         ((int, float), [way.largest for way in made.ways]),
         ((bool,), [made.matrices, *(a.written for a in made.arguments)]),
@@ -211,7 +206,7 @@ class Draft:
 
     kernel: Kernel
     schedule: Schedule
-    packings: Mapping[str, tuple[str, Packing | None]]
+    packings: Mapping[str, tuple[str, Pack | None]]
     """Argument of the kernel -> (buffer of the job, how it is packed)."""
     text: str
     tasks: Size
@@ -267,11 +262,15 @@ def made_of(made: Draft, machine: Machine, *, code: bool = True) -> Made:
 
 @record
 class Scheduled:
-    """A kernel after its schedule, and the packing of those of its constants that get one."""
+    """A kernel after its schedule."""
 
     schedule: Schedule
-    packings: Mapping[str, Packing]
     kernel: Kernel
+
+    @property
+    def packings(self) -> Mapping[str, Pack]:
+        """How arguments are packed that do not lie as the kernel had them before."""
+        return {s.buffer: s for s in self.schedule if isinstance(s, Pack)}
 
 
 def scheduled(job: CompileJob, machine: Machine) -> tuple[Scheduled, ...]:
@@ -279,7 +278,7 @@ def scheduled(job: CompileJob, machine: Machine) -> tuple[Scheduled, ...]:
     alone = job.seen(machine)
     choices = job.choices or (None,) * len(job.kernels)
     return tuple(
-        with_schedule(kernel, choice or choose(kernel, alone, frozenset(constants)))
+        with_schedule(kernel, choice or choose(kernel, alone, frozenset(constants)), constants)
         for kernel, constants, choice in zip(job.kernels, job.constants, choices, strict=True)
     )
 
@@ -293,12 +292,12 @@ class Joined:
 
     kernel: Kernel
     schedule: Schedule
-    packings: Mapping[str, tuple[str, Packing | None]]
+    packings: Mapping[str, tuple[str, Pack | None]]
 
 
 def joined(job: CompileJob, machine: Machine) -> Joined:
     """The scheduled kernel of a job."""
-    packings: dict[str, tuple[str, Packing | None]] = {}
+    packings: dict[str, tuple[str, Pack | None]] = {}
     parts = scheduled(job, machine)
     if job.slices is None:
         (part,) = parts
@@ -335,21 +334,20 @@ def draft(job: CompileJob, machine: Machine) -> Draft:
     )
 
 
-def with_schedule(kernel: Kernel, choice: Choice) -> Scheduled:
-    """A kernel after a schedule, its constants packed as that wants them."""
-    extents = {d: e for b in kernel.args for d, e in b.layout.extents}
-    packings = {name: Packing(*packing) for name, packing in choice.packing.items()}
-    same = {d: d for d in extents}
-    args = tuple(
-        replace(b, layout=packings[b.name].layout(b.layout, extents, same))
-        if b.name in packings
-        else b
-        for b in kernel.args
-    )
-    packed = replace(kernel, args=args)
+def with_schedule(
+    kernel: Kernel, choice: Choice, constants: Collection[str] | None = None
+) -> Scheduled:
+    """A kernel after a schedule, and after the steps that follow from what became of it.
+
+    Raises:
+        InternalError: a step does not apply, or packs what is not one of the `constants`.
+    """
+    packed = {s.buffer for s in choice.schedule if isinstance(s, Pack)}
+    if constants is not None and not packed.issubset(constants):
+        raise InternalError(f"%{min(packed.difference(constants))} is packed, which is no constant")
     try:
-        factors, result = factors_out(apply_schedule(packed, choice.schedule))
+        factors, result = factors_out(apply_schedule(kernel, choice.schedule))
         sums, result = partial_sums(result)
     except NotApplicable as e:
-        raise InternalError(f"the schedule does not apply: {e}\n{packed}") from e
-    return Scheduled((*choice.schedule, *factors, *sums), packings, result)
+        raise InternalError(f"the schedule does not apply: {e}\n{kernel}") from e
+    return Scheduled((*choice.schedule, *factors, *sums), result)

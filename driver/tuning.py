@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp, inf
 from random import Random
 from time import monotonic
@@ -48,14 +49,14 @@ FEWEST_NS = 1_000
 """Kernels that take less are not told from the call."""
 
 
-def scheduled(kernel: Kernel, choice: Choice) -> Kernel:
-    """Returns a kernel after a choice.
+def scheduled(kernel: Kernel, choice: Choice, constants: frozenset[str] | None = None) -> Kernel:
+    """Returns a kernel after a choice, which may pack no buffers but the `constants`.
 
     Raises:
         NotApplicable: it does not apply.
     """
     try:
-        return with_schedule(kernel, choice).kernel
+        return with_schedule(kernel, choice, constants).kernel
     except InternalError as error:
         raise NotApplicable(str(error).splitlines()[0]) from error
 
@@ -203,7 +204,8 @@ class Tuning:
                 continue
             own = spaces(subject.kernel, subject.machine, subject.constants, fixed=(SHARED,))
             rng = Random(f"{seed} {subject.text}")
-            search = Search(subject.kernel, own, judge(subject), scheduled, rng)
+            made = partial(scheduled, constants=subject.constants)
+            search = Search(subject.kernel, own, judge(subject), made, rng)
             if search.default is None:
                 continue
             timing, calls = usual[subject].timing, usual[subject].calls

@@ -82,7 +82,6 @@ def rows_of(
             task_of(tried.subject),
             origin,
             print_schedule(c.choice.schedule),
-            c.choice.packing,
             c.template,
             state=state,
             status=outcome.status,
@@ -185,7 +184,7 @@ class Recorded:
 
 def text_on_record(t: trial.Trial) -> str:
     """Returns what tells a trial's schedule from others, as `text_of` does."""
-    return f"{t.schedule} {trial.packing_text(t.packing)}"
+    return t.schedule
 
 
 def recorded(trials: Iterable[trial.Trial]) -> list[Recorded]:
@@ -317,8 +316,8 @@ class RecordedSchedules:
         assert ratios is not None
         told = OnRecord(others, *ratios, row.origin.cpu, row.origin.date)
         try:
-            choice = Choice(parse_schedule(row.schedule), row.packing, told)
-            scheduled(subject.kernel, choice)
+            choice = Choice(parse_schedule(row.schedule), told)
+            scheduled(subject.kernel, choice, subject.constants)
         except (NotApplicable, ValueError):
             why = f"{tried}, the fastest is of another version and does not apply"
             return ScheduleOnRecord(None, why, before)

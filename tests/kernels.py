@@ -41,6 +41,7 @@ from rutc.tensor_ir.steps import (
     Lanes,
     Mark,
     NotApplicable,
+    Pack,
     Part,
     PartialSums,
     Peel,
@@ -94,14 +95,12 @@ class Case:
         """All values by name, axes in the order of sorted dims."""
         return interpret_values(self.graph, random_inputs(self.graph, self.seed))
 
-    def memory(
-        self, arrays: Mapping[str, np.ndarray], layouts: Mapping[str, Layout] | None = None
-    ) -> dict[str, np.ndarray]:
+    def memory(self, arrays: Mapping[str, np.ndarray], kernel: Kernel) -> dict[str, np.ndarray]:
         """The kernel's arguments: what it reads laid out, what it stores full of garbage."""
         found: dict[str, np.ndarray] = {}
         for name in self.group.external_reads():
             v = self.graph.values[name]
-            found[name] = pack(arrays[name], v.dims, (layouts or self.layouts)[name])
+            found[name] = pack(arrays[name], v.dims, kernel.buffer(name).layout)
         for name in self.group.stored:
             size = self.layouts[name].elements
             found[name] = np.full(size, 77).astype(self.graph.values[name].dtype.numpy)
@@ -470,7 +469,7 @@ UNROLLED = 64
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
     "lanes", "block", "sums", "factors", "tile", "tile", "inside", "inside", "prefetch", "later",
-    "result", "preload", "preload",
+    "result", "preload", "preload", "pack",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
@@ -558,6 +557,11 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             return PrefetchLater(buffer, var, draw(st.integers(1, 3)), 16, 2, turns)
         case "result":
             return PrefetchResult(draw(st.sampled_from([b.name for b in kernel.args])), 16)
+        case "pack":
+            b = draw(st.sampled_from(kernel.args))
+            order = draw(st.permutations([d for d, _ in b.layout.extents]))
+            dims = draw(st.lists(st.sampled_from(order), unique=True)) if order else []
+            return Pack(b.name, tuple(order), tuple((d, draw(st.integers(1, 5))) for d in dims))
         case "preload":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             chain = draw(st.sampled_from([*chains, [var]]))

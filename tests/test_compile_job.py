@@ -4,15 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from rutc.driver.compile_job import Argument, CompileJob, Made, Packing, key, make, sources_digest
+from rutc.driver.compile_job import Argument, CompileJob, Made, key, make, sources_digest
 from rutc.emit.cache import lookup
 from rutc.emit.targets import target_named
+from rutc.errors import InternalError
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir.affine import Index, plain
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.parse import parse, parse_index
+from rutc.tensor_ir.steps import Pack
+from rutc.tuner.choice import Choice
 from rutc.tuner.sharing import Piece, Way
 
 NATIVE = target_named("native").machine
@@ -74,12 +77,23 @@ def test_names_of_a_later_kernel_of_a_chain_do_not_matter() -> None:
 
 @pytest.mark.parametrize("tasks", [0, 12, parse_index("(batch + 3) // 4 * 'seq len'")])
 def test_what_is_stored_comes_back(tasks: int | Index) -> None:
-    packing = Packing(("d1", "d0"), {"d0": 16})
+    packing = Pack("b1", ("d1", "d0"), (("d0", 16),))
     arguments = (Argument("b0", None, True), Argument("b1.1", packing, False))
     found = (Way(1, (Piece("d0", 64), None)), Way(tasks, (None, None), 1.25, 3, True))
     steps = "mark(d0, unroll)"
     made = Made("k_0", arguments, ("d2",), tasks, 64, steps, found, True, b"\x7fELF\n\n\x00")
     assert Made.decoded(made.encoded()) == made
+
+
+def test_what_is_no_constant_is_not_packed() -> None:
+    """Only constants are laid out when the library is made."""
+    given = canonical(kernel())
+    reads = [b.name for b in given.kernels[0].args][:2]
+    dims = [[d for d, _ in b.layout.extents] for b in given.kernels[0].args[:2]]
+    choices = tuple(Choice((Pack(b, tuple(d)),)) for b, d in zip(reads, dims, strict=True))
+    make(CompileJob(given.kernels, ((reads[0],),), choices=choices[:1]), NATIVE)
+    with pytest.raises(InternalError, match=f"%{reads[1]} is packed, which is no constant"):
+        make(CompileJob(given.kernels, ((reads[0],),), choices=choices[1:]), NATIVE)
 
 
 def test_code_depends_on_the_job_alone() -> None:

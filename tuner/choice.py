@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from math import prod
 
@@ -38,13 +38,9 @@ class OnRecord:
 
 @record
 class Choice:
-    """A schedule, and the packing that it wants of constants: buffer -> (dim order, blocks).
-
-    One that was measured has what is on `record` of it, which tells no choices apart.
-    """
+    """A schedule; one that was measured has what is on `record` of it, which tells none apart."""
 
     schedule: Schedule
-    packing: Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]] = field(default_factory=dict)
     record: OnRecord | None = field(default=None, compare=False, repr=False)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rutc.tensor_ir.kernel import Kind
+from rutc.tensor_ir.kernel import Buffer, Kind
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Cut, Mark, Split, Step
+from rutc.tensor_ir.steps import Cut, Mark, Pack, Split, Step
 from rutc.tuner.access import Shape
 
 
@@ -27,15 +27,14 @@ def dot_steps(var: str, extents: Mapping[str, int], group: int) -> list[Step]:
     return [*steps, Mark(f"{var}.i", Kind.DOT)]
 
 
-def dot_packing(
-    dims: Sequence[str], bound: Sequence[str], lane: str | None, width: int, group: int
-) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """The dim order and blocks of a constant operand: a vector's groups lie together.
+def dot_packing(b: Buffer, bound: Sequence[str], lane: str | None, width: int, group: int) -> Pack:
+    """The packing of a constant operand: a vector's groups lie together.
 
     `bound` are the reduced dims that it has, in the order of their loops, of which the last one
     makes the groups; `width` lanes of `lane` are a tile's.
     """
+    dims = [d for d, _ in b.layout.extents]
     front = [d for d in dims if d not in bound and d != lane]
     if lane is None:
-        return (*front, *bound), {}
-    return (*front, lane, *bound), {lane: width, bound[-1]: group}
+        return Pack(b.name, (*front, *bound))
+    return Pack(b.name, (*front, lane, *bound), ((lane, width), (bound[-1], group)))

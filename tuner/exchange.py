@@ -1,12 +1,13 @@
 """Tuning records as a file: lines of JSON, compressed with gzip.
 
-    {"rutc": "tuning records", "format": 1}
+    {"rutc": "tuning records", "format": 2}
     {"task": {"kernel": .., "constants": [..], "target": ..}}
     {"origin": {"cpu": .., "processor": .., "features": [..], "machine": {..}, ..}}
-    {"trial": {"origin": 0, "schedule": .., "packing": {"w": [["k"], [["k", 4]]]}, ..}}
+    {"trial": {"origin": 0, "schedule": .., "threads": 1, "state": "near", ..}}
 
 A trial is of the last task before it, and of the origin of that number; both come right before they
-are needed first. Equal records make equal bytes.
+are needed first. Equal records make equal bytes. In format 1 trials have a "packing" beside the
+schedule, `{"w": [["k"], [["k", 4]]]}`, of which steps are made.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from rutc.errors import UserError
-from rutc.tuner.stored import packing_of
-from rutc.tuner.trial import Fact, Origin, State, Status, Task, Trial, packing_text, plain_json
+from rutc.tuner.older import with_packs
+from rutc.tuner.trial import Fact, Origin, State, Status, Task, Trial, plain_json
 
-FORMAT = 1
+FORMAT = 2
 HEADER = {"rutc": "tuning records", "format": FORMAT}
 LONGEST = 1 << 26
 """Bytes of a line."""
@@ -101,6 +102,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.lines = 0
+        self.format = FORMAT
         self.task: Task | None = None
         self.origins: list[Origin] = []
 
@@ -111,7 +113,7 @@ class _Reader:
             raise _WrongError("it is too long")
         data = _object(json.loads(line), "it")
         if self.lines == 1:
-            _check_header(data)
+            self.format = _format(data)
             return None
         ((kind, value),) = data.items() if len(data) == 1 else [("", None)]
         match kind:
@@ -135,20 +137,13 @@ class _Reader:
         if self.task is None or not 0 <= number < len(self.origins):
             raise _WrongError("the task or the origin of the trial does not come before it")
         schedule, template, state, status, error, summary = (_text(data, n) for n in TEXTS)
-        packing = _object(data.get("packing"), "packing")
-        try:
-            found = packing_of(cast("Mapping[str, list[list[object]]]", packing))
-        except (TypeError, ValueError) as wrong:
-            raise _WrongError("the packing is none") from wrong
-        # What was read of it has to be all of it.
-        if packing_text(found) != plain_json(packing):
-            raise _WrongError("the packing is none")
+        if self.format == 1:
+            schedule = with_packs(schedule, data.get("packing"))
         median, low, high, reference = (_time(data, name) for name in NUMBERS)
         return Trial(
             self.task,
             self.origins[number],
             schedule,
-            found,
             template,
             _whole(data, "threads"),
             cast("State", state),
@@ -162,12 +157,13 @@ class _Reader:
         )
 
 
-def _check_header(line: Mapping[str, object]) -> None:
+def _format(line: Mapping[str, object]) -> int:
     version = line.get("format")
     if line.get("rutc") != HEADER["rutc"] or not isinstance(version, int):
         raise _WrongError("the file does not begin as an export does")
     if version > FORMAT:
         raise _WrongError(f"it has format {version}, of a newer rutc: update rutc")
+    return version
 
 
 def _plain_task(task: Task) -> Mapping[str, object]:
@@ -205,7 +201,6 @@ def _origin(data: Mapping[str, object]) -> Origin:
 def _plain_trial(trial: Trial, origin: int) -> Mapping[str, object]:
     return {
         "origin": origin,
-        "packing": json.loads(packing_text(trial.packing)),
         "threads": trial.threads,
         **{name: getattr(trial, name) for name in (*TEXTS, *NUMBERS)},
     }

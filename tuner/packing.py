@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import QUAD
+from rutc.tensor_ir.steps import Pack
 from rutc.tuner.access import Touch, dim_of_loop
 from rutc.tuner.dot import dot_packing
 from rutc.tuner.register_tile import RegisterTile
@@ -20,8 +21,8 @@ def packing(
     extents: Mapping[str, int],
     block: int | None,
     original: Mapping[str, str],
-) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """The dim order of a constant operand: in the order in which the tiles read it.
+) -> Pack:
+    """The packing of a constant operand: in the order in which the tiles read it.
 
     `original` names the loop that a row's loop is a part of. Two elements that share a byte are
     neighbours of the innermost reduction, so that a vector is one half of a vector of bytes.
@@ -46,21 +47,25 @@ def packing(
     if kernel.buffer(t.buffer).layout.nibbles and last is not None and last not in blocks:
         pair = {last: 2}
     if lane is None:
-        return (*front, *inner), blocks | pair
+        return _pack(t, (*front, *inner), blocks | pair)
     if width >= extents[tile.vector]:
         if not blocks:
-            return (*front, *inner, lane), pair
-        return (*front, lane, *inner), {**blocks, lane: extents[tile.vector], **pair}
-    return (*front, lane, *inner), {**blocks, lane: width, **pair}
+            return _pack(t, (*front, *inner, lane), pair)
+        return _pack(t, (*front, lane, *inner), {**blocks, lane: extents[tile.vector], **pair})
+    return _pack(t, (*front, lane, *inner), {**blocks, lane: width, **pair})
 
 
 def grouped_packing(
     kernel: Kernel, t: Touch, bound: list[str], tile: RegisterTile, width: int, group: int
-) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """The dim order of a constant operand of which neighbours are multiplied together."""
-    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+) -> Pack:
+    """The packing of a constant operand of which neighbours are multiplied together."""
+    b = kernel.buffer(t.buffer)
     of_loop = dim_of_loop(kernel, t.buffer)
     inner = [of_loop[v] for v in bound if v in of_loop]
     if bound[-1] not in of_loop:
-        return (*dims,), {}
-    return dot_packing(dims, inner, of_loop.get(tile.vector), width, min(group, QUAD))
+        return _pack(t, tuple(d for d, _ in b.layout.extents), {})
+    return dot_packing(b, inner, of_loop.get(tile.vector), width, min(group, QUAD))
+
+
+def _pack(t: Touch, order: tuple[str, ...], blocks: Mapping[str, int]) -> Pack:
+    return Pack(t.buffer, order, tuple(blocks.items()))

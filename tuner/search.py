@@ -26,7 +26,6 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.steps import NotApplicable, print_schedule
 from rutc.tuner.choice import Choice
 from rutc.tuner.space import Space
-from rutc.tuner.trial import packing_text
 
 CHAINS = 4
 """Chains of changes that are made for a batch."""
@@ -59,8 +58,8 @@ class Judged:
 
 
 def text_of(choice: Choice) -> str:
-    """What tells a schedule from others, and the packing that it wants."""
-    return f"{print_schedule(choice.schedule)} {packing_text(choice.packing)}"
+    """What tells a schedule from others."""
+    return print_schedule(choice.schedule)
 
 
 class Judge(Protocol):

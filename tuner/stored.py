@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection, Row, Table, bindparam, insert, or_, select, update
 
 from rutc.base.record import record
 from rutc.tuner.tables import ORIGIN, TASK, TRIAL
-from rutc.tuner.trial import Origin, Packing, Task, Trial, packing_text, plain_json
+from rutc.tuner.trial import Origin, Task, Trial, plain_json
 
 T = TypeVar("T", Origin, Task)
 Values = dict[str, object]
@@ -80,7 +80,6 @@ def trial_of(row: Row[tuple[object, ...]], task: Task, origin: Origin) -> Trial:
         task,
         origin,
         row.schedule,
-        packing_of(json.loads(row.packing)),
         row.template,
         row.threads,
         row.state,
@@ -94,16 +93,7 @@ def trial_of(row: Row[tuple[object, ...]], task: Task, origin: Origin) -> Trial:
     )
 
 
-def packing_of(data: Mapping[str, Sequence[Sequence[object]]]) -> Packing:
-    """The packing of its JSON."""
-    found: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
-    for buffer, (order, blocks) in data.items():
-        pairs = [pair for pair in blocks if isinstance(pair, list)]
-        found[buffer] = tuple(map(str, order)), {str(dim): int(n) for dim, n in pairs}
-    return found
-
-
-TOLD_APART = ("task_id", "origin_id", "schedule", "packing", "threads", "state")
+TOLD_APART = ("task_id", "origin_id", "schedule", "threads", "state")
 
 
 def _trial_values(trial: Trial, task_id: int, origin_id: int) -> Values:
@@ -112,7 +102,6 @@ def _trial_values(trial: Trial, task_id: int, origin_id: int) -> Values:
         "task_id": task_id,
         "origin_id": origin_id,
         "schedule": trial.schedule,
-        "packing": packing_text(trial.packing),
         "threads": trial.threads,
         "state": trial.state,
         **_measured_values(trial),

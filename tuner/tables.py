@@ -10,6 +10,7 @@ Rows of the last three are found by `digest`. Equal digests of unequal rows diff
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -32,20 +33,50 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    text,
     update,
 )
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
 from rutc.errors import UserError
+from rutc.tuner.older import with_packs
+from rutc.tuner.trial import digest
 
-VERSION = 1
+VERSION = 2
 """The version of the tables that this rutc reads and writes."""
 LOCK = int.from_bytes(b"rutc", "big")
 """The number of the lock on a server under which tables are made."""
 
 Migration = Callable[[Connection], None]
-MIGRATIONS: Mapping[int, Migration] = MappingProxyType({})
+
+
+def _packing_in_steps(connection: Connection) -> None:
+    """Schedules say how constants are packed; before, trials had a column for it."""
+    before = MetaData()
+    trial, task, origin = (
+        Table(name, before, autoload_with=connection)
+        for name in ("tuning_trial", "tuning_task", "tuning_origin")
+    )
+    columns = trial.c
+    keys = {t: {r.id: r.digest for r in connection.execute(select(t))} for t in (task, origin)}
+    old = select(columns.id, columns.task_id, columns.origin_id, columns.schedule, columns.packing)
+    escaped = Escaped()
+    for row in connection.execute(old.add_columns(columns.threads, columns.state)).all():
+        written, packing = (
+            escaped.process_result_value(x, connection.dialect) for x in (row.schedule, row.packing)
+        )
+        schedule = with_packs(str(written), json.loads(str(packing)))
+        told = (keys[task][row.task_id], keys[origin][row.origin_id], schedule)
+        values = {
+            "schedule": escaped.process_bind_param(schedule, connection.dialect),
+            "digest": digest(*told, str(row.threads), row.state),
+        }
+        connection.execute(update(trial).where(columns.id == row.id).values(values))
+    connection.execute(text("ALTER TABLE tuning_trial DROP COLUMN packing"))
+
+
+MIGRATIONS: Mapping[int, Migration] = MappingProxyType({1: _packing_in_steps})
 """Version -> what makes tables of the next one of them, in the transaction that it is given."""
 
 
@@ -128,7 +159,6 @@ TRIAL = Table(
     Column("task_id", ForeignKey(TASK.c.id), nullable=False),
     Column("origin_id", ForeignKey(ORIGIN.c.id), nullable=False),
     Column("schedule", Escaped, nullable=False),
-    Column("packing", Escaped, nullable=False),
     Column("template", Escaped, nullable=False),
     Column("threads", Integer, nullable=False),
     Column("state", WORD, nullable=False),

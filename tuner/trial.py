@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields
+from dataclasses import fields
 from typing import Literal, get_args
 
 from rutc.base.record import record
@@ -27,8 +27,6 @@ ALONE: tuple[State, ...] = ("near", "far")
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 Fact = str | int | float | tuple[str, ...]
-Packing = Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]]
-"""Buffer -> (order of its dims, blocks of them, whose order counts)."""
 
 Likeness = Callable[["Origin"], int | None]
 """How far an origin is from the one that is meant, 0 the nearest; None: it does not count."""
@@ -103,7 +101,6 @@ class Trial:
     task: Task
     origin: Origin
     schedule: str
-    packing: Packing = field(default_factory=dict)
     template: str = ""
     threads: int = 1
     state: State = "near"
@@ -126,7 +123,7 @@ class Trial:
         for time in (*times, self.reference_ns):
             if time is not None and not (math.isfinite(time) and time >= 0):
                 raise ValueError(f"a time cannot be {time} ns")
-        _check(self.schedule, packing_text(self.packing), self.template, self.error, self.summary)
+        _check(self.schedule, self.template, self.error, self.summary)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -134,8 +131,7 @@ class Trial:
     @property
     def key(self) -> str:
         """The digest of what tells it from other trials."""
-        packing = packing_text(self.packing)
-        own = (self.schedule, packing, str(self.threads), self.state)
+        own = (self.schedule, str(self.threads), self.state)
         return digest(self.task.key, self.origin.key, *own)
 
     @property
@@ -190,12 +186,6 @@ def plain_json(value: object) -> str:
     return json.dumps(
         value, sort_keys=True, separators=separators, allow_nan=False, ensure_ascii=False
     )
-
-
-def packing_text(packing: Packing) -> str:
-    """The JSON of a packing: buffer -> [order, [[dim, block], ...]]."""
-    pairs = {b: (order, tuple(blocks.items())) for b, (order, blocks) in packing.items()}
-    return plain_json(pairs)
 
 
 def _check(*texts: str) -> None:

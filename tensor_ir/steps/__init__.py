@@ -4,6 +4,7 @@ from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
 from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
+from rutc.tensor_ir.steps.pack import Pack
 from rutc.tensor_ir.steps.partial import FactorOut, PartialSums
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
@@ -27,6 +28,7 @@ __all__ = [
     "MatrixTile",
     "NotApplicable",
     "Overlap",
+    "Pack",
     "Part",
     "PartialSums",
     "Peel",

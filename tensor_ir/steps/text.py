@@ -17,6 +17,7 @@ from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
 from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
+from rutc.tensor_ir.steps.pack import Pack
 from rutc.tensor_ir.steps.partial import FactorOut, PartialSums
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
@@ -29,6 +30,7 @@ from rutc.tensor_ir.steps.tile import Tile
 STEPS: Mapping[str, type[Step]] = {
     step_name(kind): kind
     for kind in (
+        Pack,
         Split,
         Fuse,
         Reorder,
@@ -153,11 +155,14 @@ def _expect(tokens: list[Token], position: int, mark: str) -> int:
 
 
 def _typed(what: str, wanted: object, x: Field) -> Field:
-    """The field as its type: `str`, `int`, `Kind`, or a tuple of one of them."""
+    """The field as its type: `str`, `int`, `Kind`, or a tuple of these."""
     if wanted is Kind and isinstance(x, str) and x in {k.value for k in Kind}:
         return Kind(x)
     if wanted in (str, int) and isinstance(x, wanted):
         return x
     if get_origin(wanted) is tuple and isinstance(x, tuple):
-        return tuple(_typed(what, get_args(wanted)[0], y) for y in x)
+        first, *others = get_args(wanted)
+        types = [first] * len(x) if others == [...] else [first, *others]
+        if len(types) == len(x):
+            return tuple(_typed(what, t, y) for t, y in zip(types, x, strict=True))
     raise ValueError(f"{what} cannot be {field_text(x)}")

@@ -65,7 +65,6 @@ def put_on_record(
             task_of(subject),
             origin_of(MACHINE),
             print_schedule(choice.schedule),
-            choice.packing,
             "tiled",
             median_ns=each,
             low_ns=each,

@@ -11,8 +11,9 @@ from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel, Small
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import apply_schedule, parse_schedule
+from rutc.tensor_ir.steps import Pack, apply_schedule, parse_schedule
 from rutc.tuner import choose
+from rutc.tuner.choice import Choice
 from tests.machines import V3, V4
 from tests.tensor_ir.test_steps import kernel_of
 
@@ -37,10 +38,10 @@ def with_small(text: str, small: Small) -> Kernel:
 
 
 def assembled(text: str, schedule: str, machine: Machine, *, small: Small) -> str:
-    """Assembly for a kernel of products with a schedule."""
+    """Assembly for a kernel of products with a schedule, packed as the default one wants it."""
     kernel = with_small(text, small)
-    chosen = choose(kernel, machine, frozenset(["w"]))
-    scheduled = with_schedule(kernel, replace(chosen, schedule=parse_schedule(schedule))).kernel
+    packs = [s for s in choose(kernel, machine, frozenset("w")).schedule if isinstance(s, Pack)]
+    scheduled = with_schedule(kernel, Choice((*packs, *parse_schedule(schedule)))).kernel
     return compile_assembly(emit_kernel(scheduled, machine).text, machine)
 
 

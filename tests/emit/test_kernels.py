@@ -34,14 +34,9 @@ def tuned(
     """(kernel, schedule, its memory, all values) as `choose` wants it; `free` are its constants."""
     kernel = case.kernel()
     choice = choose(kernel, machine, free)
-    layouts = dict(case.layouts)
-    for name in free & choice.packing.keys():
-        order, blocks = choice.packing[name]
-        layouts[name] = dense(order, case.extents, blocks=blocks)
-    args = tuple(replace(b, layout=layouts[b.name]) for b in kernel.args)
+    scheduled = apply_schedule(kernel, choice.schedule)
     arrays = case.arrays()
-    memory = case.memory(arrays, layouts)
-    scheduled = apply_schedule(replace(kernel, args=args), choice.schedule)
+    memory = case.memory(arrays, scheduled)
     return scheduled, choice.schedule, memory, arrays
 
 
@@ -76,7 +71,7 @@ def test_random_schedules(machine: Machine, case: Case, data: st.DataObject) -> 
     kernel, _ = data.draw(scheduled(case.kernel(), 6))
     parts = data.draw(st.integers(1, 3))
     arrays = case.arrays()
-    memory = case.memory(arrays)
+    memory = case.memory(arrays, kernel)
     run_kernel(kernel, machine, memory, parts=parts)
     case.check(memory, arrays)
 
@@ -310,15 +305,15 @@ def test_elements_are_loaded_one_by_one_where_gathers_take_longer(
 ) -> None:
     source = """
         graph "gather"
-        dims i = 70, k = 9
+        dims i = 70, k = 99
         %x : f32{k} = input "x" [k]
         %p : i64{i} = input "p" [i]
         %c : f32{i} = %x[k=%p[i]]
         output "c" [i] = %c
     """
     rng = np.random.default_rng(5)
-    x = rng.standard_normal(9).astype(np.float32)
-    p = rng.integers(0, 9, 70).astype(np.int64)
+    x = rng.standard_normal(99).astype(np.float32)
+    p = rng.integers(0, 99, 70).astype(np.int64)
     buffers = {"x": x, "p": p, "c": np.zeros(70, np.float32)}
     schedule = parse_schedule("split(i, 16); mark(i.i, vector); peel(i.o)")
     kernel = apply_schedule(kernel_of(source), schedule)

@@ -17,7 +17,7 @@ from rutc.tensor_ir.cost.work import KINDS
 from rutc.tensor_ir.expr import ELEMENTARY
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps.text import parse_schedule
+from rutc.tensor_ir.steps import Pack, parse_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from tests.examples import examples
@@ -42,8 +42,8 @@ TILE = (
 
 def product(i: int, j: int, k: int, schedule: str = TILE) -> Kernel:
     kernel, _ = lowered(PRODUCT.format(i=i, j=j, k=k))
-    packing = {"w": (("j", "k"), {"j": 32})}
-    return with_schedule(kernel, Choice(parse_schedule(schedule), packing)).kernel
+    packed = Pack("w", ("j", "k"), (("j", 32),))
+    return with_schedule(kernel, Choice((packed, *parse_schedule(schedule)))).kernel
 
 
 def after(text: str, schedule: str = "") -> Kernel:

@@ -160,7 +160,7 @@ output "y" [y, n] = %y
 def check(case: Case, kernel: Kernel) -> None:
     """Run the kernel and compare what it stores with the graph's interpretation."""
     arrays = case.arrays()
-    memory = case.memory(arrays)
+    memory = case.memory(arrays, kernel)
     interpret_kernel(kernel, memory)
     case.check(memory, arrays)
 
@@ -204,7 +204,7 @@ def test_renaming_keeps_the_meaning(case: Case, data: st.DataObject) -> None:
     kernel, _ = data.draw(scheduled(case.kernel(), 3))
     renamed = canonical(kernel)
     arrays = case.arrays()
-    memory = case.memory(arrays)
+    memory = case.memory(arrays, kernel)
     names = {old: new for new, old in renamed.buffers.items()}
     interpret_kernel(renamed.kernel, {names[name]: array for name, array in memory.items()})
     case.check(memory, arrays)

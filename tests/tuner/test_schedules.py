@@ -24,7 +24,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import PrefetchBlock, Prepare, Split, apply_schedule
+from rutc.tensor_ir.steps import Pack, PrefetchBlock, Prepare, Split, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.arms import choosing_loops, turns
@@ -390,12 +390,9 @@ def test_weights_of_chunks_of_rows_are_packed_by_tiles() -> None:
     shape = analyse(kernel, frozenset({"w"}))
     tile = RegisterTile("p", 1, (("co", 26),), 1e9)
     choice = tile_of(kernel, shape, tile, MACHINE)
-    order, blocks = choice.packing["w"]
-    assert blocks == {"co": 8}
-    assert order[-1] == "ci"
-    layout = dense(order, {"co": 256, "ci": 1024}, blocks=blocks)
-    args = tuple(replace(b, layout=layout) if b.name == "w" else b for b in kernel.args)
-    text = str(apply_schedule(replace(kernel, args=args), choice.schedule))
+    (packed,) = (s for s in choice.schedule if isinstance(s, Pack))
+    assert packed == Pack("w", ("co", "ci"), (("co", 8),))
+    text = str(apply_schedule(kernel, choice.schedule))
     assert "for co.i.i in [0, 8) unroll" in text
 
 
@@ -482,8 +479,8 @@ def test_panels_are_gone_over_in_the_order_of_their_memory() -> None:
         """
     )
     choice = choose(kernel, MACHINE, frozenset({"w"}))
-    order, _ = choice.packing["w"]
-    assert order[:2] == ("h", "j")
+    (packed,) = (s for s in choice.schedule if isinstance(s, Pack))
+    assert packed.order[:2] == ("h", "j")
     loops = [
         s.var
         for s in walk_stmts(apply_schedule(kernel, choice.schedule).body)

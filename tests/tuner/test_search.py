@@ -187,13 +187,6 @@ def test_places_tell_points(kernel: tuple[Kernel, frozenset[str]]) -> None:
     assert analyse(*kernel).shared
 
 
-def test_choices_are_told_apart_by_schedule_and_packing() -> None:
-    from rutc.tuner.search import text_of
-
-    packed = Choice((), {"b": (("k", "j"), {"j": 16})})
-    assert text_of(packed) != text_of(Choice(()))
-
-
 def test_a_schedule_made_by_hand_is_a_candidate(kernel: tuple[Kernel, frozenset[str]]) -> None:
     search = search_of(kernel)
     own = Choice(())

@@ -34,8 +34,7 @@ def trial(
     values: dict[str, object] = {
         "task": task,
         "origin": ORIGIN,
-        "schedule": f"split(y, {number + 1}); mark(y, parallel)",
-        "packing": {"w": (("k", "n"), {"n": 16, "k": 4})},
+        "schedule": f"pack(w, [k, n], [[n, 16], [k, 4]]); split(y, {number + 1})",
         "template": "tiled",
         "median_ns": median,
         "low_ns": median - width / 2,
@@ -64,14 +63,6 @@ _origins = st.builds(
     _texts,
     _texts,
 )
-_packings = st.dictionaries(
-    _texts,
-    st.tuples(
-        st.lists(_texts, max_size=3).map(tuple),
-        st.dictionaries(_texts, st.integers(1, 64), max_size=3),
-    ),
-    max_size=2,
-)
 
 
 @st.composite
@@ -84,7 +75,6 @@ def trials(draw: st.DrawFn) -> Trial:
         draw(_tasks),
         draw(_origins),
         draw(_texts),
-        draw(_packings),
         draw(_texts),
         draw(st.integers(1, 1 << 20)),
         draw(st.sampled_from(STATES)),

@@ -16,6 +16,7 @@ from rutc.tensor_ir.steps import (
     Balance,
     MatrixTile,
     NotApplicable,
+    Pack,
     PrefetchBlock,
     Reorder,
     Split,
@@ -149,15 +150,16 @@ def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Cho
     steps.append(Split(inner, point.length))
     steps += shared_out(order, point.parallel)
     steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", point.results))
-    packs = {}
+    packs: dict[str, Pack] = {}
     for t in (t for t in operands.rights if t.packed):
         if blocks > point.wide and t.buffer in point.prefetch:
             steps.append(PrefetchBlock(t.buffer, f"{column}.o.o", 0, machine.line_bytes // t.bytes))
         of_loop = dim_of_loop(kernel, t.buffer)
-        dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
         reduced = [of_loop[v] for v in bound if v in of_loop]
-        packs[t.buffer] = dot_packing(dims, reduced, of_loop[column], COLUMNS, group)
-    return Choice(tuple(steps), packs)
+        packs[t.buffer] = dot_packing(
+            kernel.buffer(t.buffer), reduced, of_loop[column], COLUMNS, group
+        )
+    return Choice((*packs.values(), *steps))
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] | None:

@@ -10,7 +10,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.expr import operations
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Lanes, Mark, NotApplicable, Reorder, Step
+from rutc.tensor_ir.steps import Lanes, Mark, NotApplicable, Pack, Reorder, Step
 from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.space import Axis, Default, Template
@@ -70,7 +70,7 @@ def rows(kernel: Kernel, shape: Shape, point: Rows, machine: Machine) -> Choice:
         NotApplicable: the parameters do not fit the kernel.
     """
     steps: list[Step] = []
-    packing: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
+    packs: dict[str, Pack] = {}
     own = [x.var for x in shape.shared]
     if sorted(point.order) != sorted(own):
         raise NotApplicable(f"the loops around are {', '.join(own) or 'none'}")
@@ -91,11 +91,11 @@ def rows(kernel: Kernel, shape: Shape, point: Rows, machine: Machine) -> Choice:
                 dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
                 last = dim_of_loop(kernel, t.buffer).get(lane.loop)
                 if last is not None:
-                    packing[t.buffer] = ((*(d for d in dims if d != last), last), {})
+                    packs[t.buffer] = Pack(t.buffer, (*(d for d in dims if d != last), last))
     for v, vectors in point.beside:
         if vectors:
             steps += vectorised(v, shape.sizes[v], machine, vectors)
-    return Choice(tuple(steps), packing)
+    return Choice((*packs.values(), *steps))
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:

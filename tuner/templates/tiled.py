@@ -21,6 +21,7 @@ from rutc.tensor_ir.steps import (
     Inside,
     Mark,
     NotApplicable,
+    Pack,
     Peel,
     PrefetchBlock,
     PrefetchResult,
@@ -279,7 +280,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
     if block is None and tiling.prefetch:
         steps += _results(shape, tile, machine)
-    packs: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
+    packs: dict[str, Pack] = {}
     if block is not None:
         extents[bound[-1]] = block if extents[bound[-1]] % block == 0 else 0
     for r in shape.reductions:
@@ -351,7 +352,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     if tile.inside:
         steps.append(Inside(tile.inside))
-    return Choice(tuple(steps), packs)
+    return Choice((*packs.values(), *steps))
 
 
 def _check_chunk(

@@ -326,7 +326,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
         for t in found.reduction.reads
         if t.packed
     }
-    return Choice(tuple(steps), packs)
+    return Choice((*packs.values(), *steps))
 
 
 def _check(found: Pass, point: Windows, machine: Machine) -> None:
