@@ -48,7 +48,7 @@ def test_stats(rutc: Rutc, default: Path) -> None:
     fill(default, trial(0), trial(1), odd)
     found = rutc("db", "stats", "--json").json
     assert found["where"] == str(default)
-    assert (found["tasks"], found["trials"], found["schema"]) == (1, 3, 1)
+    assert (found["tasks"], found["trials"], found["schema"]) == (1, 3, 2)
     assert found["statuses"] == {"measured": 2, "failed": 0, "crashed": 1, "timeout": 0}
     assert found["versions"] == {"0.1": 3}
     machine = {"cpu": ORIGIN.cpu, "processor": "znver3", "trials": 3, "last": "2026-11-25"}
