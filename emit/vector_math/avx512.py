@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rutc.emit import ir
-from rutc.emit.vector_math.lanes import Lanes, Real
+from rutc.emit.vector_math.lanes import Lanes, Real, Whole
+from rutc.errors import InternalError
 
 REGISTER_BITS = 512
 I32 = ir.IntType(32)
 CURRENT_ROUNDING = ir.Constant(I32, 4)
+# vrange: 2 selects the operand of the smaller magnitude, with the sign of the first.
+NEARER_ZERO_CONTROL = ir.Constant(I32, 2)
 # vgetmant: 3 selects [3/4, 3/2), 8 asks for NaN where the operand is negative.
 MANTISSA_CONTROL = ir.Constant(I32, 3 + 8)
 
@@ -21,6 +24,11 @@ def available(lanes: Lanes) -> bool:
     return "avx512f" in lanes.features and whole
 
 
+def has_tables(lanes: Lanes) -> bool:
+    """Whether these lanes are such registers of f32, which can hold a table of 16."""
+    return lanes.format.bits == 32 and "avx512dq" in lanes.features and available(lanes)
+
+
 def times_power_of_two(x: Real, k: Real) -> Real:
     """`x * 2**k` for an integer `k`, with overflow and gradual underflow."""
 
@@ -29,6 +37,35 @@ def times_power_of_two(x: Real, k: Real) -> Real:
         return _call("scalef", a.lanes, [a.value, b.value, a.value, _all(a), CURRENT_ROUNDING])
 
     return _per_register([x, k], emit)
+
+
+def nearer_zero(x: Real, limit: float) -> Real:
+    """`x` where that is between `-limit` and `limit`, else one of these; `limit` of NaN."""
+
+    def emit(parts: list[Real]) -> Real:
+        a = parts[0]
+        operands = [a.value, a.lanes.real(limit).value, NEARER_ZERO_CONTROL]
+        return _call("range", a.lanes, [*operands, a.value, _all(a), CURRENT_ROUNDING])
+
+    return _per_register([x], emit)
+
+
+def looked_up(table: Sequence[float], index: Whole) -> Real:
+    """The element of `table`, 16 of f32, that the lowest four bits of `index` tell."""
+    if index.lanes.format.bits != I32.width or len(table) != REGISTER_BITS // I32.width:
+        raise InternalError(f"a table of {len(table)} elements in a register")
+
+    def emit(parts: list[Real]) -> Real:
+        lanes = parts[0].lanes
+        elements = ir.Constant(lanes.real_type, [lanes.format.split(x) for x in table])
+        types = [lanes.real_type, lanes.whole_type]
+        look = lanes.builder.module.declared(
+            "llvm.x86.avx512.permvar.sf.512", lanes.real_type, types
+        )
+        found = lanes.builder.call(look, [elements, parts[0].bits().value])
+        return Real(lanes, found)
+
+    return _per_register([index.as_real()], emit)
 
 
 def exponent(x: Real) -> Real:

@@ -33,6 +33,15 @@ EXPM1: Mapping[int, Polynomial] = {
     ),
 }
 
+# exp(r) = 1 + r + r**2 * P(r), |r| <= log(2)/32
+EXPM1_NEAR_ZERO: Mapping[int, Polynomial] = {
+    # error 2**-29.2
+    32: (
+        float.fromhex("0x1.0002200000000p-1"),
+        float.fromhex("0x1.55559a0000000p-3"),
+    ),
+}
+
 # log(1 + f) = f - f**2/2 + f**3 * P(f), -1/4 <= f <= 1/2
 LOG1P: Mapping[int, Polynomial] = {
     # error 2**-27.6
