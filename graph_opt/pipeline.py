@@ -32,6 +32,7 @@ from rutc.graph_opt.rules.extremes import find_extremes
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.gathers import sum_gathered
+from rutc.graph_opt.rules.nan_rows import LeaveNaNToSum
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import (
     MultiplyByReciprocal,
@@ -156,6 +157,8 @@ def pipeline_for(
         # After products are gathered and scales folded, which would take the factor into a sum;
         # before dims are split, while the sum is found to be one of exponentials.
         Sweep("multiply by reciprocals", (MultiplyByReciprocal(machine), *CLEAN)),
+        # After all that looks for the maximum of a row, and once it is known what the sum divides.
+        Sweep("leave NaN to sums", (LeaveNaNToSum(machine), *CLEAN)),
         # Once sums are what they stay: their dims then take the names and splits of their reader.
         Sweep("compute sums as they are viewed", (sum_as_viewed, *CLEAN)),
         # Last of all that looks for patterns: it gives values and dims that the model does not

@@ -112,6 +112,11 @@ class Machine:
         """Whether there are registers for masks, so that a masked store is one operation."""
         return "avx512f" in self.features
 
+    @property
+    def passes_over_nan(self) -> bool:
+        """Whether the instruction for the larger of two numbers may give one beside a NaN."""
+        return self.architecture == "x86_64"
+
     def alone(self) -> Machine:
         """The same machine for kernels whose tasks are not shared among threads."""
         return replace(self, cores=1)

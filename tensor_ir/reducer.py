@@ -9,6 +9,7 @@ code generator need no knowledge of any reducer by name:
 | name    | elements     | outputs                       | identity            |
 |---------|--------------|-------------------------------|---------------------|
 | sum prod max min any all | x | the fold                | 0 1 -inf +inf false true |
+| maxnum  | x            | max, unless there is a NaN    | -inf                |
 | argmax argmin | x, index | extreme value, its index    | (-inf or +inf, the highest) |
 | minmax maxmin | x      | both extremes, in this order  | +inf and -inf       |
 | logsumexp | x          | max m, sum of exp(x - m)      | (-inf, 0)           |
@@ -17,7 +18,8 @@ code generator need no knowledge of any reducer by name:
 `argmax` and `argmin` prefer the lowest index among equals and treat NaN as the extreme, as numpy
 does; `argmax_last` and `argmin_last` prefer the highest, and their identity has the index -1: any
 index that an element has is preferred to that of an identity. `logsumexp` is the online softmax
-[Milakov & Gimelshein 2018]; `moments` the pairwise update of [Chan, Golub & LeVeque 1979].
+[Milakov & Gimelshein 2018]; what `maxnum` gives of NaN and others depends on
+their order; `moments` the pairwise update of [Chan, Golub & LeVeque 1979].
 """
 
 from __future__ import annotations
@@ -88,6 +90,12 @@ def _plain(op: str, identity: Callable[[DType], Lit]) -> Callable[..., Reducer]:
         return Reducer(name, (t,), (identity(t),), (Local("x0", t),), (merged,), (Local("s0", t),))
 
     return make
+
+
+def _largest_number(name: str, t: DType) -> Reducer:
+    a, b = Local("a0", t), Local("b0", t)
+    merged = Apply("select", (apply("lt", a, b), b, a))
+    return Reducer(name, (t,), (lowest(t),), (Local("x0", t),), (merged,), (Local("s0", t),))
 
 
 def _number(value: int) -> Callable[[DType], Lit]:
@@ -170,6 +178,7 @@ _TABLE: dict[str, Callable[..., Reducer]] = {
     "prod": _plain("mul", _number(1)),
     "max": _plain("max", lowest),
     "min": _plain("min", highest),
+    "maxnum": _largest_number,
     "any": _plain("or", lowest),
     "all": _plain("and", highest),
     "argmax": _extreme_index(largest=True, last=False),

@@ -472,8 +472,8 @@ KINDS_OF_STEPS = (
     "result", "preload", "preload", "pack",
 )  # fmt: skip
 REDUCERS = (
-    "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
-    "min", "any", "all",
+    "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "maxnum", "moments", "prod",
+    "max", "min", "any", "all",
 )  # fmt: skip
 
 

@@ -54,18 +54,18 @@ class OnePassSoftmax:
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The maximum's nest as one that finds the sum too."""
-        if not isinstance(n, Nest) or not _reduces(n, "sum"):
+        if not isinstance(n, Nest) or not reduces(n, "sum"):
             return Reason("not a sum in f32 or f64")
-        difference = _exponent(n.body[0], editor)
+        difference = exponent_of(n.body[0], editor)
         if difference is None:
             return Reason("not a sum of exponentials of a difference")
         x, m = difference
         top = editor.nest(m.value)
-        if top is None or not _reduces(top, "max"):
+        if top is None or not reduces(top, "max"):
             return Reason("no maximum is subtracted")
         if editor.block(top) != editor.block(n):
             return Reason("the maximum is computed outside of this body")
-        if not _is_over_rows(top, m, n.bound, x, editor):
+        if not is_over_rows(top, m, n.bound, x, editor):
             return Reason("the maximum is not that of the summed row")
         if _row_bytes(n, editor) <= self.machine.coefficients.fusion.long_row_bytes:
             return Reason("the row is short: a second pass finds it in the cache")
@@ -126,7 +126,7 @@ class OnePassMoments:
             return Reason("the mean is computed elsewhere")
         if not _is_read_in_place(found[1]) or not _is_read_in_place(of):
             return Reason("the sums are read with other dims")
-        if not _is_over_rows(total, m, squares.bound, x, editor):
+        if not is_over_rows(total, m, squares.bound, x, editor):
             return Reason("the mean is not that of the squared row")
         if _row_bytes(squares, editor) <= self.machine.coefficients.fusion.long_row_bytes:
             return Reason("the row is short: a second pass finds it in the cache")
@@ -179,7 +179,7 @@ def divide_later(n: Node, editor: Editor) -> Result:
     lies between 1 and the number of elements. The attention of one pass divides there, too
     [Dao et al. 2022, §3.1].
     """
-    if not isinstance(n, Nest) or not _reduces(n, "sum"):
+    if not isinstance(n, Nest) or not reduces(n, "sum"):
         return Reason("not a sum in f32 or f64")
     match n.body[0]:
         case Apply(op="mul", args=(Read() as p, v)) if _quotient(p, editor) is not None:
@@ -264,14 +264,14 @@ def _total(z: Read, editor: Editor) -> Nest | None:
         return None
     if n.reducer is not None and n.reducer.name == "logsumexp":
         return n if z.value == n.outs[1].name else None
-    difference = _exponent(n.body[0], editor) if _reduces(n, "sum") else None
+    difference = exponent_of(n.body[0], editor) if reduces(n, "sum") else None
     if difference is None:
         return None
     x, m = difference
     top = editor.nest(m.value)
-    if top is None or not _reduces(top, "max"):
+    if top is None or not reduces(top, "max"):
         return None
-    return n if _is_over_rows(top, m, n.bound, x, editor) else None
+    return n if is_over_rows(top, m, n.bound, x, editor) else None
 
 
 def _names(r: Read) -> set[str]:
@@ -290,7 +290,8 @@ def _quotient(p: Read, editor: Editor) -> tuple[Read, Read] | None:
             return None
 
 
-def _reduces(n: Nest, name: str) -> bool:
+def reduces(n: Nest, name: str) -> bool:
+    """Whether a nest is such a reduction, of f32 or f64."""
     return n.reducer is not None and n.reducer.name == name and n.out.dtype in WIDE
 
 
@@ -311,7 +312,7 @@ def _difference(e: Expr, editor: Editor) -> tuple[Expr, Read] | None:
             return None
 
 
-def _exponent(e: Expr, editor: Editor) -> tuple[Expr, Read] | None:
+def exponent_of(e: Expr, editor: Editor) -> tuple[Expr, Read] | None:
     """(x, m) of `exp(x - m)`."""
     match _expanded(e, editor):
         case Apply(op="exp", args=(arg,)):
@@ -363,7 +364,7 @@ def _mean(n: Node, editor: Editor) -> tuple[Nest, Read] | None:
         case _:
             return None
     total = editor.nest(r.value)
-    if total is None or not _reduces(total, "sum"):
+    if total is None or not reduces(total, "sum"):
         return None
     points = editor.size(total.bound)
     return (total, r) if points and abs(share * points - 1.0) < 1e-6 else None
@@ -373,7 +374,7 @@ def _is_read_in_place(r: Read) -> bool:
     return r.fill is None and all(isinstance(c, Index) and c.as_var == d for d, c in r.coords)
 
 
-def _is_over_rows(first: Nest, at: Read, bound: tuple[str, ...], x: Expr, editor: Editor) -> bool:
+def is_over_rows(first: Nest, at: Read, bound: tuple[str, ...], x: Expr, editor: Editor) -> bool:
     """Whether `first`, read by `at`, reduces the row of elements `x` along the dims `bound`."""
     if len(first.bound) != len(bound):
         return False
@@ -398,7 +399,7 @@ def _divides(reader: Node, total: str, top: str, editor: Editor) -> bool:
         return False
     match reader.body[0]:
         case Apply(op="div", args=(e, Read(value))) if value == total:
-            found = _exponent(e, editor)
+            found = exponent_of(e, editor)
         case Apply(op="sub", args=(e, Apply(op="log", args=(Read(value),)))) if value == total:
             found = _difference(e, editor)
         case _:

@@ -19,6 +19,7 @@ from rutc.graph_opt.rules.extremes import find_extremes
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.gathers import sum_gathered
+from rutc.graph_opt.rules.nan_rows import LeaveNaNToSum
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import (
     MultiplyByReciprocal,
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     # Filters however small the gain: graphs that show a rule are small.
     MinimalFiltering(inf, -inf),
     FilterWhole(inf, -inf),
+    LeaveNaNToSum(V3),
     MultiplyByReciprocal(),
     MultiplyPairs(V3),
     OnePassMoments(),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Sweep, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
+from rutc.graph_opt.rules.nan_rows import LeaveNaNToSum
 from rutc.graph_opt.rules.narrow import drop_requantised, sum_integers
 from rutc.graph_opt.rules.normalize import (
     MultiplyByReciprocal,
@@ -23,7 +24,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.graph_opt.truth import assert_as_close, root_mean_square, truth
-from tests.machines import weighing
+from tests.machines import V3, weighing
 
 SOFTMAX = """
     graph "attention"
@@ -93,9 +94,12 @@ def test_rules_for_softmax(seed: int, spread: float, offset: float, exponent: in
     inputs = {"x": x, "v": v}
     graph = graph_of(PROBABILITIES)
     check(graph, rewritten(graph, MultiplyByReciprocal()), inputs)
+    check(graph, rewritten(graph, LeaveNaNToSum(V3)), inputs)
+    check(graph, rewritten(graph, MultiplyByReciprocal(), LeaveNaNToSum(V3)), inputs)
     check(graph, rewritten(graph, OnePassSoftmax(ONE_PASS)), inputs)
     graph = graph_of(ATTENTION)
     check(graph, rewritten(graph, divide_later), inputs)
+    check(graph, rewritten(graph, divide_later, LeaveNaNToSum(V3)), inputs)
 
 
 @examples(25)
