@@ -285,6 +285,42 @@ TABLES = (
 )
 
 
+ERF_STEP = mpf("0.25390625")
+ERF_STEPS = 16
+ERF_DEGREE = 5
+
+
+def erf_near(step: int) -> tuple[list[Real], Real]:
+    """Coefficients of `erf(k + t)` around a multiple `k` of the step, and the relative error.
+
+    Around zero, the first two are those of its expansion.
+    """
+    centre, radius = step * ERF_STEP, ERF_STEP / 2 * mpf("1.001")
+    if step:
+        weight = lambda t: 1 / mp.erf(centre + t)  # noqa: E731
+        return remez(lambda t: mp.erf(centre + t), weight, -radius, radius, ERF_DEGREE)
+    curve = near_zero(lambda t: -ERF_SLOPE * t / 3, lambda t: (mp.erf(t) / t - ERF_SLOPE) / t)
+    weight = near_zero(lambda t: TINY, lambda t: t**2 / mp.erf(t))
+    coefficients, error = remez(curve, weight, mpf(0), radius, ERF_DEGREE - 2)
+    return [mpf(0), ERF_SLOPE, *coefficients], error
+
+
+def print_erf_steps() -> None:
+    """Prints the tables of erf: of every power of `t` the coefficients around all multiples."""
+    found = [erf_near(step) for step in range(ERF_STEPS)]
+    print()
+    print("# erf(k*STEP + t) = sum(ERF_STEPS[i][k] * t**i), |t| <= STEP/2")
+    print(f"ERF_STEP = {float(ERF_STEP)!r}")
+    print(f"# error 2**{float(mp.log(max(error for _, error in found), 2)):.1f}")
+    print("ERF_STEPS: tuple[Polynomial, ...] = (")
+    for power in range(ERF_DEGREE + 1):
+        print("    (")
+        for coefficients, _ in found:
+            print(f'        float.fromhex("{rounded(coefficients[power], 32)}"),')
+        print("    ),")
+    print(")")
+
+
 def rounded(value: Real, bits: int) -> str:
     """The nearest float of the width as an exact hexadecimal literal."""
     nearest = float(value) if bits == 64 else float(np.float32(float(value)))
@@ -314,6 +350,7 @@ def main() -> None:
                 print(f'        float.fromhex("{rounded(c, bits)}"),')
             print("    ),")
         print("}")
+    print_erf_steps()
 
 
 if __name__ == "__main__":

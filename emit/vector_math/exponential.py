@@ -174,11 +174,13 @@ def quarter_expm1(x: Real) -> Real:
 def erf(x: Real) -> Real:
     """`1 - exp(q(abs(x)))` with the polynomial `q = log(erfc)`.
 
-    `exp(q) - 1` is computed without cancellation, so one polynomial serves the whole range in f32.
-    f64 uses the odd polynomial of erf below 1.
+    `exp(q) - 1` is computed without cancellation, so one polynomial serves the whole range in f32,
+    where there are no tables. f64 uses the odd polynomial of erf below 1.
     """
     bits = x.lanes.format.bits
     u = x.abs().at_most(ERF_FLAT[bits])
+    if avx512.has_tables(x.lanes):
+        return erf_by_tables(u).with_sign_of(x)
     if bits == 32:
         bend = u.fma(polynomial(u, coefficients.LOG_ERFC[bits]), ERF_SLOPE_LOW)
         q = u.fma(ERF_SLOPE_HIGH, u * bend)
@@ -187,3 +189,20 @@ def erf(x: Real) -> Real:
     q = u * polynomial(u - 3.0, coefficients.LOG_ERFC_TAIL[bits])
     far = expm1(q)
     return u.compare("<", 1.0).select(near, far.abs()).with_sign_of(x)
+
+
+def erf_by_tables(u: Real) -> Real:
+    """`erf(u)` by a polynomial around the nearest of 16 points, for `0 <= u <= ERF_FLAT`.
+
+    Its coefficients lie in registers, those of one power of all points in each.
+    """
+    shift = u.lanes.format.round_shift
+    shifted = u.fma(1 / coefficients.ERF_STEP, shift)
+    t = (shifted - shift).fma(-coefficients.ERF_STEP, u)
+    number = shifted.bits()
+    at, *slopes = [avx512.looked_up(c, number) for c in coefficients.ERF_STEPS]
+    total = slopes[-1]
+    for c in reversed(slopes[:-1]):
+        total = total.fma(t, c)
+    # The slope at zero takes two floats; what the second adds elsewhere is rounded away.
+    return total.fma(t, t.fma(-ERF_SLOPE_LOW, at))

@@ -26,10 +26,11 @@ from rutc.emit.vector_math import (
 from rutc.emit.vector_math.power import ROOTS
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
+from tests.machines import V4, needs
 
 NATIVE = native_target().machine
 AVX2 = target_named("x86-64-v3").machine
-WIDTHS = [None, 1, 4, 7, 8, 16]
+WIDTHS = [None, 1, 4, 7, 8, 16, 48, 64]
 
 F64_FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
@@ -174,6 +175,23 @@ def test_f32_at_every_width(lanes: int | None) -> None:
 def test_f32_without_avx512(op: str) -> None:
     inputs = (samples(np.float32, 20_000),) if op in UNARY_OPS else pairs(op, np.float32, 9_000)
     check_f32(op, inputs, 8, AVX2, generic=False)
+
+
+@needs(V4)
+@pytest.mark.parametrize("lanes", [16, 64])
+@pytest.mark.parametrize("op", ["exp", "erf"])
+def test_f32_of_tables_in_registers(op: str, lanes: int) -> None:
+    """Where results are neither flat nor overflow: densely, and beside what a table ends at."""
+    largest = 104.5 if op == "exp" else 4.0
+    steps = np.arange(0, largest, float(coefficients.ERF_STEP) / 2)
+    near = [np.nextafter(np.float32(steps), np.float32(to)) for to in (-1, 200)]
+    dense = np.random.default_rng(6).uniform(0, largest, 400_000)
+    x = np.concatenate([dense.astype(np.float32), *near])
+    huge = np.array([3e5, 2e7, 1e30, np.finfo(np.float32).max, np.inf, np.nan], np.float32)
+    x = np.concatenate([x, -x, huge, -huge])
+    check_f32(op, (x,), lanes, V4, generic=False)
+    results = [compiled(op, DType.F32, n, V4)(x) for n in (16, lanes)]
+    np.testing.assert_array_equal(*results)
 
 
 def mp_ulp_error(op: str, got: float, arguments: tuple[float, ...]) -> float:
