@@ -81,7 +81,10 @@ def exp_of_sum(x: Real, low: Real | None) -> Real:
     # Twice the bias: it is shared by the two factors of 2**k below.
     parts = reduced(x.at_least(smallest).at_most(largest), 2 * lanes.format.bias)
     r = parts.r if low is None else parts.r + low
-    scaled = expm1_of_remainder(r) + 1.0
+    if bits == 32:
+        scaled = horner(r, (1.0, 1.0, *coefficients.EXPM1[32]))
+    else:
+        scaled = expm1_of_remainder(r) + 1.0
     return times_power_of_two(scaled, parts)
 
 
