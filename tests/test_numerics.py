@@ -10,7 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 import rutc
 from rutc.graph_opt import EXACT, optimize
 from rutc.importer import import_model
+from rutc.tensor_ir.machine import Machine
+from tests.close import assert_close
 from tests.graph_opt.truth import assert_as_close
+from tests.machines import on_machines
 
 POINTS = 64
 OPERATORS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
@@ -236,3 +239,36 @@ def test_the_mean_of_a_long_row_with_an_infinity_is_infinite(
     assert mean[0, 0] == np.inf
     assert np.isfinite(mean[1, 0])
     np.testing.assert_array_equal(np.isnan(variance[:, 0]), [True, False])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("length", [1, 7, 16, 97])
+@pytest.mark.parametrize("axis", [-1, 1])
+@on_machines
+def test_probabilities_of_rows_with_nan_and_infinities(
+    tmp_path: Path, machine: Machine, axis: int, length: int, *, exact: bool
+) -> None:
+    """A row is NaN that has a NaN, at its largest element or beside it, or nothing but -inf."""
+    x = np.random.default_rng(length).standard_normal((11, length)).astype(np.float32) * 9
+    x[0, 0], x[1, length // 2], x[2, -1], x[3] = np.nan, np.nan, np.nan, np.nan
+    x[4], x[5, 0], x[6, length // 2 :], x[7, -1] = -np.inf, np.inf, -np.inf, -300.0
+    x[1, -1], x[8] = np.inf if length > 2 else np.nan, -1e30
+    given = np.moveaxis(np.stack([x, x * np.float32(0.01)]), -1, axis)
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["p"], axis=axis),
+        helper.make_node("LogSoftmax", ["x"], ["q"], axis=axis),
+    ]
+    onnx.save(made_of(nodes, given.shape, {}), tmp_path / "m.onnx")
+    rutc.compile(
+        tmp_path / "m.onnx",
+        tmp_path / "m.so",
+        verify=False,
+        exact_algorithms=exact,
+        target=machine.name,
+    )
+    p, q = rutc.load(tmp_path / "m.so", threads=1).run(None, {"x": given})
+    with np.errstate(all="ignore"):
+        d = given.astype(np.float64) - given.max(axis, keepdims=True)
+        total = np.exp(d).sum(axis, keepdims=True)
+        assert_close(p, np.exp(d) / total, reduction=length)
+        assert_close(q, d - np.log(total), reduction=length)
