@@ -11,6 +11,7 @@ from functools import cache
 
 from rutc.emit import ir
 from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
+from rutc.emit.rounded_quotient import rounded_by
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 
@@ -172,20 +173,30 @@ def emit_clamped_round(
     shift: float,
     bounds: tuple[float, float],
     dst: DType,
+    divisor: float = 1.0,
 ) -> ir.Value | None:
-    """The whole number nearest to an f32 plus `shift`, kept within bounds, 0 of NaN.
+    """The whole number nearest to an f32 over `divisor`, plus `shift`, in bounds; 0 of NaN.
 
     min(max(round(x) + 3.0, 0.0), 255.0) as i32   ->   nearest(min(max(x, -3.0), 252.0)) + 3
 
     Conversions round by themselves, and what is kept within whole bounds first stays there.
-    None unless all numbers are small whole ones.
+    None unless all numbers are small whole ones, and those of a divisor other than 1 few.
     """
     low, high = bounds
     known = low <= high and all(abs(v) <= SMALL and v.is_integer() for v in (shift, low, high))
     if not known or dst is not DType.I32:
         return None
-    bounded = _bounded(builder, ">", value, low - shift)
-    bounded = _bounded(builder, "<", bounded, high - shift)
+    limits = low - shift, high - shift
+    by = None
+    if divisor != 1.0:
+        by = rounded_by(divisor, int(limits[0]), int(limits[1]))
+        if by is None:
+            return None
+        limits = by.limits
+    bounded = _bounded(builder, ">", value, limits[0])
+    bounded = _bounded(builder, "<", bounded, limits[1])
+    if by is not None:
+        bounded = by.emit(builder, bounded)
     whole = builder.nearest(bounded, llvm_type(dst, lane_count(value)))
     if shift:
         whole = builder.add(whole, splat_int(whole.type, int(shift)))

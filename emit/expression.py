@@ -154,6 +154,12 @@ class ExpressionEmitter:
                 return None
         if x.dtype is not DType.F32:
             return None
+        match x:
+            case Apply("div", (y, Lit(float() as by))):
+                number = self.emit(y)
+                found = emit_clamped_round(self.builder, number, shift, bounds, dtype, by)
+                if found is not None:
+                    return found
         return emit_clamped_round(self.builder, self.emit(x), shift, bounds, dtype)
 
     def _shared(self, e: Apply) -> ir.Value:

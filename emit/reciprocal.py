@@ -7,10 +7,9 @@ import numpy as np
 from rutc.emit import ir
 from rutc.emit.index import is_vector
 from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.rounded_quotient import DIVISORS
 from rutc.tensor_ir.machine import Machine
 
-DIVISORS = (2.0**-60, 2.0**60)
-"""Divisors between these have a normal reciprocal, and residues that do not underflow."""
 PRECISE = 2.0**-25
 """A reciprocal off by less: products with it are off by less than a unit in the last place."""
 
