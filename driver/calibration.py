@@ -13,7 +13,7 @@ taken to have, when it is stored in 8 bits, is
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -26,6 +26,7 @@ from rutc.driver.options import METHODS, Calibration
 from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
+from rutc.graph_opt.alternatives.filtering import Looser
 from rutc.graph_opt.quantise import MOST, Span
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir import Graph
@@ -49,10 +50,12 @@ def spans(
     values: Iterable[str],
     how: Calibration,
     on_progress: Progress = nobody,
+    on_value: Callable[[str, np.ndarray], None] | None = None,
 ) -> tuple[dict[str, Span], str]:
     """Returns the ranges of some values of a graph, and on what they were found.
 
-    Values that are ever infinite or NaN have none.
+    Values that are ever infinite or NaN have none. `on_value` is given what they are in the first
+    case, axes in the order of their dims.
 
     Raises:
         UserError: a case does not fit the model, or the model does not run on it.
@@ -68,8 +71,10 @@ def spans(
         for number in range(rounds):
             for done, arrays in enumerate(running.results()):
                 on_progress("calibrate", number * running.count + done, rounds * running.count)
-                for o, array in zip(observed, arrays, strict=True):
+                for name, o, array in zip(names, observed, arrays, strict=True):
                     o.see(np.asarray(array), whole=number == 0)
+                    if on_value is not None and number == 0 and done == 0:
+                        on_value(name, np.asarray(array))
     found = {name: o.span(how.method) for name, o in zip(names, observed, strict=True)}
     said = f"{running.count} {'generated' if how.data is None else 'given'} cases by {how.method}"
     return {name: span for name, span in found.items() if span is not None}, said
@@ -78,14 +83,18 @@ def spans(
 class Running:
     """A graph as a library of this machine, run on the cases of a calibration."""
 
-    def __init__(self, graph: Graph, how: Calibration) -> None:
+    def __init__(
+        self, graph: Graph, how: Calibration, *, bf16: bool = False, looser: Looser = ()
+    ) -> None:
         """Compile it; a `with` runs it.
+
+        With `bf16`, factors of sums may be rounded, of those that are `looser` in more ways.
 
         Raises:
             UserError: there are no cases.
         """
         machine = native_target().machine
-        plan, alternatives = planned(versions(graph, machine), machine)
+        plan, alternatives = planned(versions(graph, machine, bf16=bf16, looser=looser), machine)
         self._folder = tempfile.TemporaryDirectory()
         library = Path(self._folder.name) / "values.so"
         written(plan, machine, library, alternatives=alternatives)
@@ -123,6 +132,7 @@ class _Observed:
         self._low, self._high = np.inf, -np.inf
         self._finite = True
         self._counts = np.zeros(BINS)
+        self._squares, self._size, self._zeros = 0.0, 0, 0
 
     def see(self, array: np.ndarray, *, whole: bool) -> None:
         """Take a case into account: first all of them for the range, then all for the bins."""
@@ -132,6 +142,9 @@ class _Observed:
             self._finite = bool(np.isfinite(array).all())
             self._low = min(self._low, float(array.min()))
             self._high = max(self._high, float(array.max()))
+            self._squares += float(np.square(array, dtype=np.float64).sum())
+            self._size += array.size
+            self._zeros += array.size - int(np.count_nonzero(array))
         elif self._high > self._low:
             edges = (self._low, self._high)
             self._counts += np.histogram(array.astype(np.float64), BINS, edges)[0]
@@ -140,11 +153,29 @@ class _Observed:
         """The range; None if there is none."""
         if not self._finite or self._high < self._low:
             return None
+        return self._with_lost(self._range(method))
+
+    def _with_lost(self, span: Span) -> Span:
+        """The range, with what elements lose by its steps: zeros lose nothing."""
+        lost = self._size * self._inside(span)
+        if self._counts.any():
+            lost = self._error(span, self._middles)
+        lost = max(lost - self._zeros * self._inside(span), 0.0)
+        return replace(span, lost=lost / self._squares if self._squares else 0.0)
+
+    @property
+    def _middles(self) -> np.ndarray:
+        """The middles of the bins."""
+        width = (self._high - self._low) / BINS
+        return self._low + width * (np.arange(BINS) + 0.5)
+
+    def _range(self, method: str) -> Span:
+        """The range without what is lost."""
         whole = Span(self._low, self._high)
         if method == "minmax" or not self._counts.any():
             return whole
         width = (self._high - self._low) / BINS
-        middles = self._low + width * (np.arange(BINS) + 0.5)
+        middles = self._middles
         if method == "percentile":
             share = np.cumsum(self._counts) / self._counts.sum()
             first = int(np.searchsorted(share, OUTSIDE / 2, side="right"))
@@ -153,9 +184,14 @@ class _Observed:
         tried = [Span(whole.low * r, whole.high * r) for r in SHRUNK]
         return min(tried, key=lambda s: self._error(s, middles))
 
+    @staticmethod
+    def _inside(span: Span) -> float:
+        """The square error of an element inside of a range, whatever it is."""
+        return span.step**2 / 12
+
     def _error(self, span: Span, middles: np.ndarray) -> float:
         """The square error of all elements in steps of a range."""
         low, high = -span.zero * span.step, (MOST - span.zero) * span.step
         outside = middles - np.clip(middles, low, high)
-        inside = np.where(outside == 0, span.step**2 / 12, 0.0)
+        inside = np.where(outside == 0, self._inside(span), 0.0)
         return float(self._counts @ (outside**2 + inside))

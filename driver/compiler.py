@@ -95,16 +95,17 @@ def compile_model(
             with stage("calibrate") if rounds(options) else nullcontext():
                 in_precision = rounded(graph, machine, options, tell)
                 graph, eight_bits = in_precision.graph, in_precision.eight_bits
+                own = in_precision.options
             dump = None
             if options.dump is not None:
                 make_folder(options.dump)
                 dump = DumpFolder(options.dump, write_file)
-            algorithms = Algorithms(machine, options.spread, dump, bf16=options.in_bf16)
+            algorithms = Algorithms(machine, own.spread, dump, bf16=own.in_bf16, looser=own.looser)
             with stage("optimize"):
-                found = versions_for(graph, machine, options, algorithms)
+                found = versions_for(graph, machine, own, algorithms)
             with stage("plan"):
                 recorded = None if records is None else records.plans
-                chosen = model_plan(graph, found, machine, options, algorithms, recorded)
+                chosen = model_plan(graph, found, machine, own, algorithms, recorded)
                 plan, alternatives = chosen.plan, chosen.alternatives
                 graph = found[-1].graph
                 stored = stored_types([*(a.plan for a in alternatives), plan])

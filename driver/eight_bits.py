@@ -2,16 +2,22 @@
 
 The graph is brought into normal form, run on calibration cases for the ranges of its values
 (`driver.calibration`), and quantised (`graph_opt.quantise`). Which sums are is chosen by what the
-plan of each choice takes, by the estimate of its kernels: all, those of many terms, or none.
+plan of each choice takes, by the estimate of its kernels: all, those of many terms, or none. Then
+those are left out that filters of factors in bf16 make faster, and no less accurate
+(`graph_opt.filtered_instead`), if the plan is estimated to be faster. Sums that are left may have
+factors in bf16.
 
 `--precision auto` takes back as many as results need to be within the tolerance on the cases: first
 those of which quantising changes most. How much that is a library tells that computes each sum in
 both ways, from the same values. How far results are off tells a library of what is left.
+If they are too far off without any sum in 8 bits, nothing is rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -20,11 +26,14 @@ from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.calibration import Running, spans
 from rutc.driver.estimates import Known, estimate_plan
-from rutc.driver.options import Calibration
+from rutc.driver.options import FP32, Calibration, Options
 from rutc.graph_opt import versions
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
+from rutc.graph_opt.alternatives.filtering import Looser
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.filtered_instead import filtered_instead, no_less_accurate
 from rutc.graph_opt.quantise import Site, Span, compared, normal, quantised, sites
-from rutc.tensor_ir import Graph
+from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.budget import relative_error
 
@@ -35,6 +44,24 @@ MARGIN = 0.75
 
 
 @record
+class Choice:
+    """The sums of a graph in normal form that are of 8-bit integers, and what else is rounded.
+
+    With `bf16`, factors of others may be rounded to that; filters of some are `looser` then.
+    """
+
+    sums: tuple[Site, ...]
+    looser: Looser = ()
+    bf16: bool = True
+
+    def options_of(self, options: Options) -> Options:
+        """The options for what is made of the graph then."""
+        if not self.bf16:
+            return replace(options, precision=FP32)
+        return replace(options, looser=self.looser)
+
+
+@record
 class EightBits:
     """A graph some of whose sums are of 8-bit integers, which, and of how many.
 
@@ -42,16 +69,22 @@ class EightBits:
     """
 
     graph: Graph
-    chosen: tuple[Site, ...]
+    choice: Choice
     sums: int
     ranges: dict[str, tuple[float, float]]
     cases: str
+
+    @property
+    def chosen(self) -> tuple[Site, ...]:
+        """Which sums are."""
+        return self.choice.sums
 
     def facts(self) -> dict[str, object]:
         """What the manifest says."""
         return {
             "sums": [s.nest for s in self.chosen],
             "of": self.sums,
+            "filtered": [name for name, _ in self.choice.looser],
             "ranges": self.ranges,
             "calibration": self.cases,
         }
@@ -63,38 +96,64 @@ def in_eight_bits(
     how: Calibration,
     tolerance: float | None = None,
     on_progress: Progress = nobody,
+    *,
+    exact: bool = False,
+    spread: tuple[str, ...] = (),
 ) -> EightBits:
     """An imported graph with sums of 8-bit integers, where it then takes less time.
 
-    With a `tolerance` only as many as leave results within it.
+    With a `tolerance` only as many as leave results within it. No sum is filtered if algorithms
+    are to be `exact`, none of those whose inputs are `spread`.
 
     Raises:
         UserError: a calibration case does not fit the model, or the model does not run on it.
     """
     before = normal(graph, machine)
     found = sites(before)
-    known, cases = spans(before, (s.value for s in found), how, on_progress)
+    instead = () if exact else filtered_instead(before, found, machine, spread)
+    squares: dict[tuple[str, str], np.ndarray] = {}
+
+    def see(value: str, array: np.ndarray) -> None:
+        own = (i for i in instead if i.site.value == value)
+        squares.update((i.algorithm, i.squares(array)) for i in own if np.isfinite(array).all())
+
+    known, cases = spans(before, (s.value for s in found), how, on_progress, see)
     usable = tuple(s for s in found if s.value in known)
     estimated: Known = {}
 
-    def cycles(chosen: tuple[Site, ...]) -> float:
-        own = quantised(before, chosen, known, machine)
-        version = versions(own, machine)[-1]
+    @cache
+    def cycles(choice: Choice) -> float:
+        own = quantised(before, choice.sums, known, machine)
+        version = versions(
+            own, machine, exact=exact, spread=spread, bf16=choice.bf16, looser=choice.looser
+        )[-1]
         plan = decide(version.graph, machine, version.assigned)
         return estimate_plan(plan, machine_of([plan], machine), known=estimated).cycles
 
-    chosen = min(_choices(usable), key=lambda sums: (cycles(sums), len(sums)))
-    if tolerance is not None and chosen:
-        chosen = _Errors(before, known, machine, how).within(chosen, MARGIN * tolerance)
-    result = quantised(before, chosen, known, machine) if chosen else graph
-    ranges = {s.value: (known[s.value].low, known[s.value].high) for s in chosen}
-    return EightBits(result, chosen, len(found), ranges, cases)
+    def best(choices: Iterable[Choice]) -> Choice:
+        return min(choices, key=lambda choice: (cycles(choice), len(choice.sums)))
+
+    choice = best(_choices(usable))
+    looser = no_less_accurate(
+        [i for i in instead if i.site in choice.sums], squares, before, known, machine
+    )
+    choice = best([choice, _without(choice, looser)])
+    if tolerance is not None:
+        choice = _Errors(before, known, machine, how).within(choice, MARGIN * tolerance)
+    result = quantised(before, choice.sums, known, machine) if choice.sums else graph
+    ranges = {s.value: (known[s.value].low, known[s.value].high) for s in choice.sums}
+    return EightBits(result, choice, len(found), ranges, cases)
 
 
-def _choices(usable: tuple[Site, ...]) -> Iterator[tuple[Site, ...]]:
+def _choices(usable: tuple[Site, ...]) -> Iterator[Choice]:
     """All sums, fewer, and none, each choice once."""
     tried = [tuple(s for s in usable if s.terms >= least) for least in LEAST_TERMS]
-    yield from dict.fromkeys([*tried, ()])
+    yield from map(Choice, dict.fromkeys([*tried, ()]))
+
+
+def _without(choice: Choice, looser: Looser) -> Choice:
+    """A choice but for some sums, whose filters may lose more."""
+    return Choice(tuple(s for s in choice.sums if s.nest not in dict(looser)), looser)
 
 
 class _Errors:
@@ -104,30 +163,39 @@ class _Errors:
         self, graph: Graph, known: Mapping[str, Span], machine: Machine, how: Calibration
     ) -> None:
         self._graph, self._known, self._machine, self._how = graph, known, machine, how
+        self._rounds = machine.has_matrices(DType.BF16) or adds_pairs(machine)
         with Running(graph, how) as running:
             self._wanted = list(running.results())
 
-    def within(self, chosen: tuple[Site, ...], tolerance: float) -> tuple[Site, ...]:
-        """As many of some sums as leave results within a tolerance, those that change least."""
-        if self.of(chosen) <= tolerance:
-            return chosen
+    def within(self, choice: Choice, tolerance: float) -> Choice:
+        """As many of some sums as leave results within a tolerance, those that change least.
+
+        Nothing is rounded if factors in bf16 are beyond it.
+        """
+        if self.of(choice) <= tolerance:
+            return choice
+        chosen = choice.sums
+        if not chosen or self.of(replace(choice, sums=())) > tolerance:
+            return Choice((), bf16=False)
         changes = self.changes(chosen)
         order = sorted(chosen, key=lambda s: changes[s.nest])
         # So many are known to be within it, and so many not to be.
         within, beyond = 0, len(order)
         while beyond - within > 1:
             middle = (within + beyond) // 2
-            if self.of(order[:middle]) <= tolerance:
+            if self.of(replace(choice, sums=tuple(order[:middle]))) <= tolerance:
                 within = middle
             else:
                 beyond = middle
         kept = {s.nest for s in order[:within]}
-        return tuple(s for s in chosen if s.nest in kept)
+        return replace(choice, sums=tuple(s for s in chosen if s.nest in kept))
 
-    def of(self, chosen: Sequence[Site]) -> float:
+    def of(self, choice: Choice) -> float:
         """The largest relative error of an output in any case."""
-        own = quantised(self._graph, chosen, self._known, self._machine)
-        with Running(own, self._how) as running:
+        own = quantised(self._graph, choice.sums, self._known, self._machine)
+        # The processor at hand may have instructions that code for another one does without.
+        bf16 = choice.bf16 and self._rounds
+        with Running(own, self._how, bf16=bf16, looser=choice.looser) as running:
             return max(
                 relative_error(x, y)
                 for ours, wanted in zip(running.results(), self._wanted, strict=True)

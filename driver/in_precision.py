@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 @record
 class Rounded:
-    """An imported graph in its precision: which of its sums are in 8 bits, which weights in 4."""
+    """An imported graph in its precision: which of its sums are in 8 bits, which weights in 4.
+
+    The `options` are those for what is made of it.
+    """
 
     graph: Graph
+    options: Options
     eight_bits: EightBits | None = None
     four_bits: tuple[StoredAs, ...] = ()
 
@@ -43,11 +47,20 @@ def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = n
     if options.in_eight_bits:
         from rutc.driver.eight_bits import in_eight_bits
 
-        found = in_eight_bits(bare, machine, options.calibration, options.budget, tell)
-        return Rounded(replace(found.graph, states=states), found)
+        found = in_eight_bits(
+            bare,
+            machine,
+            options.calibration,
+            options.budget,
+            tell,
+            exact=options.exact_algorithms,
+            spread=options.spread,
+        )
+        graph = replace(found.graph, states=states)
+        return Rounded(graph, found.choice.options_of(options), found)
     if options.precision == W4:
         from rutc.driver.four_bits import in_four_bits
 
         four = in_four_bits(bare, machine)
-        return Rounded(replace(four.graph, states=states), None, four.stored)
-    return Rounded(graph)
+        return Rounded(replace(four.graph, states=states), options, None, four.stored)
+    return Rounded(graph, options)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+FP32 = "fp32"
+"""The precision in which nothing is rounded."""
 BF16 = "bf16"
 """The precision in which weights may be of bf16, and so may factors of sums."""
 W4 = "w4"
@@ -99,13 +101,15 @@ class Options:
     multiply-adds.
     `plan` is how plans are made, one of `PLANS`; a search takes `plan_time` seconds, 0: as many
     changes on every machine.
-    `spread` names sums of the graph whose inputs differ too much for most filters.
+    `spread` names sums of the graph whose inputs differ too much for most filters, `looser`
+    sums and their filters that may lose more bits by rounding factors to bf16: others lose as many
+    in 8 bits.
     Subnormal numbers count as zeros in a run unless `keep_subnormals` is set. `db` is the database
     of tuning records that schedules are taken from, None: from none; `records` tells its state.
     """
 
     target: str = "native"
-    precision: str = "fp32"
+    precision: str = FP32
     calibration: Calibration = Calibration()
     tolerance: float = TOLERANCE
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -118,6 +122,7 @@ class Options:
     plan: str = GREEDY
     plan_time: float = PLAN_SECONDS
     spread: tuple[str, ...] = ()
+    looser: tuple[tuple[str, str], ...] = ()
     keep_subnormals: bool = False
     db: str | None = None
     records: str = ""
@@ -130,7 +135,7 @@ class Options:
     @property
     def in_bf16(self) -> bool:
         """Whether factors of sums may be rounded to bf16."""
-        return self.precision == BF16
+        return self.precision == BF16 or self.in_eight_bits
 
     @property
     def search_seconds(self) -> float | None:
@@ -194,7 +199,7 @@ class Report:
     narrow_values: int = 0
     narrow_bytes: int = 0
     narrow_saved: int = 0
-    precision: str = "fp32"
+    precision: str = FP32
     integer_sums: int = 0
     sums: int = 0
     recorded: int = 0

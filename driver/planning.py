@@ -66,6 +66,7 @@ def versions_for(
         exact=options.exact_algorithms,
         spread=options.spread,
         bf16=options.in_bf16,
+        looser=options.looser,
         on_step=on_step,
     )
 

@@ -135,7 +135,8 @@ def tune_model(
     tell("plan", 0, 1)
     graph = imported(model, options)
     at = sizes_text(timed_sizes(input_symbols(graph), sizes or {}))
-    graph = rounded(graph, machine, options, tell).graph
+    in_precision = rounded(graph, machine, options, tell)
+    graph, options = in_precision.graph, in_precision.options
     found = versions_for(graph, machine, options)
     plan, alternatives = planned(found, machine, options.precision)
     better: PlanFound | None = None

@@ -13,7 +13,7 @@ from math import prod
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED, SMALLEST, WHOLE
-from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, Looser, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for
@@ -68,6 +68,8 @@ class Algorithms:
     """The algorithms that are chosen already."""
     bf16: bool = False
     """Whether factors may be rounded."""
+    looser: Looser = ()
+    """The filters of sums that may lose more bits then."""
     found: dict[str, Algorithm] = field(default_factory=dict, init=False)
     _before: Graph | None = field(default=None, init=False)
 
@@ -76,13 +78,18 @@ class Algorithms:
         if changed and self._before is not None:
             if name == FILTERING:
                 rule = filtering_for(
-                    self.machine, spread=self.spread, assigned=self.assigned, bf16=self.bf16
+                    self.machine,
+                    spread=self.spread,
+                    assigned=self.assigned,
+                    bf16=self.bf16,
+                    looser=self.looser,
                 )
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
             for parts in (WHOLE, ROUNDED):
                 step = MultiplyParts(
                     symbolic=not name.endswith(FEW_ROWS),
                     parts=parts,
+                    looser=self.looser,
                     machine=self.machine,
                     assigned=self.assigned,
                 )

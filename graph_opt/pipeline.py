@@ -11,7 +11,7 @@ from rutc.errors import InternalError
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED
-from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, Looser, MinimalFiltering
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.alternatives.signs import TakeSigns
@@ -87,17 +87,19 @@ def pipeline_for(
     spread: tuple[str, ...] = (),
     assigned: Assigned | None = None,
     bf16: bool = False,
+    looser: Looser = (),
 ) -> tuple[Pass, ...]:
     """The steps for a machine: what its instructions do best decides which sums are taken.
 
     With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`. The last steps
-    choose algorithms, unless these are `assigned`; with `bf16`, factors may be rounded to that.
+    choose algorithms, unless these are `assigned`; with `bf16`, factors may be rounded to that,
+    and filters that are `looser` lose more by it.
     """
     separate = SeparateWindows(machine=machine, assigned=assigned)
     parts = MultiplyParts(machine=machine, assigned=assigned)
     bf16 = bf16 or rounds_factors(assigned)
-    first = (replace(parts, parts=ROUNDED),) if bf16 else ()
-    filters = filtering_for(machine, spread=spread, assigned=assigned, bf16=bf16)
+    first = (replace(parts, parts=ROUNDED, looser=looser),) if bf16 else ()
+    filters = filtering_for(machine, spread=spread, assigned=assigned, bf16=bf16, looser=looser)
     steps: tuple[Pass, ...] = (
         # Importers leave unused constants and branches behind; every later step is cheaper without.
         Sweep("remove what is unread"),
@@ -189,11 +191,18 @@ def pipeline_for(
 
 
 def filtering_for(
-    machine: Machine, *, spread: tuple[str, ...], assigned: Assigned | None, bf16: bool
+    machine: Machine,
+    *,
+    spread: tuple[str, ...],
+    assigned: Assigned | None,
+    bf16: bool,
+    looser: Looser = (),
 ) -> MinimalFiltering:
     """The rule that filters windows; factors are rounded if `bf16` or what is assigned says so."""
     rounded = (bf16 or rounds_factors(assigned)) and adds_pairs(machine)
-    return MinimalFiltering(spread=spread, machine=machine, assigned=assigned, rounded=rounded)
+    return MinimalFiltering(
+        spread=spread, machine=machine, assigned=assigned, rounded=rounded, looser=looser
+    )
 
 
 def rounds_factors(assigned: Assigned | None) -> bool:

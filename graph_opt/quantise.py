@@ -58,10 +58,14 @@ class Site:
 
 @record
 class Span:
-    """The least and the largest number that a value has, or is taken to have."""
+    """The least and the largest number that a value has, or is taken to have.
+
+    What elements lose by its steps is `lost` of them: of the mean of their squares.
+    """
 
     low: float
     high: float
+    lost: float = 0.0
 
     @property
     def step(self) -> float:
@@ -186,6 +190,22 @@ def compared(
     return result
 
 
+def lost_in_eight_bits(graph: Graph, site: Site, span: Span, machine: Machine) -> float:
+    """What a sum loses by factors in 8 bits: the mean square, by that of sums of random signs."""
+    (weights,) = (
+        n.data.array for n in graph.nodes if isinstance(n, Const) and n.out.name == site.weights
+    )
+    scale, steps = _Quantised(graph, machine).scaled(site)
+    return span.lost + lost_of(weights, scale * steps)
+
+
+def lost_of(array: np.ndarray, other: np.ndarray) -> float:
+    """The mean square of the differences, in that of an array."""
+    whole = np.square(array, dtype=np.float64).sum()
+    apart = np.square(array - other, dtype=np.float64).sum()
+    return float(apart / whole) if whole else 0.0
+
+
 class _Quantised:
     """Makes the nodes of quantised values, each once."""
 
@@ -222,14 +242,7 @@ class _Quantised:
             return
         const = self._constants[site.weights]
         axes = const.axes
-        others = tuple(k for k, d in enumerate(axes) if d not in site.kept)
-        array = const.data.array.astype(np.float64)
-        magnitude = np.abs(array).max(axis=others, keepdims=True, initial=0.0)
-        scale = (magnitude / self._largest).astype(np.float32)
-        scale = np.where(scale > np.finfo(np.float32).tiny, scale, np.float32(1))
-        steps = self._steps(array, scale)
-        if self._pairs:
-            scale, steps = self._in_fours(array, scale, steps, others)
+        scale, steps = self.scaled(site)
         kept = tuple(d for d in axes if d in site.kept)
         base = ".".join((site.weights, *(kept if self._is_taken(site.weights) else ())))
         q = Value(self._name(f"{base}.q"), DType.I8, const.out.dims)
@@ -237,9 +250,20 @@ class _Quantised:
         d = Value(self._name(f"{base}.d"), DType.F32, const.out.dims)
         self._made[site.weights, site.kept] = d.name
         yield Const(q, axes, Data(steps), const.origin)
-        yield Const(s, kept, Data(scale.reshape([array.shape[axes.index(x)] for x in kept])))
+        yield Const(s, kept, Data(scale.reshape([steps.shape[axes.index(x)] for x in kept])))
         real = cast(self.read(q), DType.F32)
         yield Nest((d,), (), None, (apply("mul", real, self.read(s)),), const.origin)
+
+    def scaled(self, site: Site) -> tuple[np.ndarray, np.ndarray]:
+        """The scales of the weights of a site, and how many of these each of them is."""
+        const = self._constants[site.weights]
+        others = tuple(k for k, d in enumerate(const.axes) if d not in site.kept)
+        array = const.data.array.astype(np.float64)
+        magnitude = np.abs(array).max(axis=others, keepdims=True, initial=0.0)
+        scale = (magnitude / self._largest).astype(np.float32)
+        scale = np.where(scale > np.finfo(np.float32).tiny, scale, np.float32(1))
+        steps = self._steps(array, scale)
+        return self._in_fours(array, scale, steps, others) if self._pairs else (scale, steps)
 
     def _steps(self, array: np.ndarray, scale: np.ndarray) -> np.ndarray:
         steps: np.ndarray = np.clip(np.rint(array / scale), -self._largest, self._largest)

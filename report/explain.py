@@ -254,9 +254,12 @@ def _planned(
 ) -> ModelPlan:
     """What a compilation makes of an imported graph; its steps are told."""
     if rounds(options):
-        graph = rounded(graph, machine, options).graph
+        in_precision = rounded(graph, machine, options)
+        graph, options = in_precision.graph, in_precision.options
         note("round", graph, True)
-    algorithms = Algorithms(machine, options.spread, note, bf16=options.in_bf16)
+    algorithms = Algorithms(
+        machine, options.spread, note, bf16=options.in_bf16, looser=options.looser
+    )
     found = versions_for(graph, machine, options, algorithms)
     recorded = None if records is None else records.plans
     return model_plan(graph, found, machine, options, algorithms, recorded)

@@ -52,6 +52,9 @@ UNIT_POINTS = (4, 6)
 """Points of the filters to consider for windows of unit stride."""
 SAID_IN_BF16 = " in bf16"
 """What the name of a filter ends in whose factors are rounded."""
+Looser = tuple[tuple[str, str], ...]
+"""(value, algorithm): sums whose filters of rounded factors may lose more bits, as they are known
+to lose too little to matter."""
 MOST_FILTERED = 2
 """Window dims to transform: with each, errors and tiles at the edges grow."""
 
@@ -101,7 +104,7 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
 
     If factors are `rounded` to bf16, as pairs of their products are added up then, tiles and
     weights are so once they are transformed: where all windows are filtered, and lose no more than
-    `most_bits` by it.
+    `most_bits` by it, or are `looser`.
     """
 
     share: float = 0.8
@@ -110,6 +113,7 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
     spread: tuple[str, ...] = ()
     rounded: bool = False
     most_bits: float = 1.0
+    looser: Looser = ()
 
     def may_choose(self, way: Way[Filtered]) -> bool:
         """Whether inputs of the value are spread so that it needs another filter."""
@@ -150,8 +154,8 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
         if self.rounded and are_neighbours(n, source, weights, editor, self.machine):
             faster = PAIR * self.machine.bf16_pairs_per_cycle / self.machine.fma_per_cycle
             pairs = replace(work, faster=faster, bytes=float(DType.BF16.bytes))
-            few = [f for f in known if len(f) == len(windows) and _lost_bits(f) <= self.most_bits]
-            cycles += [(pairs.cycles(f), f, True) for f in few]
+            able = (f for f in known if len(f) == len(windows) and self._may_round(n, f))
+            cycles += [(pairs.cycles(f), f, True) for f in able]
         direct = work.cycles({})
         return [
             Way(
@@ -160,6 +164,12 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
             )
             for each, f, rounded in cycles
         ]
+
+    def _may_round(self, n: Nest, filters: Mapping[Window, Filter]) -> bool:
+        """Whether a sum may lose what it does by filters of rounded factors."""
+        own = n.out.name, said(filters, rounded=True)
+        assigned = self.assigned is not None and self.assigned.has(*own)
+        return assigned or own in self.looser or _lost_bits(filters) <= self.most_bits
 
 
 def said(filters: Mapping[Window, Filter], *, rounded: bool = False) -> str:

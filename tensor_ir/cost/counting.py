@@ -213,8 +213,12 @@ class Counter(Accesses):
             # They use the units of multiply-adds.
             each = self.machine.fma_per_cycle / self.machine.bf16_pairs_per_cycle
             tally.add("multiply_adds", times * each)
+        elif direct:
+            # So do these, as many in a cycle.
+            tally.add("multiply_adds", times)
+            tally.add("dots", times * changes)
         else:
-            operations = 1 if direct else {PAIR: 2, QUAD: 3, OCTET: 5}[together]
+            operations = {PAIR: 2, QUAD: 3, OCTET: 5}[together]
             tally.add("dots", times * (operations + changes))
         widened = together == PAIR
         for r in factors:
