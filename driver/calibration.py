@@ -132,7 +132,7 @@ class _Observed:
         self._low, self._high = np.inf, -np.inf
         self._finite = True
         self._counts = np.zeros(BINS)
-        self._squares, self._size, self._zeros = 0.0, 0, 0
+        self._energy, self._size, self._zeros = 0.0, 0, 0
 
     def see(self, array: np.ndarray, *, whole: bool) -> None:
         """Take a case into account: first all of them for the range, then all for the bins."""
@@ -142,7 +142,7 @@ class _Observed:
             self._finite = bool(np.isfinite(array).all())
             self._low = min(self._low, float(array.min()))
             self._high = max(self._high, float(array.max()))
-            self._squares += float(np.square(array, dtype=np.float64).sum())
+            self._energy += float(np.square(array, dtype=np.float64).sum())
             self._size += array.size
             self._zeros += array.size - int(np.count_nonzero(array))
         elif self._high > self._low:
@@ -161,7 +161,7 @@ class _Observed:
         if self._counts.any():
             lost = self._error(span, self._middles)
         lost = max(lost - self._zeros * self._inside(span), 0.0)
-        return replace(span, lost=lost / self._squares if self._squares else 0.0)
+        return replace(span, lost=lost / self._energy if self._energy else 0.0)
 
     @property
     def _middles(self) -> np.ndarray:

@@ -111,11 +111,12 @@ def in_eight_bits(
     before = normal(graph, machine)
     found = sites(before)
     instead = () if exact else filtered_instead(before, found, machine, spread)
-    squares: dict[tuple[str, str], np.ndarray] = {}
+    energies: dict[tuple[str, str], np.ndarray] = {}
 
     def see(value: str, array: np.ndarray) -> None:
-        own = (i for i in instead if i.site.value == value)
-        squares.update((i.algorithm, i.squares(array)) for i in own if np.isfinite(array).all())
+        own = [i for i in instead if i.site.value == value]
+        if own and array.size and np.isfinite(array).all():
+            energies.update((i.algorithm, i.energies(array)) for i in own)
 
     known, cases = spans(before, (s.value for s in found), how, on_progress, see)
     usable = tuple(s for s in found if s.value in known)
@@ -135,7 +136,7 @@ def in_eight_bits(
 
     choice = best(_choices(usable))
     looser = no_less_accurate(
-        [i for i in instead if i.site in choice.sums], squares, before, known, machine
+        [i for i in instead if i.site in choice.sums], energies, before, known, machine
     )
     choice = best([choice, _without(choice, looser)])
     if tolerance is not None:

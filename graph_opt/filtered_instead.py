@@ -3,7 +3,7 @@
 Instructions add up twice as many products of 8 bits as of bf16, but where vectors add up pairs of
 these, a filter of 4 x 4 outputs takes a quarter of the products of a window of 3 x 3. It costs
 accuracy, as 8 bits do: how much depends on the values, of which a case is looked at. With U the
-transformed tiles, V the transformed weights, of which bf16 loses the share e of their squares each,
+transformed tiles, V the transformed weights, of which bf16 loses the share e of their energies each,
 and A^T what transforms outputs back, the square of an output's error is
 
     2 * e * products * mean{i} sum{p} A^T[i,p]^2 * mean(U[p]^2) * mean(V[p]^2)
@@ -38,14 +38,14 @@ class Instead:
     site: Site
     form: Filtered
     dims: tuple[str, ...]
-    """Those of the value that is filtered, in the order of `squares`' arrays."""
+    """Those of the value that is filtered, in the order of `energies`' arrays."""
 
     @property
     def algorithm(self) -> tuple[str, str]:
         """(value, algorithm), as assignments have it."""
         return self.site.nest, said(self.form.filters, rounded=True)
 
-    def squares(self, array: np.ndarray) -> np.ndarray:
+    def energies(self, array: np.ndarray) -> np.ndarray:
         """The mean squares of elements of transformed tiles, by those of the array's own elements.
 
         Of tiles inside of the array, or of one that reaches beyond it.
@@ -69,7 +69,7 @@ class Instead:
         found = np.square(tiles).mean(axis=tuple(range(array.ndim)))
         return np.asarray(found / whole if whole else found)
 
-    def lost(self, squares: np.ndarray) -> float:
+    def lost(self, energies: np.ndarray) -> float:
         """What the sum loses by the filter: the mean square, by that of sums of random signs."""
         const, filters = self.form.const, self.form.filters
         axes = {const.axes.index(w.axis): f for w, f in filters.items()}
@@ -77,7 +77,7 @@ class Instead:
         others = tuple(i for i in range(points.ndim) if i not in axes)
         each = np.square(points, dtype=np.float64).mean(axis=others)
         each = np.transpose(each, [sorted(axes).index(axis) for axis in axes])
-        found = squares * each
+        found = energies * each
         for f in filters.values():
             found = np.tensordot(found, np.square(_floats(f.of_output)).T, (0, 0))
         whole = np.square(const.data.array, dtype=np.float64).mean()
@@ -121,7 +121,7 @@ def _instead(
 
 def no_less_accurate(
     found: Sequence[Instead],
-    squares: Mapping[tuple[str, str], np.ndarray],
+    energies: Mapping[tuple[str, str], np.ndarray],
     graph: Graph,
     spans: Mapping[str, Span],
     machine: Machine,
@@ -130,7 +130,7 @@ def no_less_accurate(
 
     Args:
         found: The filters.
-        squares: Those of a case, by the algorithms.
+        energies: Those of a case, by the algorithms.
         graph: The graph in normal form.
         spans: The ranges of values in 8 bits.
         machine: Its instructions decide how many bits weights have.
@@ -138,10 +138,10 @@ def no_less_accurate(
     chosen: dict[str, str] = {}
     for instead in found:
         value, algorithm = instead.algorithm
-        if value in chosen or instead.algorithm not in squares:
+        if value in chosen or instead.algorithm not in energies:
             continue
         eight = lost_in_eight_bits(graph, instead.site, spans[instead.site.value], machine)
-        if instead.lost(squares[instead.algorithm]) <= eight:
+        if instead.lost(energies[instead.algorithm]) <= eight:
             chosen[value] = algorithm
     return tuple(chosen.items())
 
