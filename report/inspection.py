@@ -150,8 +150,10 @@ def _eight_bits(manifest: Mapping[str, object]) -> list[RenderableType]:
         return []
     sums = facts.get("sums")
     count = len(sums) if isinstance(sums, list) else 0
+    filtered = facts.get("filtered")
+    rather = f", {len(filtered)} filtered instead" if isinstance(filtered, list) and filtered else ""
     return [
-        f"{count} of {facts.get('of')} sums of products in 8 bits, calibrated on "
+        f"{count} of {facts.get('of')} sums of products in 8 bits{rather}, calibrated on "
         f"{facts.get('calibration')}; tolerance {manifest.get('tolerance')}"
     ]
 
