@@ -3,10 +3,10 @@
 Instructions add up twice as many products of 8 bits as of bf16, but where vectors add up pairs of
 these, a filter of 4 x 4 outputs takes a quarter of the products of a window of 3 x 3. It costs
 accuracy, as 8 bits do: how much depends on the values, of which a case is looked at. With U the
-transformed tiles, V the transformed weights, of which bf16 loses the share e of their energies each,
-and A^T what transforms outputs back, the square of an output's error is
+transformed tiles, V the transformed weights, of whose energies (means of squares) bf16 loses a
+share e each, and A^T what transforms outputs back, the square of an output's error is
 
-    2 * e * products * mean{i} sum{p} A^T[i,p]^2 * mean(U[p]^2) * mean(V[p]^2)
+    2 * e * products * mean{i} sum{p} A^T[i,p]^2 * energy(U[p]) * energy(V[p])
 
 where signs are random. It is compared with what the same sum loses in 8 bits.
 """

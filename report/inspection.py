@@ -151,9 +151,10 @@ def _eight_bits(manifest: Mapping[str, object]) -> list[RenderableType]:
     sums = facts.get("sums")
     count = len(sums) if isinstance(sums, list) else 0
     filtered = facts.get("filtered")
-    rather = f", {len(filtered)} filtered instead" if isinstance(filtered, list) and filtered else ""
+    rather = len(filtered) if isinstance(filtered, list) else 0
+    more = f", {rather} filtered instead" if rather else ""
     return [
-        f"{count} of {facts.get('of')} sums of products in 8 bits{rather}, calibrated on "
+        f"{count} of {facts.get('of')} sums of products in 8 bits{more}, calibrated on "
         f"{facts.get('calibration')}; tolerance {manifest.get('tolerance')}"
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 import rutc
 from rutc.driver.calibration import spans
 from rutc.driver.eight_bits import in_eight_bits
-from rutc.driver.options import METHODS, Calibration
-from rutc.graph_opt.quantise import Span, normal, sites
+from rutc.driver.options import METHODS, Calibration, Options
+from rutc.graph_opt import versions
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.quantise import Span, normal, quantised, sites
 from rutc.importer import import_model
 from rutc.models import digits
 from rutc.runtime import load
@@ -20,8 +24,13 @@ from rutc.tensor_ir.parse import parse
 from rutc.verify import VerificationFailed
 from rutc.verify.budget import relative_error
 from tests.cli.conftest import Rutc, invoke
+from tests.compiled import build, run
 from tests.graph_opt.networks import Net
-from tests.machines import V3
+from tests.machines import V3, V4, needs
+from tests.test_bf16_pairs import PAIRS as SHORT
+
+PAIRS = replace(SHORT, features=SHORT.features | {"avx512vnni"})
+"""A machine that adds up products of bytes, and pairs of bf16."""
 
 DIGITS = Path(digits.__file__).with_name("digits.onnx")
 IMAGES = Path(digits.__file__).with_name("images.npz")
@@ -175,6 +184,64 @@ def test_sums_that_would_not_be_faster_stay_in_float32(tmp_path: Path) -> None:
     assert len(sites(normal(graph, V3))) == 1
     found = in_eight_bits(graph, V3, Calibration())
     assert found.sums == 1
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Windows of neighbours that are alike, between products that are no windows."""
+    n = Net()
+    x = n("AveragePool", n.input(1, 61, 29, 31), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    x = n("Relu", n("Conv", x, n.weight(128, 61, 1, 1), n.weight(128)))
+    x = n("Relu", n("Conv", x, n.weight(127, 128, 3, 3), n.weight(127), pads=[1, 1, 1, 1]))
+    folder = tmp_path_factory.mktemp("windows")
+    return n.save(folder / "windows.onnx", n("Conv", x, n.weight(64, 127, 1, 1), n.weight(64)))
+
+
+def test_windows_are_filtered_in_bf16_where_that_is_faster(windows: Path) -> None:
+    graph = import_model(windows)
+    found = in_eight_bits(graph, PAIRS, Calibration())
+    assert (len(found.chosen), found.sums) == (2, 3)
+    ((name, algorithm),) = found.choice.looser
+    assert name not in {s.nest for s in found.chosen}
+    assert algorithm.endswith(SAID_IN_BF16)
+    assert found.facts()["filtered"] == [name]
+    (version,) = versions(found.graph, PAIRS, bf16=True, looser=found.choice.looser)
+    assert (name, algorithm) in version.assigned.algorithms
+    for other in (
+        in_eight_bits(graph, PAIRS, Calibration(), exact=True),
+        in_eight_bits(graph, PAIRS, Calibration(), spread=(name,)),
+        in_eight_bits(graph, V4, Calibration()),
+    ):
+        assert not other.choice.looser
+
+
+@needs(PAIRS)
+@pytest.mark.parametrize("precision", ["int8", "auto"])
+def test_what_is_filtered_is_no_less_accurate(
+    command: Rutc, windows: Path, tmp_path: Path, precision: str
+) -> None:
+    inputs = {"x0": np.random.default_rng(5).standard_normal((1, 61, 29, 31), np.float32)}
+    done = rutc.compile(windows, tmp_path / "net.so", precision=precision)
+    told = command("inspect", str(done.library)).stdout
+    assert "2 of 3 sums of products in 8 bits, 1 filtered instead" in told
+    graph = normal(import_model(windows), PAIRS)
+    every = sites(graph)
+    known, _ = spans(graph, [s.value for s in every], Calibration())
+    direct, wanted = (
+        run(build(decide(versions(g, PAIRS)[-1].graph, PAIRS), PAIRS, tmp_path), inputs, 1)
+        for g in (quantised(graph, every, known, PAIRS), graph)
+    )
+    with load(done.library) as session:
+        (filtered,) = session.run(None, inputs)
+    (right,) = wanted.values()
+    assert relative_error(filtered, right) <= relative_error(*direct.values(), right)
+
+
+def test_nothing_is_rounded_where_bf16_alone_is_too_far_off(windows: Path) -> None:
+    found = in_eight_bits(import_model(windows), PAIRS, Calibration(), 1e-9)
+    assert (found.chosen, found.choice.looser, found.choice.bf16) == ((), (), False)
+    own = found.choice.options_of(Options(precision="auto"))
+    assert not own.in_bf16
 
 
 def test_other_cases_make_another_artifact(layers: Path, tmp_path: Path) -> None:
