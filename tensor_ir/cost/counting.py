@@ -214,7 +214,7 @@ class Counter(Accesses):
             each = self.machine.fma_per_cycle / self.machine.bf16_pairs_per_cycle
             tally.add("multiply_adds", times * each)
         elif direct:
-            # So do these, as many in a cycle.
+            # So do those of bytes and of i16, as many in a cycle.
             tally.add("multiply_adds", times)
             tally.add("dots", times * changes)
         else:

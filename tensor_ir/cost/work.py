@@ -9,12 +9,12 @@ from rutc.base.record import record
 from rutc.tensor_ir.machine import Machine
 
 KINDS: Mapping[str, str] = {
-    "multiply_adds": "fused multiply-adds of floats",
+    "multiply_adds": "fused multiply-adds, and sums of products that take as long",
     "arithmetic": "other arithmetic, comparisons and choices",
     "shuffles": "moves of lanes within and between registers",
     "divisions": "divisions and square roots",
     "conversions": "conversions from type to type",
-    "dots": "sums of products of narrow neighbours",
+    "dots": "operations of sums of products of narrow neighbours, where one is not enough",
     "matrices": "products of blocks in matrix registers",
     "scalar": "operations on integers outside of vectors, such as places",
     "loads": "loads of whole registers",

@@ -16,7 +16,7 @@ from rutc.tensor_ir.cost.fitted import FREE, load
 from rutc.tensor_ir.cost.work import KINDS
 from rutc.tensor_ir.expr import ELEMENTARY
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import QUAD, Machine
 from rutc.tensor_ir.steps import Pack, parse_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
@@ -248,6 +248,15 @@ def test_products_of_narrow_numbers(machine: Machine, kind: str) -> None:
     constants = frozenset({"w"})
     done = with_schedule(kernel, choose(kernel, machine, constants)).kernel
     assert summarise(done, machine).work[kind] > 0
+
+
+def test_instructions_that_add_products_of_bytes_count_as_multiply_adds() -> None:
+    kernel, _ = lowered(QUANTISED)
+    one = replace(V4, features=V4.features | {"avx512vnni"})
+    done = with_schedule(kernel, choose(kernel, one, frozenset({"w"}))).kernel
+    work = summarise(done, one).work
+    assert work["multiply_adds"] == 64 * 64 * 256 / (one.width * QUAD)
+    assert not work.get("dots")
 
 
 def test_the_constants_say_where_they_come_from() -> None:
