@@ -58,6 +58,8 @@ class Fuser(Groups):
         self.row_bytes = int(machine.coefficients.fusion.row * machine.l2)
         self.refusals: list[Refusal] = []
         self.grown: dict[int, Grown] = {}
+        self.able: list[int] = []
+        """The other groups that the nest at hand could join."""
 
     def fuse(self, nodes: Sequence[Node]) -> tuple[Grouping, ...]:
         """The groups of several nests of a scope; the `refusals` say why nests did not join."""
@@ -69,21 +71,49 @@ class Fuser(Groups):
         )
 
     def joins(self, n: Nest, operands: Operands) -> int | None:
-        """The group of an operand, the last one that it can join."""
-        target: int | None = None
+        """The group of an operand, of those that it can join: the one of which it reads most.
+
+        Of several of which it reads as much it is the last one. The others wait to be united with
+        it (`joined`).
+        """
+        able: list[int] = []
         for g in sorted(operands.sources, key=lambda g: (-self.drafts[g].position, g)):
-            reason: str | None = "it joined the kernel of another operand"
-            if target is None:
-                reason = self._refuses(n, g, operands.needs)
+            reason = self._refuses(n, g, operands.needs)
             if reason is None:
-                target = g
-                continue
-            value = next(v for v in used_deep(n) if self.home.get(v) == g)
-            self.refusals.append(Refusal(n.out.name, value, reason))
-        return target
+                able.append(g)
+            else:
+                self._refuse(n, g, reason)
+        able.sort(key=lambda g: -self._bytes_read(n, g))
+        self.able = able[1:]
+        return able[0] if able else None
+
+    def _refuse(self, n: Nest, g: int, reason: str) -> None:
+        """Note why a nest does not join a group of which it reads a result."""
+        value = next(v for v in used_deep(n) if self.home.get(v) == g)
+        self.refusals.append(Refusal(n.out.name, value, reason))
+
+    def _bytes_read(self, n: Nest, g: int) -> int:
+        """The bytes of a group's results of which a nest reads something."""
+        values, sizes = self.prepared.graph.values, self.prepared.extents
+        read = (values[v] for v in used_deep(n) if self.home.get(v) == g)
+        return sum(prod(sizes[d] for d in v.dims) * v.dtype.bytes for v in read)
 
     def joined(self, n: Nest, number: int) -> None:
-        """Count what the nest adds to its group."""
+        """Count what the nest adds to its group, and unite it with others that it could join."""
+        self._count(n, number)
+        able, self.able = self.able, []
+        for g in able:
+            reason = self._keeps_apart(number, g)
+            if reason is not None:
+                self._refuse(n, g, reason)
+                continue
+            own, other = self.grown[number], self.grown.pop(g)
+            kind = "row" if "row" in (own.kind, other.kind) else "point"
+            self.unite(number, g)
+            operations = own.operations + other.operations
+            self.grown[number] = Grown(kind, operations, own.dims | other.dims)
+
+    def _count(self, n: Nest, number: int) -> None:
         draft, own = self.drafts[number], self.grown.get(number)
         if own is None:
             kind = "point"
@@ -98,6 +128,34 @@ class Fuser(Groups):
             draft.shared = self.dims(n)
         own.operations += n.operations
         own.dims.update(n.out.dims)
+
+    def _keeps_apart(self, g: int, h: int) -> str | None:
+        """Why two groups cannot be one, of which a nest could join either; None if they can."""
+        drafts, grown = (self.drafts[g], self.drafts[h]), (self.grown[g], self.grown[h])
+        kinds = {x.kind for x in grown}
+        if "tile" in kinds:
+            return "it joined the kernel of another operand"
+        operations = sum(x.operations for x in grown)
+        if operations > MOST_OPERATIONS:
+            return f"the two kernels have {operations} operations"
+        if self.are_apart(g, h):
+            return "one of the two kernels needs the other by way of a third"
+        shared = min((d.shared for d in drafts), key=len)
+        for draft, own in zip(drafts, grown, strict=True):
+            if draft.shared != shared and (own.kind == "row" or kinds == {"point"}):
+                return "it runs over other rows than the group"
+            for s in draft.stages:
+                mine = [r for e in s.body for r in reads(e) if self.home.get(r.value) in (g, h)]
+                if not all(reads_at_its_own_place(r, shared) for r in mine):
+                    return "it reads other rows than its own"
+                private = self.dims(s) - shared
+                if private and own.kind == "point" and self.inner.get(s.out.name) not in private:
+                    return "its rows are not contiguous in memory"
+        if "row" in kinds:
+            rows = sum(self._row(s, shared) for draft in drafts for s in draft.stages)
+            if rows > self.row_bytes:
+                return "the rows are too large to keep"
+        return None
 
     # -- what does not join ---------------------------------------------------------------------
     def _cost(self, n: Nest) -> NestCost:

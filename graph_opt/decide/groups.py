@@ -64,6 +64,10 @@ class Groups:
         self.drafts: list[Draft] = []
         self.home: dict[str, int] = {}
         """Value -> the group that computes it."""
+        self._reading: dict[str, set[int]] = {}
+        """Memory -> the groups that read it."""
+        self._places: dict[str, int] = {}
+        """The first result of a nest -> where it is defined."""
 
     def joins(self, n: Nest, operands: Operands) -> int | None:
         """The group that a nest joins; None for one of its own."""
@@ -77,6 +81,36 @@ class Groups:
     def joined(self, n: Nest, number: int) -> None:
         """Called once a nest has been added to the group of that number."""
 
+    def unite(self, number: int, other: int) -> None:
+        """Make one group, of the first number, of two that `are_apart` not."""
+        draft, gone = self.drafts[number], self.drafts[other]
+        for s in gone.stages:
+            for v in s.outs:
+                self.home[v.name] = number
+            for name in used_deep(s):
+                readers = self._reading[self.prepared.home(name)]
+                readers.discard(other)
+                readers.add(number)
+        stages = (*draft.stages, *gone.stages)
+        draft.stages = sorted(stages, key=lambda s: self._places[s.out.name])
+        draft.position = min(draft.position, gone.position)
+        draft.shared &= gone.shared
+        draft.needs.discard(other)
+        for g in gone.needs:
+            self.drafts[g].users.discard(other)
+        for g in gone.users:
+            self.drafts[g].needs.discard(other)
+            if g != number:
+                self._depend(g, {number})
+        self._depend(number, gone.needs - {number})
+        self.drafts[other] = Draft([], frozenset(), gone.position)
+
+    def are_apart(self, g: int, h: int) -> bool:
+        """Whether one of two groups needs the other one by way of a third."""
+        return any(
+            x != b and self.leads_to(x, b) for a, b in ((g, h), (h, g)) for x in self.drafts[a].needs
+        )
+
     def dims(self, n: Nest) -> frozenset[str]:
         """The dims that the nest has loops for: those of extent 1 need none."""
         return frozenset(d for d in n.out.dims if self.sizes[d] != ONE)
@@ -84,7 +118,7 @@ class Groups:
     def grow(self, nodes: Sequence[Node]) -> None:
         """Add the nodes of a scope."""
         binders: dict[str, int] = {}
-        reading: dict[str, set[int]] = {}
+        reading = self._reading
         passed: set[int] = set()
         for position, n in enumerate(nodes):
             if isinstance(n, Input | Const):
@@ -105,10 +139,10 @@ class Groups:
                     self.drafts.append(Draft([], self.begun(n, target), position))
                 else:
                     self.drafts.append(Draft([], frozenset(), position, node=n))
-            if isinstance(n, Nest) and kernel:
-                self.drafts[target].stages.append(n)
-                self.joined(n, target)
             self._depend(target, needs)
+            if isinstance(n, Nest) and kernel:
+                self._places[n.out.name] = position
+                self.drafts[target].stages.append(n)
             if isinstance(n, Bind):
                 binders[n.symbol] = target
                 if n.symbol in self.prepared.checks:
@@ -117,6 +151,8 @@ class Groups:
                 self.home[v.name] = target
             for name in used:
                 reading.setdefault(self.prepared.home(name), set()).add(target)
+            if isinstance(n, Nest) and kernel:
+                self.joined(n, target)
 
     def _sizes_of(self, n: Node) -> set[str]:
         """The symbols that a node and its bodies mention."""
