@@ -7,7 +7,7 @@ as a kernel likes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from math import ceil, inf, log2, prod
@@ -15,7 +15,16 @@ from math import ceil, inf, log2, prod
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
+from rutc.tensor_ir.expr import (
+    Apply,
+    Expr,
+    IndexValue,
+    Read,
+    children,
+    index_names,
+    reads,
+    walk,
+)
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.products import scaled, summed_factors, terms_of
@@ -118,10 +127,15 @@ class NestCost:
 
     @cached_property
     def windows(self) -> frozenset[str]:
-        """The values that an elementwise nest reads at several places, some of them outside."""
+        """The values that an elementwise nest reads at several places, some of them outside.
+
+        It reads all of them at every point: a concatenation reads one of its parts.
+        """
         if self.nest.bound:
             return frozenset()
-        names = [u.read.value for u in self.uses if u.read.fill is not None and not u.is_const]
+        always = _whatever_the_index(self.nest.body)
+        uses = (u for u in self.uses if u.read.fill is not None and not u.is_const)
+        names = [u.read.value for u in uses if u.read in always]
         return frozenset(name for name in names if names.count(name) > 1)
 
     @cached_property
@@ -316,3 +330,20 @@ class NestCost:
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
             total += stores * (w.contiguous if same else self._store_apart)
         return total
+
+
+def _whatever_the_index(body: Iterable[Expr]) -> set[Read]:
+    """The reads of expressions but for those that an index decides about."""
+    found: set[Read] = set()
+    seen: set[int] = set()
+    left = [*body]
+    while left:
+        e = left.pop()
+        if id(e) in seen:
+            continue
+        seen.add(id(e))
+        if isinstance(e, Read):
+            found.add(e)
+        if not (isinstance(e, Apply) and e.op == "select" and not any(reads(e.args[0]))):
+            left += children(e)
+    return found
