@@ -11,6 +11,7 @@ from rutc.tensor_ir.steps import (
     Mark,
     NotApplicable,
     Overlap,
+    Part,
     Peel,
     Preload,
     Reorder,
@@ -22,6 +23,7 @@ from rutc.tuner.access import Shape, Touch, leaves_rest, never_longer
 from rutc.tuner.choice import shared_out
 from rutc.tuner.collapse import fuse_innermost
 
+NO_EDGES: Mapping[str, tuple[int, ...]] = {}
 WORD = 4
 """Bytes of the lanes that are sorted in registers."""
 
@@ -101,15 +103,18 @@ def squares(
     machine: Machine,
     fused: int,
     parallel: int | None,
+    edges: Mapping[str, tuple[int, ...]] = NO_EDGES,
 ) -> list[Step]:
     """Steps for a kernel without reductions whose last loop crosses operands.
 
     Some of these lie along the loop before it. Both have up to `fused` loops become one with them.
-    Threads share the first `parallel` loops around the squares, or all of them.
+    Threads share the first `parallel` loops around the squares, or all of them. Squares between
+    `edges` of a loop have code of their own.
 
     Raises:
         NotApplicable: no operand that lies across the last loop runs along the one before, or one
-            that lies across is read at another place, too; or a loop is short.
+            that lies across is read at another place, too; or a loop is short, or an edge lies
+            within a square.
     """
     turned = [t for t in _crossing(order[-1], touches) if len(order) > 1 and t.unit(order[-2])]
     if not turned:
@@ -134,6 +139,10 @@ def squares(
     steps += [Split(v, lanes) for v in blocks]
     steps.append(Reorder((*outside, *inside)))
     steps += shared_out(outside, parallel)
+    for v, points in edges.items():
+        if v not in blocks or any(p % lanes for p in points):
+            raise NotApplicable(f"an edge of {v} lies within a square")
+        steps.append(Part(f"{v}.o", tuple(p // lanes for p in points)))
     steps += _ends(blocks, lanes)
     if any(leaves_rest(n, lanes) and _may_be_short(n, lanes, symbols) for n in blocks.values()):
         steps.append(Mark(f"{inside[-1]}.few", Kind.VECTOR))

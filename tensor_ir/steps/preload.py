@@ -54,7 +54,10 @@ class Preload(Step):
         name = f"{self.buffer}.tile"
         if any(b.name == name for b in (*kernel.args, *kernel.locals)):
             raise NotApplicable(f"there are registers %{name} already")
-        chains = [directly_nested(x, self.loops) for x in found]
+        # The tile of another operand may be read before, in loops of its own.
+        chains = [c for x in found if self._reads(c := directly_nested(x, self.loops))]
+        if not chains:
+            raise NotApplicable(f"%{self.buffer} is read at 0 places, not at one")
         extents: dict[str, int] = {}
         for chain in chains:
             self._check(kernel, chain)
@@ -66,6 +69,8 @@ class Preload(Step):
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
             chain = directly_nested(loop, self.loops)
+            if not self._reads(chain):
+                return (loop,)
             read = self._read(chain)
             kept = Read(name, coords, read.dtype)
 
@@ -95,15 +100,19 @@ class Preload(Step):
                 raise NotApplicable(f"%{self.buffer} is written in {chain[-1].var}")
         self._read(chain)
 
-    def _read(self, chain: list[Loop]) -> Read:
-        """The one place at which the buffer is read."""
-        found = {
+    def _reads(self, chain: list[Loop]) -> set[Read]:
+        """The places at which the buffer is read."""
+        return {
             r
             for s in walk_stmts(chain[-1].body)
             for e in exprs(s)
             for r in reads(e)
             if r.value == self.buffer
         }
+
+    def _read(self, chain: list[Loop]) -> Read:
+        """The one place at which the buffer is read."""
+        found = self._reads(chain)
         if len(found) != 1:
             raise NotApplicable(f"%{self.buffer} is read at {len(found)} places, not at one")
         return found.pop()

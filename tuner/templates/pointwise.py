@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from itertools import combinations, pairwise, permutations
@@ -130,6 +131,7 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
                 machine,
                 point.fused,
                 point.parallel,
+                {v: _edges(kernel, shape, v) for v in point.parts},
             )
         case Form.TURNS:
             made = turns_of_short(
@@ -264,6 +266,11 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
         return Default(Pointwise(Form.ARMS, order, parallel=parallel))
     ends = {v: _edges(kernel, shape, v) for v in others}
     if _cuts(kernel, shape, vector):
+        if found := across(order, touches):
+            squared = Pointwise(Form.SQUARES, found, parts=(vector,), parallel=parallel)
+            with suppress(NotApplicable):
+                pointwise(kernel, shape, squared, machine)
+                return Default(squared)
         parts = _affordable(others, ends)
         return Default(Pointwise(Form.PIECES, order, copies, parts=parts, parallel=parallel))
     candidates: list[Pointwise] = []
@@ -362,7 +369,7 @@ def point_of(**values: object) -> Pointwise:
         neutral["fused"] = 0
     if form is not Form.VECTORS:
         neutral["chunks"] = 1
-    if form not in (Form.VECTORS, Form.PIECES):
+    if form not in (Form.VECTORS, Form.PIECES, Form.SQUARES):
         neutral["parts"] = ()
     return Pointwise(**{**values, **neutral})  # type: ignore[arg-type]
 
