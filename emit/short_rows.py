@@ -16,21 +16,13 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Buffer
 
-WORD = 4
-"""The bytes of an element."""
-REGISTERS = 4
-"""A row has no more of them: two operations take one of two, a third one chooses."""
-
-
 class ShortRowEmitter(KeptReads):
     """Reads of short rows at places that differ by lane, where AVX-512 has the instructions."""
 
     def chosen(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
         """The element that a read gives each lane; None where no short row has all of them."""
         lane, machine = self.index.lane, self.memory.machine
-        if lane is None or machine.architecture != "x86_64" or machine.vector_bits != 512:
-            return None
-        if buffer.dtype.bytes != WORD or lane.lanes != machine.width:
+        if lane is None or lane.lanes != machine.width or not machine.picks(buffer.dtype.bytes, 1):
             return None
         if not self._chosen_alone(r, buffer):
             return None
@@ -39,7 +31,7 @@ class ShortRowEmitter(KeptReads):
         bounds = place.bounds(self.index.ranges)
         if any(Index(((m, 1),)).as_var is None for m, _ in place.terms):
             return None
-        if bounds is None or bounds[0] < 0 or bounds[1] >= REGISTERS * lane.lanes:
+        if bounds is None or bounds[0] < 0 or not machine.picks(buffer.dtype.bytes, bounds[1] + 1):
             return None
         # The last of these places is one that data may choose, so the row goes on up to there.
         row = self._row(buffer, begin, bounds[1] + 1, lane.lanes)

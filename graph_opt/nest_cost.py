@@ -43,6 +43,8 @@ class ReadUse:
     """Loop -> the dim that it alone moves, and by how much where that is one of NEAR_STRIDES."""
     touched: int
     """Elements read in all."""
+    chosen: Mapping[str, str]
+    """Loop -> the dim along which data that it moves choose, and nothing else of the read is."""
 
     def steps(self, loop: str, inner: Mapping[str, str | None]) -> int:
         """How far apart a loop's places are in memory, where that is near; 0 elsewhere."""
@@ -88,11 +90,16 @@ class NestCost:
         near: dict[str, tuple[str, int]] = {}
         touched = 1
         own = frozenset(self.nest.dims)
+        plain = {v for _, c in r.coords if isinstance(c, Index) for v in c.names()}
+        data = [d for d, c in r.coords if not isinstance(c, Index)]
+        chosen: dict[str, str] = {}
         for d, c in r.coords:
             names = own & (c.names() if isinstance(c, Index) else index_names(c))
             # Places that data tell may be the same ones again.
             most = 1 << 40 if isinstance(c, Index) else self.extents[d]
             touched *= min(prod([self.extents[v] for v in names]), most)
+            if data == [d]:
+                chosen = dict.fromkeys(names - plain, d)
             for v in names:
                 near.pop(v, None)
                 by_one = False
@@ -102,7 +109,7 @@ class NestCost:
                         near[v] = d, step
                     by_one = step == 1 or (step is None and self._by_one(c, v))
                 moves[v] = d if by_one else None
-        return ReadUse(r, is_const, moves, near, touched)
+        return ReadUse(r, is_const, moves, near, touched, chosen)
 
     def _by_one(self, c: Index, v: str) -> bool:
         """Whether an index that is no multiple of a loop and what is free of it moves by one."""
@@ -274,6 +281,13 @@ class NestCost:
             and u.touched * w.copy < apart
         )
 
+    def _picks(self, u: ReadUse, v: str, inner: Mapping[str, str | None]) -> bool:
+        """Whether lanes along a loop take what data choose from a row that is in registers."""
+        d = u.chosen.get(v)
+        if d is None or u.is_const or d in self.varying or inner.get(u.read.value) != d:
+            return False
+        return self.machine.picks(u.read.dtype.bytes, self.extents[d])
+
     @property
     def _store_apart(self) -> float:
         """What a vector costs whose lanes do not lie side by side in memory."""
@@ -301,6 +315,8 @@ class NestCost:
                     apart = inf if self.in_matrices else vectors * w.apart
                     shared = min(apart, shared + u.touched * w.copy)
                 total += shared
+            elif self._picks(u, v, inner):
+                total += vectors * w.contiguous
             elif u.is_const:
                 total += vectors * w.packed
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):

@@ -28,6 +28,10 @@ OCTET = 8
 
 VECTOR_BITS = (128, 256, 512)
 """The widths of vectors that instructions for products of neighbours take."""
+WORD = 4
+"""Bytes of elements that are picked in registers."""
+ROW_REGISTERS = 4
+"""A row of which lanes pick elements has no more of them."""
 
 
 @record
@@ -152,6 +156,14 @@ class Machine:
     def permutes(self, dtype: DType) -> bool:
         """Whether an instruction picks lanes of a register by numbers that a run gives."""
         return dtype is DType.F32 and self.architecture == "x86_64"
+
+    def picks(self, bytes_: int, elements: int) -> bool:
+        """Whether lanes take what data choose among so many neighbours from registers.
+
+        Two operations take one of two registers' elements, a third one chooses.
+        """
+        able = self.architecture == "x86_64" and self.vector_bits == 512
+        return able and bytes_ == WORD and elements <= ROW_REGISTERS * self.width
 
     @property
     def adds_products(self) -> bool:

@@ -69,6 +69,9 @@ class Touch:
     small: Small = Small()
     nibbles: bool = False
     arranged: bool = False
+    chosen: Mapping[str, int] = field(default_factory=dict)
+    """Loop -> the neighbours among which data choose that it moves, and nothing else of the place
+    is."""
 
     def line(self, machine: Machine) -> int:
         """The elements of a cache line."""
@@ -93,6 +96,10 @@ class Touch:
         far = self.strides.get(vector) not in (None, 0, 1, *NEAR_STRIDES)
         return far and self.unit(var) and not self.packed and not self.gathered
 
+    def picked(self, var: str, machine: Machine) -> bool:
+        """Whether lanes along `var` take what data choose from registers."""
+        return var in self.chosen and machine.picks(self.bytes, self.chosen[var])
+
     def known(self, var: str) -> bool:
         """Whether a step of `var` is so many elements whatever the sizes of a run."""
         return isinstance(self.exact.get(var, 0), int)
@@ -105,7 +112,10 @@ class Touch:
     def renamed(self, loop: str, name: str) -> Touch:
         """The access with a loop `name` that moves as `loop` does."""
         strides = {**self.strides, name: self.strides.get(loop, 0)}
-        return replace(self, strides=strides, exact={**self.exact, name: self.exact.get(loop, 0)})
+        exact = {**self.exact, name: self.exact.get(loop, 0)}
+        known = loop in self.chosen
+        chosen = {**self.chosen, name: self.chosen[loop]} if known else self.chosen
+        return replace(self, strides=strides, exact=exact, chosen=chosen)
 
 
 @record
@@ -243,6 +253,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
     touches: list[Touch] = []
     reductions: list[Reduction] = []
+    within: dict[str, frozenset[str]] = {}
 
     def visit(stmts: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> None:
         names = tuple(x.var for x in loops)
@@ -256,19 +267,22 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
                 visit(s.orelse, loops)
                 continue
             places = dict.fromkeys(r for e in exprs(s) for r in _memory_reads(e, buffers))
-            reads = {r: _touch(r, buffers, names, ranges, constants) for r in places}
+            reads = {r: _touch(r, buffers, names, ranges, constants, within) for r in places}
             # What several statements read at one place is loaded once.
             touches.extend(t for r, t in reads.items() if r not in seen)
             seen.update(places)
             if isinstance(s, Assign | Put) and buffers[s.target.buffer].space is not Space.REGISTER:
                 target = buffers[s.target.buffer]
                 read = Read(target.name, s.target.coords, target.dtype)
-                store = _touch(read, buffers, names, ranges, frozenset(), is_store=True)
+                store = _touch(read, buffers, names, ranges, frozenset(), within, is_store=True)
                 touches.append(store)
+            elif isinstance(s, Assign):
+                own = within.get(s.target.buffer, frozenset())
+                within[s.target.buffer] = own | _loops_of(s.value, within)
             if isinstance(s, Update):
-                own = loops[len(shared) :]
-                found = _windows(kernel, s, own, extents, some)
-                reductions.append(Reduction(s, own, tuple(reads.values()), *found))
+                inner = loops[len(shared) :]
+                found = _windows(kernel, s, inner, extents, some)
+                reductions.append(Reduction(s, inner, tuple(reads.values()), *found))
 
     visit(kernel.body, ())
     return Shape(
@@ -386,15 +400,23 @@ def _memory_reads(e: Expr, buffers: Mapping[str, Buffer]) -> Iterator[Read]:
             yield x
 
 
+def _loops_of(e: Expr, within: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The loops that an expression depends on, by way of registers, too."""
+    registers = (within[x.value] for x in walk(e) if isinstance(x, Read) and x.value in within)
+    return index_names(e).union(*registers)
+
+
 def _touch(
     r: Read,
     buffers: Mapping[str, Buffer],
     loops: tuple[str, ...],
     ranges: Mapping[str, Range],
     constants: frozenset[str],
+    within: Mapping[str, frozenset[str]],
     *,
     is_store: bool = False,
 ) -> Touch:
+    """The access of a read; registers hold what depends on the loops `within`."""
     buffer = buffers[r.value]
     coords: dict[str, Index] = {}
     scattered: set[str] = set()
@@ -403,7 +425,7 @@ def _touch(
             coords[d] = c.simplify(ranges)
         else:
             coords[d] = Index.of(0)
-            scattered |= index_names(c)
+            scattered |= _loops_of(c, within)
     strides: dict[str, int | None] = {}
     exact: dict[str, Size | None] = {}
     arranged = not is_store and in_columns(buffer.layout)
@@ -420,6 +442,13 @@ def _touch(
             strides[v] = _stride(factor, ranges)
     for v in scattered:
         strides[v] = exact[v] = None
+    chosen: dict[str, int] = {}
+    data = [d for d, c in r.coords if not isinstance(c, Index)]
+    if len(data) == 1 and not packed and buffer.layout.stride(data[0]) == 1:
+        among = dict(buffer.layout.extents)[data[0]]
+        if isinstance(among, int):
+            plain_names = {v for c in coords.values() for v in c.names()}
+            chosen = dict.fromkeys(scattered - plain_names, among)
     size = typical(buffer.bytes, ranges)
     gathered = any(not isinstance(c, Index) for _, c in r.coords)
     each = buffer.dtype.bytes
@@ -442,6 +471,7 @@ def _touch(
         small,
         nibbles,
         arranged,
+        chosen,
     )
 
 

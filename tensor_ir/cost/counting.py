@@ -360,6 +360,15 @@ class Counter(Accesses):
                 share = float(lanes.lanes)
         self.tally(frames[: at + 1]).add(kind, count * times * share)
 
+    def _picks(self, r: Read, buffer: Buffer, var: str) -> bool:
+        """Whether lanes along a loop take what data choose from a row that is in registers."""
+        data = [d for d, c in r.coords if not isinstance(c, Index)]
+        moved = any(isinstance(c, Index) and var in c.names() for _, c in r.coords)
+        if len(data) != 1 or moved or buffer.layout.stride(data[0]) != 1:
+            return False
+        among = dict(buffer.layout.extents)[data[0]]
+        return isinstance(among, int) and self.machine.picks(buffer.dtype.bytes, among)
+
     # -- memory ---------------------------------------------------------------------------------
     def _read(
         self,
@@ -400,6 +409,10 @@ class Counter(Accesses):
         lanes = self.lanes(names, frames) if chosen else None
         permuted = lanes is not None and self.machine.permutes(buffer.dtype)
         if lanes is not None and permuted and table_along(r, self.buffers, lanes.var):
+            self.load_permuted(buffer, lanes, tally, count)
+            self.touch(buffer, r.coords, frames, is_store=False, address=address)
+            return names
+        if lanes is not None and self._picks(r, buffer, lanes.var):
             self.load_permuted(buffer, lanes, tally, count)
             self.touch(buffer, r.coords, frames, is_store=False, address=address)
             return names

@@ -259,7 +259,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     parallel = None if worth_sharing(shape, machine, len(touches)) else 0
     chosen = choosing_loops(kernel, shape.sizes)
     free = [v for v in loops if v not in chosen]
-    vector = _best_vector(free if chosen and free else loops, shape)
+    vector = _best_vector(free if chosen and free else loops, shape, machine)
     others = memory_order([v for v in loops if v != vector], shape)
     order = (*others, vector)
     if chosen and free:
@@ -397,7 +397,7 @@ def _chunks(extent: int, machine: Machine) -> int:
     return 1
 
 
-def _best_vector(loops: list[str], shape: Shape) -> str:
+def _best_vector(loops: list[str], shape: Shape, machine: Machine) -> str:
     def cost(v: str) -> float:
         total = 0.0
         lies = any(t.unit(v) for t in shape.touches)
@@ -409,7 +409,7 @@ def _best_vector(loops: list[str], shape: Shape) -> str:
             stride = t.strides.get(v, 0)
             if stride == 0:
                 total += 0.2
-            elif stride == 1:
+            elif stride == 1 or t.picked(v, machine):
                 total += 1
             elif stride in NEAR_STRIDES and not t.is_store:
                 total += 1.5 * (stride or 1)
