@@ -51,9 +51,15 @@ class Slicer(Chains):
                 at += 1
                 continue
             kernels = tuple(leader(m.group) for m in chain.members)
-            found.append(Slicing(kernels, chain.members[0].dims, chain.size, chain.within))
+            found.append(Slicing(kernels, chain.members[0].dims, self._longest(chain), chain.within))
             at = chain.members[-1].step + 1
         return tuple(found)
+
+    def _longest(self, chain: Chain) -> int:
+        """The indices that a slice of a chain holds at most."""
+        if chain.within is None:
+            return chain.size
+        return self.most(self.equal_slices(chain.members, chain.size, chain.within)[1])
 
     def _best(self, steps: Sequence[PlanStep], start: int) -> Chain | None:
         """The chain from this step on that saves most; None if none pays.
@@ -175,7 +181,9 @@ class Slicer(Chains):
     def _size(self, members: tuple[Member, ...]) -> tuple[int, int | None] | None:
         """(size, within): the length of slices whose values fit; None where nothing is to be won.
 
-        The longest that leaves nothing over; about equal ones where that would be far shorter.
+        The longest that leaves nothing over; about equal ones where that would be far shorter. Of
+        slices `within` so many bytes, it is a bound: what they hold takes long to tell, and most
+        chains do not pay.
         """
         between, w = self.between(members), self.coefficients
         total = sum(map(self.bytes, between))
@@ -198,8 +206,8 @@ class Slicer(Chains):
             of_runs = self._size_in_runs(members, room)
             if isinstance(self.extents[last], int):
                 # As many slices as threads want, also where there is a single index around them.
-                longest = min(longest, extent * self._fewest(members, extent) // w.fewest)
-            if of_runs is None and longest > 0 and self._fewest(members, longest) >= w.fewest:
+                longest = min(longest, extent * self._fewest(members[0].dims, extent) // w.fewest)
+            if of_runs is None and longest > 0 and self._fewest(members[0].dims, longest) >= w.fewest:
                 return longest, None
             return of_runs
         if longest == 0:
@@ -227,16 +235,22 @@ class Slicer(Chains):
         count, _ = self.equal_slices(members, longest, within, self._common_index)
         if count.value * prod(map(self._common_extent, outer)) < w.fewest:
             return None
-        return self.most(self.equal_slices(members, longest, within)[1]), within
+        return longest, within
 
-    def _fewest(self, members: tuple[Member, ...], size: int) -> int:
-        """The number of slices where symbols are least; where one is 0 there is nothing to do."""
-        outer = members[0].dims[:-1]
-        count, _ = self.equal_slices(members, size, None)
-        trips = [*(Index.of(self.extents[d]) for d in outer), count]
+    @functools.cached_property
+    def _fewest(self) -> Callable[[tuple[str, ...], int], int]:
+        """The number of slices of so many indices where symbols are least.
+
+        Where one is 0 there is nothing to do.
+        """
         some = {s: (min(max(low, 1), high), high) for s, (low, high) in self.symbols.items()}
-        bounds = [x.bounds(some) for x in trips]
-        return prod(0 if b is None else b[0] for b in bounds)
+
+        def found(dims: tuple[str, ...], size: int) -> int:
+            *outer, last = (Index.of(self.extents[d]) for d in dims)
+            bounds = [x.bounds(some) for x in (*outer, (last + size - 1) // size)]
+            return prod(0 if b is None else b[0] for b in bounds)
+
+        return functools.cache(found)
 
     def _in_blocks(self, members: tuple[Member, ...]) -> bool:
         """Whether slices are blocks: parts of an index, or of lines."""
