@@ -128,6 +128,29 @@ class Group:
         return frozenset((d, loop) for d, c in coords if (loop := c.as_var) is not None)
 
     @cached_property
+    def moved(self) -> Mapping[str, frozenset[str] | None]:
+        """Of each value that is read, the loops that tell the place; None where data do, too."""
+        found: dict[str, frozenset[str] | None] = {}
+        for r in self.reads:
+            before, own = found.get(r.value, frozenset()), loops_of(r)
+            found[r.value] = None if before is None or own is None else before | own
+        return found
+
+    @cached_property
+    def rows(self) -> Mapping[str, frozenset[str]]:
+        """Of each value that sums read, the free dims that what is read of it does not depend on.
+
+        They are the rows of a product, of which register tiles use all that they load.
+        """
+        found: dict[str, frozenset[str]] = {}
+        for s in (s for s in self.stages if s.bound):
+            for r in (r for e in s.body for r in reads(e)):
+                own = loops_of(r)
+                rows = frozenset() if own is None else frozenset(s.out.dims) - own
+                found[r.value] = found.get(r.value, rows) & rows
+        return found
+
+    @cached_property
     def indices(self) -> tuple[Index, ...]:
         """The index expressions whose values the stages use as numbers."""
         found = (x for s in self.stages for e in s.body for x in walk(e))
@@ -136,6 +159,14 @@ class Group:
     @cached_property
     def _external(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(r.value for r in self.reads_outside))
+
+
+def loops_of(r: Read) -> frozenset[str] | None:
+    """The loops that tell the place that is read; None where data do, too."""
+    coords = [c for _, c in r.coords if isinstance(c, Index)]
+    if len(coords) < len(r.coords):
+        return None
+    return frozenset().union(*[c.names() for c in coords])
 
 
 def lower(

@@ -21,13 +21,13 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import lcm
+from typing import TypeVar
 
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import (
-    ONE,
     ZERO,
     FloorDiv,
     Index,
@@ -39,12 +39,13 @@ from rutc.tensor_ir.affine import (
     plain,
     product,
 )
-from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.text import value_name
+
+Number = TypeVar("Number", int, Index)
 
 MOST_MEMBERS = 16
 """Kernels of a chain: their code is one function, and each more is another chain to weigh."""
@@ -67,24 +68,9 @@ class Member:
     @functools.cached_property
     def moved(self) -> Mapping[str, frozenset[str]]:
         """Of each value that is read, the dims that what is read of it depends on."""
-        found: dict[str, frozenset[str]] = {}
-        for r in self.group.reads:
-            own = frozenset(d for d in self.dims if moves(r, d))
-            found[r.value] = found.get(r.value, frozenset()) | own
-        return found
-
-    @functools.cached_property
-    def shared(self) -> Mapping[str, frozenset[str]]:
-        """Of each value that sums read, the free dims that what is read of it does not depend on.
-
-        They are the rows of a product, of which register tiles use all that they load.
-        """
-        found: dict[str, frozenset[str]] = {}
-        for s in (s for s in self.group.stages if s.bound):
-            for r in (r for e in s.body for r in reads(e)):
-                own = frozenset(d for d in s.out.dims if not moves(r, d))
-                found[r.value] = found.get(r.value, own) & own
-        return found
+        own = frozenset(self.dims)
+        loops = self.group.moved
+        return {v: own if found is None else own & found for v, found in loops.items()}
 
 
 @record
@@ -145,9 +131,26 @@ def loop_of(c: object) -> tuple[str, int] | None:
             return None
 
 
-def moves(r: Read, d: str) -> bool:
-    """Whether the place that is read depends on the loop over `d`."""
-    return any(not isinstance(c, Index) or d in c.names() for _, c in r.coords)
+def equal_parts(
+    extent: Number,
+    around: Number,
+    size: Number,
+    fits: Number | None,
+    fewest: int,
+    least: Callable[[Number, Number | int], Number],
+    most: Callable[[Number, Number | int], Number],
+) -> tuple[Number, Number]:
+    """(number, size) of equal parts of an extent, of `size` indices at most.
+
+    They are of as many as `fits`, if that is known; then there are the `fewest` at least, if there
+    are indices. `least` and `most` are the minimum and the maximum of two such numbers.
+    """
+    if fits is not None:
+        size = most(least(least(size, fits), extent * around // fewest), 1)
+    count = (extent + size - 1) // size
+    parts = most(count, 1)
+    each = (extent + parts - 1) // parts
+    return count, least(size, each)
 
 
 def leader(group: Group) -> str:
@@ -266,8 +269,9 @@ class Chains:
         if not isinstance(step, Run):
             return None
         found: set[tuple[tuple[str, int], ...]] = set()
+        owners = {v: m for m in members for v in m.group.stored}
         for r in step.group.reads_outside:
-            own = next((m for m in members if r.value in m.group.stored), None)
+            own = owners.get(r.value)
             if own is None:
                 continue
             coords = dict(r.coords)
@@ -298,15 +302,26 @@ class Chains:
         innermost = {self.layouts[v].axes[-1].dim for v in group.stored if self.layouts[v].axes}
         if not innermost.isdisjoint(member.dims[:-1]):
             return False
+        if any(member.moved[v] for v in group.external_reads() if v in self.constants):
+            return False
         for d, size in zip(member.dims, member.ratios, strict=True):
-            if any(r.value in self.constants and moves(r, d) for r in group.reads_outside):
-                return False
             if not all(has_period(i, d, size) for i in group.indices if d in i.names()):
                 return False
         return True
 
     def between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""
+        kernels = tuple([m.group.name for m in members])
+        if kernels not in self._known:
+            self._known[kernels] = self._between(members)
+        return self._known[kernels]
+
+    @functools.cached_property
+    def _known(self) -> dict[tuple[str, ...], list[str]]:
+        """Kernels -> the values between them: over slices of many dims there may be a chain."""
+        return {}
+
+    def _between(self, members: tuple[Member, ...]) -> list[str]:
         inside = frozenset().union(*[m.group.computed for m in members])
         stored = [v for m in members[:-1] for v in m.group.stored if v in self.free]
         return [v for v in stored if self.users[v] and self.users[v] <= inside]
@@ -334,31 +349,26 @@ class Chains:
         return all(isinstance(self.extents[d], int) for m in members for d in m.dims)
 
     def equal_slices(
-        self,
-        members: tuple[Member, ...],
-        size: int,
-        within: int | None,
-        at: Callable[[Size], Index] = Index.of,
+        self, members: tuple[Member, ...], size: int, within: int | None
     ) -> tuple[Index, Index]:
         """(number, size) of equal slices of a dim that has no known size.
 
         They are of `size` indices at most, and of the bytes that they are to be `within`, if one
-        index takes no more. Threads get as many of those as they want, if there are indices. What
-        they are in some runs is told by what sizes are `at` these.
+        index takes no more. Threads get as many of those as they want, if there are indices.
         """
-        *outer, last = members[0].dims
-        extent, most = at(self.extents[last]), Index.of(size)
-        if within is not None:
-            around = product(at(self.extents[d]) for d in outer)
-            shared = extent * around // self.machine.coefficients.slices.fewest
-            fits = Index.of(within) // maximum(at(self.index_bytes(members)), ONE, self.symbols)
-            most = minimum(minimum(most, fits, self.symbols), shared, self.symbols)
-            most = maximum(most, ONE, self.symbols)
-        count = (extent + most - 1) // most
-        parts = maximum(count, ONE, self.symbols)
-        each = (extent + parts - 1) // parts
+        *outer, extent = (Index.of(self.extents[d]) for d in members[0].dims)
+
+        def least(a: Index, b: Index | int) -> Index:
+            return minimum(a, b, self.symbols)
+
+        def most(a: Index, b: Index | int) -> Index:
+            return maximum(a, b, self.symbols)
+
+        fits = None if within is None else within // most(self.index_bytes(members), 1)
+        fewest = self.machine.coefficients.slices.fewest
+        count, each = equal_parts(extent, product(outer), Index.of(size), fits, fewest, least, most)
         # The minimum holds by itself, but not by the bounds of its terms.
-        return count, minimum(most, each, self.symbols).simplify(self.symbols)
+        return count, each.simplify(self.symbols)
 
     def index_bytes(self, members: tuple[Member, ...]) -> Index:
         """What passes between the kernels for one index of the first one's dims."""

@@ -9,6 +9,7 @@ size the program computes lie in blocks of their own, which grow when the size i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -354,13 +355,16 @@ def _place_symbolic(
     of, where the slot need not grow; or else the free slot that is commonly nearest to its size.
     """
     slots: list[_Slot] = []
-    common = {name: typical(size, symbols) for size, name in todo}
+    # Many values are of one size.
+    commonly = functools.cache(lambda size: typical(size, symbols))
+    holds = functools.cache(lambda whole, size: at_least(whole, size, symbols))
+    common = {name: commonly(size) for size, name in todo}
     for size, name in sorted(todo, key=lambda x: (-common[x[1]], lives[x[1]].first, x[1])):
         life = lives[name]
         free = [s for s in slots if not s.lives.meeting(life)]
-        enough = [s for s in free if at_least(s.bytes, size, symbols)]
+        enough = [s for s in free if holds(s.bytes, size)]
         if enough or free:
-            slot = min(enough or free, key=lambda s: typical(s.bytes, symbols))
+            slot = min(enough or free, key=lambda s: commonly(s.bytes))
             if not enough:
                 slot.bytes = maximum(slot.bytes, size, symbols)
         else:

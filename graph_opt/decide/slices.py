@@ -15,7 +15,15 @@ from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing
-from rutc.graph_opt.decide.chains import MOST_CHAINED, MOST_MEMBERS, Chain, Chains, Member, leader
+from rutc.graph_opt.decide.chains import (
+    MOST_CHAINED,
+    MOST_MEMBERS,
+    Chain,
+    Chains,
+    Member,
+    equal_parts,
+    leader,
+)
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.tensor_ir.affine import Index, Size, typical
@@ -51,7 +59,9 @@ class Slicer(Chains):
                 at += 1
                 continue
             kernels = tuple(leader(m.group) for m in chain.members)
-            found.append(Slicing(kernels, chain.members[0].dims, self._longest(chain), chain.within))
+            found.append(
+                Slicing(kernels, chain.members[0].dims, self._longest(chain), chain.within)
+            )
             at = chain.members[-1].step + 1
         return tuple(found)
 
@@ -129,7 +139,7 @@ class Slicer(Chains):
             least = common = size
             if not self.is_fixed(members):
                 least = size if within is None else 1
-                common = self.equal_slices(members, size, within, self._common_index)[1].value
+                common = self._common_slices(members, size, within)[1]
             gain = self._gain(members, common)
             if gain <= 0 or any(self._lose_rows(m, common) for m in members):
                 continue
@@ -159,9 +169,15 @@ class Slicer(Chains):
         """What a size is where symbols are common."""
         return typical(size, self.symbols)
 
-    def _common_index(self, size: Size) -> Index:
-        """The same, as an expression."""
-        return Index.of(self._common(size))
+    def _common_slices(
+        self, members: tuple[Member, ...], size: int, within: int | None
+    ) -> tuple[int, int]:
+        """(number, size) of slices where symbols are common, see `equal_slices`."""
+        *outer, extent = (self._common_extent(d) for d in members[0].dims)
+        fits = None
+        if within is not None:
+            fits = within // max(self._common(self.index_bytes(members)), 1)
+        return equal_parts(extent, prod(outer), size, fits, self.coefficients.fewest, min, max)
 
     @functools.cached_property
     def _common_bytes(self) -> Callable[[str], int]:
@@ -207,7 +223,11 @@ class Slicer(Chains):
             if isinstance(self.extents[last], int):
                 # As many slices as threads want, also where there is a single index around them.
                 longest = min(longest, extent * self._fewest(members[0].dims, extent) // w.fewest)
-            if of_runs is None and longest > 0 and self._fewest(members[0].dims, longest) >= w.fewest:
+            if (
+                of_runs is None
+                and longest > 0
+                and self._fewest(members[0].dims, longest) >= w.fewest
+            ):
                 return longest, None
             return of_runs
         if longest == 0:
@@ -232,8 +252,8 @@ class Slicer(Chains):
         if self._common(index_bytes) > self.near(w.most_ring):
             return None
         longest = self.extent(last)
-        count, _ = self.equal_slices(members, longest, within, self._common_index)
-        if count.value * prod(map(self._common_extent, outer)) < w.fewest:
+        count, _ = self._common_slices(members, longest, within)
+        if count * prod(map(self._common_extent, outer)) < w.fewest:
             return None
         return longest, within
 
@@ -277,7 +297,7 @@ class Slicer(Chains):
         """Bytes of weights that slices read again from near, which their few rows do not hide."""
         found = 0.0
         for m in members:
-            for v in m.shared:
+            for v in m.group.rows:
                 if v in self.constants and m.dims[level] not in m.moved[v]:
                     share = self._idle(self._rows(m, v, size)) - self._idle(self._all_rows(m, v))
                     found += self._common_bytes(v) * share
@@ -289,13 +309,13 @@ class Slicer(Chains):
 
     def _rows(self, m: Member, v: str, size: int) -> int:
         """The rows of a slice of so many indices, of a kernel's product with a value."""
-        shared = m.shared[v]
+        shared = m.group.rows[v]
         rows = prod(self._common_extent(d) for d in shared if d not in m.dims)
         return rows * size * m.ratios[-1] if m.dims[-1] in shared else rows
 
     def _all_rows(self, m: Member, v: str) -> int:
         """Those of all slices."""
-        return prod(map(self._common_extent, m.shared[v]))
+        return prod(map(self._common_extent, m.group.rows[v]))
 
     def _fewest_rows(self, members: tuple[Member, ...]) -> int:
         """The rows of one index that each product has at least.
@@ -306,7 +326,7 @@ class Slicer(Chains):
             self._rows(m, v, 1) if v in self.constants else 1
             for m in members
             for v in m.group.external_reads()
-            if v in m.shared and m.dims[-1] not in m.moved[v]
+            if v in m.group.rows and m.dims[-1] not in m.moved[v]
         ]
         return max(1, min(found, default=1))
 
