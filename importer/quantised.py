@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from rutc.importer.proto import load, subgraphs
@@ -62,26 +61,13 @@ def rounds_to_bytes(level: int, bits: int, k: int, block: int) -> bool:
     return level == _TO_BYTES and bits in (4, 8) and block > 0 and k % block == 0
 
 
-def without_leave(path: Path) -> bytes | None:
-    """A model without leave to round what it then does not; None where it gives none.
+def leave(model: ModelProto) -> list[tuple[NodeProto, AttributeProto]]:
+    """Attributes that give leave to round what rutc then does not, with their nodes.
 
     An `accuracy_level` lets products of operands be less accurate than their types are. What ONNX
-    Runtime makes of one that asks for no rounding to 8 bits depends on the machine. External
-    weights stay where they are.
-
-    Raises:
-        UserError: The file is no model.
+    Runtime makes of one that asks for no rounding to 8 bits depends on the machine.
     """
-    if not _leave(load(path)):
-        return None
-    whole = onnx.load_model(path, load_external_data=False)
-    for n, a in _leave(whole):
-        n.attribute.remove(a)
-    return whole.SerializeToString()
-
-
-def _leave(model: ModelProto) -> list[tuple[NodeProto, AttributeProto]]:
-    kept = (n for n in _nodes(model) if not _rounds(n))
+    kept = (n for n in nodes_of(model) if not _rounds(n))
     return [(n, a) for n in kept for a in n.attribute if a.name == _LEAVE]
 
 
@@ -92,8 +78,8 @@ def _rounds(n: NodeProto) -> bool:
     return n.op_type == "MatMulNBits" and rounds_to_bytes(level, given.get("bits", 4), k, block)
 
 
-def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """The nodes of all graphs and functions."""
+def nodes_of(model: ModelProto) -> Iterator[NodeProto]:
+    """Yields the nodes of all graphs and functions."""
     for g in subgraphs(model.graph):
         yield from g.node
     for f in model.functions:
@@ -102,7 +88,7 @@ def _nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 def _has(path: Path, operators: frozenset[str]) -> bool:
     """Whether a node is one of the operators, or rounds to 8 bits by its name or attributes."""
-    nodes = _nodes(load(path))
+    nodes = nodes_of(load(path))
     return any(
         n.op_type in operators or n.op_type.startswith("QLinear") or _rounds(n) for n in nodes
     )

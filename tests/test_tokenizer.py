@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import AttributeProto, ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 import rutc
 from rutc.importer import import_model
@@ -152,7 +152,6 @@ def test_pipelines_of_scikit_learn(name: str, tmp_path: Path) -> None:
         target_opset=18,
         options={"zipmap": False},
     )
-    _set_locale(model)
     path, library = tmp_path / "m.onnx", tmp_path / "m.so"
     path.write_bytes(model.SerializeToString())
     rutc.compile(path, library)
@@ -161,13 +160,3 @@ def test_pipelines_of_scikit_learn(name: str, tmp_path: Path) -> None:
         labels, scores = session.run(None, feed)
     np.testing.assert_array_equal(labels, pipeline.predict(DOCUMENTS))
     assert_close(scores, pipeline.predict_proba(DOCUMENTS), reduction=16)
-
-
-def _set_locale(model: ModelProto) -> None:
-    """Names a locale that every machine has: ONNX Runtime wants that of the model."""
-    for node in model.graph.node:
-        if node.op_type == "StringNormalizer":
-            kept = [a for a in node.attribute if a.name != "locale"]
-            del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute("locale", "C")])
-            assert node.attribute[-1].type == AttributeProto.STRING

@@ -14,7 +14,8 @@ import numpy as np
 from rutc.base.record import record
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
-from rutc.importer.quantised import multiplies_bytes, without_leave
+from rutc.importer.quantised import multiplies_bytes
+from rutc.importer.restated import restated
 from rutc.verify.compare import Array, Value
 from rutc.verify.input_values import ONNX_DTYPES
 
@@ -76,8 +77,8 @@ class Reference:
         if not optimise:
             # Where a CPU has no dot products of bytes, sums of two products saturate otherwise.
             options.add_session_config_entry("session.x64quantprecision", "1")
-        exact = None if optimise else without_leave(model)
-        if exact is not None:
+        content = restated(model, exact=not optimise)
+        if content is not None:
             options.add_session_config_entry(_EXTERNAL, str(model.absolute().parent))
         levels = ort.GraphOptimizationLevel
         tried = [levels.ORT_ENABLE_ALL if optimise else levels.ORT_ENABLE_BASIC]
@@ -88,7 +89,7 @@ class Reference:
             options.graph_optimization_level = level
             try:
                 self._session = ort.InferenceSession(
-                    exact or str(model), options, providers=["CPUExecutionProvider"]
+                    content or str(model), options, providers=["CPUExecutionProvider"]
                 )
                 break
             except Exception as error:  # ONNX Runtime's errors share no base class but Exception.

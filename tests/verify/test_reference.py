@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from rutc.importer.restated import restated
 from rutc.verify.input_values import generate, spec
 from rutc.verify.reference import Reference
 
@@ -175,3 +176,20 @@ def test_leave_to_round_is_taken_by_a_reference_where_it_is_here(
         for o in (False, True)
     )
     assert (100 * exact < fast) == (inner % 32 > 0)
+
+
+@pytest.mark.parametrize("locale", ["xx_XX.UTF-8", "C"])
+def test_cases_are_changed_in_a_locale_that_this_machine_has(locale: str, tmp_path: Path) -> None:
+    """Without the locale that a model names, or the usual one, ONNX Runtime loads none."""
+    node = helper.make_node(
+        "StringNormalizer", ["x"], ["y"], case_change_action="LOWER", locale=locale
+    )
+    ports = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in "xy"]
+    graph = helper.make_graph([node], "m", ports[:1], ports[1:])
+    sets = [helper.make_opsetid("", 21)]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=10), path)
+    assert (restated(path, exact=False) is None) == (locale == "C")
+    for optimise in (False, True):
+        found = Reference(path, optimise=optimise).run({"x": np.array(["AbC", "x"], object)})["y"]
+        np.testing.assert_array_equal(np.asarray(found), ["abc", "x"])
