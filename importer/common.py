@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rutc.tensor_ir import Graph, Index
-from rutc.tensor_ir.affine import FloorDiv, typical
+from rutc.tensor_ir.affine import FloorDiv, Var, typical
 from rutc.tensor_ir.ranges import Range, with_common
 
 BATCH = 1
@@ -82,7 +82,9 @@ def _of_blocks(quotients: Sequence[Index], s: str, limits: Range) -> dict[str, i
 
 
 def _divides(e: Index) -> bool:
-    return any(isinstance(atom, FloorDiv) for mono, _ in e.terms for atom in mono)
+    """Whether a quotient is part of an expression, which may be the larger one of it and 0."""
+    compounds = [a for mono, _ in e.terms for a in mono if not isinstance(a, Var)]
+    return any(isinstance(a, FloorDiv) or any(map(_divides, a.operands)) for a in compounds)
 
 
 def _batches(g: Graph, params: Mapping[str, str]) -> list[str]:

@@ -237,3 +237,16 @@ def test_what_windows_in_steps_leave_of_a_sound_is_commonly_several(
     onnx.save(made, tmp_path / "m.onnx")
     found = common_sizes(dict(import_model(tmp_path / "m.onnx", dims=dims).symbols))
     assert found.get("t") == common
+
+
+def test_frames_of_a_sound_that_may_have_none_are_commonly_several(tmp_path: Path) -> None:
+    """A size of 128 would leave no frame: plans would be made for no work at all."""
+    constants = [numpy_helper.from_array(np.array(160), "step")]
+    constants.append(numpy_helper.from_array(np.hanning(400).astype(np.float32), "window"))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "t", 1])
+    node = helper.make_node("STFT", ["x", "step", "window"], ["y"])
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "m.onnx")
+    found = common_sizes(dict(import_model(tmp_path / "m.onnx").symbols))
+    assert (found["n"], found["t"]) == (1, 2048)
