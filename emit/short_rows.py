@@ -16,6 +16,7 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Buffer
 
+
 class ShortRowEmitter(KeptReads):
     """Reads of short rows at places that differ by lane, where AVX-512 has the instructions."""
 

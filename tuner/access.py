@@ -24,15 +24,12 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
-from rutc.tensor_ir.layout import Layout
-from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, Machine
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.products import narrow_factors, scaled
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import Window, window
-
-COLUMNS = 16
-"""Columns of pairs of products that a value is arranged in."""
+from rutc.tuner.columns import in_columns
 
 SOME = 8
 """Iterations of a loop whose number varies that a schedule has in mind at least.
@@ -72,6 +69,11 @@ class Touch:
     chosen: Mapping[str, int] = field(default_factory=dict)
     """Loop -> the neighbours among which data choose that it moves, and nothing else of the place
     is."""
+
+    @property
+    def packable(self) -> bool:
+        """Whether it is to a constant, of which the schedule says how it is packed."""
+        return self.packed and not self.arranged
 
     def line(self, machine: Machine) -> int:
         """The elements of a cache line."""
@@ -210,7 +212,7 @@ class Shape:
     @cached_property
     def constants(self) -> frozenset[str]:
         """The buffers that the kernel reads whose layout is still free."""
-        return frozenset(t.buffer for t in self.touches if t.packed and not t.arranged)
+        return frozenset(t.buffer for t in self.touches if t.packable)
 
     @property
     def private(self) -> list[str]:
@@ -473,12 +475,6 @@ def _touch(
         arranged,
         chosen,
     )
-
-
-def in_columns(layout: Layout) -> bool:
-    """Whether columns of pairs lie side by side: %b[n/16, k/2, n % 16, k % 2]."""
-    inside = tuple((a.extent, a.stride) for a in layout.axes[-2:])
-    return inside == ((COLUMNS, PAIR), (PAIR, 1)) and not layout.axes[-1].whole
 
 
 def _loops_along(dims: tuple[str, ...], coords: Mapping[str, Index]) -> tuple[str, ...]:

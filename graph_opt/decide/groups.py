@@ -108,7 +108,9 @@ class Groups:
     def are_apart(self, g: int, h: int) -> bool:
         """Whether one of two groups needs the other one by way of a third."""
         return any(
-            x != b and self.leads_to(x, b) for a, b in ((g, h), (h, g)) for x in self.drafts[a].needs
+            x != b and self.leads_to(x, b)
+            for a, b in ((g, h), (h, g))
+            for x in self.drafts[a].needs
         )
 
     def dims(self, n: Nest) -> frozenset[str]:

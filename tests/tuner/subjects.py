@@ -71,7 +71,7 @@ class Subject:
         Raises:
             AssertionError: it stores something else.
         """
-        scheduled = with_schedule(self.kernel, choice).kernel
+        scheduled = with_schedule(self.kernel, choice, self.free).kernel
         memory = laid_out(scheduled, self.arrays)
         if parts is None:
             interpret_kernel(scheduled, memory)

@@ -12,8 +12,9 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import PrefetchBlock, apply_schedule
+from rutc.tensor_ir.steps import Pack, PrefetchBlock, apply_schedule
 from rutc.tuner import choose
+from rutc.tuner.heuristic import spaces
 
 DEPTHWISE = """
 graph "bytes"
@@ -110,3 +111,33 @@ def test_rows_that_are_read_one_after_the_other_are_not_asked_for(
     kernel = lower(Group("g", nests, ("c", "y", "x"), ("r",)), graph.values, layouts, extents)
     steps = choose(kernel, machine, frozenset({"w"})).schedule
     assert any(isinstance(s, PrefetchBlock) for s in steps) == asked
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_value_that_lies_in_columns_is_not_packed(*, constant: bool) -> None:
+    """It lies as a constant would, for registers for matrices, but schedules cannot say how."""
+    text = """
+    graph "scores"
+    dims b = 2, e = 24, h = 3, i = 4, j = 6, k = 8
+    %q : bf16{b,e,i} = input "q" [b, i, e]
+    %k : bf16{b,h,j,k} = input "k" [h, b, j, k]
+    %s : f32{b,h,i,j} = sum{k} f32(%q[b, e=8*h+k, i]) * f32(%k[b, h, j, k])
+    output "s" [b, h, i, j] = %s
+    """
+    graph = parse(text)
+    extents = graph.extents
+    layouts = {v: dense(tuple(d), extents) for v, d in (("q", "bie"), ("s", "bhij"))}
+    layouts["k"] = dense(tuple("hbjk"), extents, blocks={"j": 16, "k": 2})
+    nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    group = Group("g", nests, ("b", "h", "i", "j"), ("s",))
+    kernel = lower(group, graph.values, layouts, extents)
+    constants = frozenset({"q"} if constant else ())
+    found = [
+        {s.buffer for s in space.choice(space.default.point).schedule if isinstance(s, Pack)}
+        for machine in (x86.avx2(), x86.avx512())
+        for space in spaces(kernel, machine, constants)
+        if space.default is not None
+    ]
+    assert found
+    assert all(packed <= constants for packed in found)
+    assert any(found) == constant

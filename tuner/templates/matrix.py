@@ -25,11 +25,11 @@ from rutc.tensor_ir.steps import (
 from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.blocking import comes_from_afar, stored_bytes
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
+from rutc.tuner.columns import COLUMNS
 from rutc.tuner.dot import dot_packing
 from rutc.tuner.space import Axis, Default, Template
 
 ROWS = 16
-COLUMNS = 16
 GROUP_BYTES = 4
 ROW_BYTES = 64
 """Of the products of one row and column in one instruction."""
@@ -154,11 +154,11 @@ def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Cho
     for t in (t for t in operands.rights if t.packed):
         if blocks > point.wide and t.buffer in point.prefetch:
             steps.append(PrefetchBlock(t.buffer, f"{column}.o.o", 0, machine.line_bytes // t.bytes))
-        of_loop = dim_of_loop(kernel, t.buffer)
-        reduced = [of_loop[v] for v in bound if v in of_loop]
-        packs[t.buffer] = dot_packing(
-            kernel.buffer(t.buffer), reduced, of_loop[column], COLUMNS, group
-        )
+        if t.packable:
+            of_loop = dim_of_loop(kernel, t.buffer)
+            reduced = [of_loop[v] for v in bound if v in of_loop]
+            b = kernel.buffer(t.buffer)
+            packs[t.buffer] = dot_packing(b, reduced, of_loop[column], COLUMNS, group)
     return Choice((*packs.values(), *steps))
 
 
@@ -303,7 +303,7 @@ def _operands(kernel: Kernel, shape: Shape, machine: Machine) -> Operands | None
         return None
     if not all(machine.has_matrices(x.dtype) for pair in terms for x in pair):
         return None
-    packed = frozenset(t.buffer for t in r.reads if t.packed and not t.arranged)
+    packed = frozenset(t.buffer for t in r.reads if t.packable)
     rights = [t for t in r.reads if t.buffer in packed]
     if not packed and len(terms) == 1:
         rights = [t for x in terms[0] for t in _in_columns(kernel, x, r.reads)]

@@ -87,7 +87,7 @@ def rows(kernel: Kernel, shape: Shape, point: Rows, machine: Machine) -> Choice:
                 raise NotApplicable(f"{lane.loop} is too long to be written out")
             steps.append(Mark(f"{lane.loop}.o", Kind.UNROLL))
         for t in r.reads:
-            if t.packed and not t.arranged:
+            if t.packable:
                 dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
                 last = dim_of_loop(kernel, t.buffer).get(lane.loop)
                 if last is not None:

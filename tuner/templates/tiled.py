@@ -314,7 +314,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     steps += ask_far_rows(t, tile, around, wanted, unrolled, extents, machine)
             else:
                 asked = tiling.prefetch and (prepared is None or t.buffer not in prepared.operands)
-                if not t.arranged:
+                if t.packable:
                     packs[t.buffer] = (
                         packing(
                             kernel, t, wanted, tile, width, shape.extents, block, loops.original

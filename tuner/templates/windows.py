@@ -324,7 +324,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     packs = {
         t.buffer: packing(found.kernel, t, bound, tile, width, extents, None, {})
         for t in found.reduction.reads
-        if t.packed
+        if t.packable
     }
     return Choice((*packs.values(), *steps))
 
