@@ -8,7 +8,7 @@ from typing import assert_never
 
 from rutc.emit import ir
 from rutc.emit.bf16 import narrowed
-from rutc.emit.cast import emit_clamped_cast, emit_clamped_round
+from rutc.emit.cast import emit_clamped_cast, emit_clamped_round, splat_int
 from rutc.emit.index import I32, IndexEmitter, is_vector
 from rutc.emit.lane_shift import LaneShiftEmitter
 from rutc.emit.load_store import MemoryEmitter
@@ -17,7 +17,7 @@ from rutc.emit.places import PlaceEmitter
 from rutc.emit.reciprocal import divided_by_one
 from rutc.emit.register_transpose import TransposeEmitter
 from rutc.emit.registers import RegisterEmitter
-from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
+from rutc.emit.scalar import COMPARISONS, emit_bit_cast, emit_cast, emit_op
 from rutc.emit.short_rows import ShortRowEmitter
 from rutc.emit.site import Sites
 from rutc.emit.storage import emit_literal, from_memory, zero
@@ -225,6 +225,8 @@ class ExpressionEmitter:
         dtype = e.args[-1].dtype
         if (arm := self._arm(e)) is not e:
             return self.emit(arm)
+        if e.op in COMPARISONS and (found := self._compared(e)) is not None:
+            return found
         if e.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
             fused = self._multiply_add(e)
             if fused is not None:
@@ -236,6 +238,17 @@ class ExpressionEmitter:
             if quotient is not None:
                 return quotient
         return emit_op(self.builder, e.op, self._same_width(values), dtype, self.machine.features)
+
+    def _compared(self, e: Apply) -> ir.Value | None:
+        """A place along lanes compared with a literal in 32 bits; None of anything else."""
+        match e.args:
+            case (IndexValue(index), Lit(int() as value)) if abs(value) < 1 << (I32.width - 1):
+                place = self.index.narrow(self.index.resolve(index))
+            case _:
+                return None
+        if place is None:
+            return None
+        return emit_op(self.builder, e.op, [place, splat_int(place.type, value)], DType.I32)
 
     def _decided(self, condition: Expr) -> bool | None:
         """What comparing an index with a literal gives, where its range at hand tells."""

@@ -302,6 +302,25 @@ class IndexEmitter:
         lane = self.lane
         return lane.key if lane is not None and lane.var in index.names() else None
 
+    def narrow(self, index: Index) -> ir.Value | None:
+        """A resolved index that grows evenly along the lanes as a vector of i32.
+
+        None where it does not, or where numbers of 32 bits are not known to hold it, in lanes that
+        are no iterations either.
+        """
+        lane, bounds = self.lane, index.bounds(self.ranges)
+        step = index.coefficient(lane.var) if lane is not None else None
+        if lane is None or not step or bounds is None:
+            return None
+        rest = index - Index.of(lane.var) * step
+        most = max(map(abs, bounds)) + abs(step) * lane.lanes
+        if lane.var in rest.names() or most >= 1 << (I32.width - 1):
+            return None
+        first = self.builder.trunc(self.emit(rest + lane.base * step), I32)
+        steps = [step * i for i in range(lane.lanes)]
+        along = ir.Constant(ir.VectorType(I32, lane.lanes), steps)
+        return self.builder.add(splat(self.builder, first, lane.lanes), along)
+
     # -- internals ------------------------------------------------------------------------------
     def _sum(self, index: Index) -> ir.Value:
         if index.const:

@@ -24,11 +24,11 @@ from rutc.emit.vector_math import BINARY_OPS, UNARY_OPS, emit_binary, emit_unary
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 
-__all__ = ["emit_bit_cast", "emit_cast", "emit_op", "llvm_type"]
+__all__ = ["COMPARISONS", "emit_bit_cast", "emit_cast", "emit_op", "llvm_type"]
 
 Args = Sequence[ir.Value]
 
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BOTH, _EITHER = ir.IRBuilder.and_, ir.IRBuilder.or_
 _LOGIC = {"and": _BOTH, "or": _EITHER, "xor": ir.IRBuilder.xor}
 _BITWISE = {"bitand": _BOTH, "bitor": _EITHER, "bitxor": ir.IRBuilder.xor}
@@ -65,8 +65,8 @@ def emit_op(
         return builder.not_(emit_cast(builder, args[0], dtype, DType.BOOL))
     wide = computing_type(dtype)
     operands = [emit_cast(builder, a, dtype, wide) for a in args]
-    if op in _COMPARISONS:
-        return _compare(builder, _COMPARISONS[op], operands, wide)
+    if op in COMPARISONS:
+        return _compare(builder, COMPARISONS[op], operands, wide)
     if op in ("isnan", "isinf"):
         return _classify(builder, op, operands[0], wide)
     if wide is DType.BOOL:
