@@ -82,28 +82,34 @@ class Slicer(Chains):
         if not isinstance(first, Run):
             return None
         for d in self._cut(first.group):
-            found += self._over(steps, start, (d,))
+            most = max((chain.gain for chain in found), default=0.0)
+            found += self._over(steps, start, (d,), most)
         return max(found, key=lambda chain: (chain.gain, -chain.least), default=None)
 
     def _cut(self, group: Group) -> list[str]:
         """The dims of which there may be several slices."""
         return [d for d in group.shared if self.extents[d] != 1]
 
-    def _over(self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...]) -> list[Chain]:
+    def _over(
+        self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...], least: float
+    ) -> list[Chain]:
         """The chains that pay over slices of these dims, and of more where one index is too much.
 
-        Of chains that save as much, those with blocks come first.
+        Of chains that save as much, those with blocks come first. Those that save less than others
+        do, or than the `least` bytes, may be left out.
         """
         first = steps[start]
         assert isinstance(first, Run)
         grown = self._grown(steps, start, dims)
         room = self.near(self.coefficients.ring) * prod(map(self.extent, dims))
+        whole = self._paying(grown, least)
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
             for e in self._cut(first.group):
                 if e not in dims:
-                    found += self._over(steps, start, (*dims, e))
-        return [*found, *self._paying(grown)]
+                    least = max([least, *(chain.gain for chain in (*whole, *found))])
+                    found += self._over(steps, start, (*dims, e), least)
+        return [*found, *whole]
 
     def _grown(
         self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...]
@@ -128,28 +134,34 @@ class Slicer(Chains):
             found.append(members)
         return found
 
-    def _paying(self, grown: Sequence[tuple[Member, ...]]) -> list[Chain]:
-        """The chains that save more than they cost."""
+    def _paying(self, grown: Sequence[tuple[Member, ...]], least: float) -> list[Chain]:
+        """The chains that save more than they cost.
+
+        Those that save less than a longer one, or than the `least` bytes, may be left out.
+        """
         found: list[Chain] = []
-        for members in grown:
+        for members in reversed(grown):
+            if self._passed(members) < least:
+                continue
             sized = self._size(members)
             if sized is None:
                 continue
             size, within = sized
-            least = common = size
+            shortest = common = size
             if not self.is_fixed(members):
-                least = size if within is None else 1
+                shortest = size if within is None else 1
                 common = self._common_slices(members, size, within)[1]
             gain = self._gain(members, common)
             if gain <= 0 or any(self._lose_rows(m, common) for m in members):
                 continue
             blocks = self._in_blocks(members)
             room = self.near(self.coefficients.ring) * self.extent(members[0].dims[-1])
-            crowded = not blocks and self._bytes_between(members) * least > room
+            crowded = not blocks and self._bytes_between(members) * shortest > room
             again = max(self._read_again(members, level) for level in range(len(members[0].dims)))
             index_bytes = self._common(self.index_bytes(members))
             found.append(Chain(members, size, within, gain, again + index_bytes, blocks, crowded))
-        return found
+            least = max(least, gain)
+        return found[::-1]
 
     def _lose_rows(self, member: Member, size: int) -> bool:
         """Whether registers for matrices hold far fewer rows in a slice than of the whole."""
@@ -281,8 +293,6 @@ class Slicer(Chains):
         extents = [self._common_extent(d) for d in members[0].dims]
         trips = [*extents[:-1], -(-extents[-1] // size)]
         blocks = self._in_blocks(members)
-        readers = Counter(v for m in members for v in m.group.external_reads())
-        saved = sum(self._common_bytes(v) * (1 + readers[v]) for v in self.between(members))
         reread, w = 0.0, self.coefficients
         for level, count in enumerate(trips):
             again = self._read_again(members, level)
@@ -291,7 +301,12 @@ class Slicer(Chains):
             else:
                 again = self._waited_for(members, level, size)
             reread += prod(trips[:level]) * (count - 1) * again
-        return saved - w.reread * reread
+        return self._passed(members) - w.reread * reread
+
+    def _passed(self, members: tuple[Member, ...]) -> int:
+        """Bytes that pass between the kernels, written and read."""
+        readers = Counter(v for m in members for v in m.group.external_reads())
+        return sum(self._common_bytes(v) * (1 + readers[v]) for v in self.between(members))
 
     def _waited_for(self, members: tuple[Member, ...], level: int, size: int) -> float:
         """Bytes of weights that slices read again from near, which their few rows do not hide."""
