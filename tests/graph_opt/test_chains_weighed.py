@@ -1,0 +1,103 @@
+"""What chains of kernels are weighed by: sizes of slices, and which chains need not be weighed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.decide.chains import Chain, Member, equal_parts
+from rutc.graph_opt.decide.slices import Slicer
+from rutc.tensor_ir.affine import Index, maximum, minimum
+from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.parse import parse
+from tests.examples import examples
+from tests.graph_opt.test_decide_slices import BATCH, SOFTMAX
+from tests.machines import V4
+
+RANGES = {"n": (0, 4099), "m": (0, 97), "w": (1, 1021)}
+
+
+@given(
+    st.fixed_dictionaries({name: st.integers(*r) for name, r in RANGES.items()}),
+    st.integers(1, 4099),
+    st.none() | st.integers(1, 1 << 20),
+    st.integers(1, 17),
+)
+@examples(100)
+def test_equal_parts_of_a_size_that_a_run_tells_are_those_of_the_number(
+    sizes: dict[str, int], size: int, within: int | None, fewest: int
+) -> None:
+    fits = None if within is None else within // (4 * Index.of("w"))
+    found = equal_parts(
+        Index.of("n"),
+        Index.of("m"),
+        Index.of(size),
+        fits,
+        fewest,
+        lambda a, b: minimum(a, b, RANGES),
+        lambda a, b: maximum(a, b, RANGES),
+    )
+    number = None if within is None else within // (4 * sizes["w"])
+    wanted = equal_parts(sizes["n"], sizes["m"], size, number, fewest, min, max)
+    assert tuple(x.evaluate(sizes) for x in found) == wanted
+    count, each = wanted
+    assert each <= size
+    assert count * max(each, 1) >= sizes["n"]
+
+
+def test_rows_of_a_product_are_the_dims_along_which_a_factor_stays() -> None:
+    graph = parse("""
+graph "a product with rows of a table, and one with a matrix"
+dims k = 7, m = 3, n = 5, v = 11
+%i : i64{m} = input "i" [m]
+%t : f32{k,v} = input "t" [v, k]
+%w : f32{k,n} = input "w" [k, n]
+%y : f32{m,n} = sum{k} %t[k, v=%i[m]] * %w[k, n]
+output "y" [m, n] = %y
+""")
+    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    group = Group("g", (nest,), ("m", "n"), ("y",))
+    assert group.rows == {"t": frozenset(), "i": frozenset("n"), "w": frozenset("m")}
+    assert group.moved == {"t": None, "i": frozenset("m"), "w": frozenset("kn")}
+    assert Member(0, group, ("m",), (1,)).moved == {
+        "t": frozenset("m"),
+        "i": frozenset("m"),
+        "w": frozenset(),
+    }
+
+
+ATTENTION = SOFTMAX.format(h=12, k=64, n=64, s=1024, t=1024)
+IMAGES = BATCH.replace("symbols batch = 0..2147483648@1\n", "").replace("= batch", "= 8")
+
+
+@pytest.mark.parametrize(
+    ("text", "l2", "fewer"),
+    [(ATTENTION, V4.l2, True), (IMAGES, 64 << 10, False)],
+    ids=["attention", "images"],
+)
+def test_chains_that_pass_on_too_little_are_not_weighed_and_would_not_be_chosen(
+    text: str, l2: int, fewer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, machine = parse(text), replace(V4, l2=l2)
+    weighed = [0]
+    size, paying = Slicer._size, Slicer._paying
+
+    def counted(self: Slicer, members: tuple[Member, ...]) -> tuple[int, int | None] | None:
+        weighed[0] += 1
+        return size(self, members)
+
+    def every(self: Slicer, grown: Sequence[tuple[Member, ...]], least: float) -> list[Chain]:
+        return [chain for members in grown for chain in paying(self, [members], 0.0)]
+
+    monkeypatch.setattr(Slicer, "_size", counted)
+    chosen = decide(graph, machine).assignment
+    some = weighed[0]
+    monkeypatch.setattr(Slicer, "_paying", every)
+    weighed[0] = 0
+    assert decide(graph, machine).assignment == chosen
+    assert chosen.slices
+    assert (some < weighed[0]) == fewer
