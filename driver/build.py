@@ -20,7 +20,7 @@ from rutc.driver.plan_cost import cycles_of
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
 from rutc.emit import program as host
-from rutc.emit.kernel_call import KernelCall
+from rutc.emit.kernel_call import KernelCall, KernelId
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typical
@@ -91,10 +91,17 @@ class Builder:
             _check_alike(parts)
             self.on_routines(host.routines(chain.from_iterable(p.steps for p in parts)))
             owners = [part for part in parts for _ in part.pending]
-            launched = {
-                pending.id: part.launched(pending, made)
-                for part, (pending, made) in zip(owners, kernels.made(), strict=True)
-            }
+            reads = [part.constants_of(pending) for part in parts for pending in part.pending]
+            last = {data: number for number, datas in enumerate(reads) for data in datas}
+            launched: dict[KernelId, Launched] = {}
+            for number, (part, (pending, made)) in enumerate(
+                zip(owners, kernels.made(), strict=True)
+            ):
+                launched[pending.id] = part.launched(pending, made)
+                for data in reads[number]:
+                    if last[data] == number:
+                        # From here on there is only what was laid out for kernels.
+                        data.forget()
         own = [[launched[pending.id] for pending in part.pending] for part in parts]
         made = [x.made for x in launched.values()]
         graph = self.plan.graph

@@ -41,7 +41,7 @@ from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.gradual import gradual_tables
-from rutc.tensor_ir.graph import Call, Carry, Const, Input, Scatter, State, Value, walk_nodes
+from rutc.tensor_ir.graph import Call, Carry, Const, Data, Input, Scatter, State, Value, walk_nodes
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
@@ -381,6 +381,11 @@ class PlanSteps:
             counts = tuple((new[n], plain(Index.of(trips).subs(env))) for n, trips in counters)
             sliced = Slices(counts, kept)
         return renamed, CompileJob(renamed.kernels, constants, sliced)
+
+    def constants_of(self, pending: Pending) -> tuple[Data, ...]:
+        """The elements of the constants that a kernel reads."""
+        names = {b.name: None for k in pending.kernels for b in k.args if b.name in self.constants}
+        return tuple(self.constants[v].data for v in names)
 
     def launched(self, pending: Pending, made: Made) -> Launched:
         """The launch of a kernel that is made, constants packed as it wants them."""

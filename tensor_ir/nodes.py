@@ -37,14 +37,36 @@ SAMPLES = 64
 """Elements of an array by which it is told from most others."""
 
 
-@record(eq=False)
 class Data:
-    """An immutable array that compares and hashes by content."""
+    """An immutable array that compares and hashes by content.
 
-    array: np.ndarray
+    One that is computed of others may be forgotten by who asks for it last.
+    """
 
-    def __post_init__(self) -> None:
-        self.array.flags.writeable = False
+    def __init__(self, array: np.ndarray, again: Callable[[], np.ndarray] | None = None) -> None:
+        """Of an array, which is not to be changed; `again` makes an equal one."""
+        array.flags.writeable = False
+        self.__dict__["array"] = array
+        self._again = again
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        """The elements, which are made again if they were forgotten."""
+        assert self._again is not None, "what cannot be made again is not forgotten"
+        array = self._again()
+        array.flags.writeable = False
+        return array
+
+    def forget(self) -> None:
+        """Frees the memory of an array that can be made again."""
+        if self._again is not None:
+            self.__dict__.pop("array", None)
+
+    def __reduce__(self) -> tuple[type[Data], tuple[np.ndarray]]:
+        return Data, (self.array,)
+
+    def __repr__(self) -> str:
+        return f"Data(array={self.array!r})"
 
     @cached_property
     def digest(self) -> str:
@@ -124,8 +146,11 @@ class Data:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Data) and (
-            self.array is other.array
-            or (self._sample == other._sample and self.digest == other.digest)
+            self is other
+            or (
+                self._sample == other._sample
+                and (self.array is other.array or self.digest == other.digest)
+            )
         )
 
     def __hash__(self) -> int:

@@ -371,12 +371,13 @@ def _transformed_weights(
     axes = tuple(points[along[d]] if d in along else d for d in const.axes)
     name = editor.fresh_value(f"{const.out.name}.points")
 
-    def made(array: np.ndarray) -> Data:
-        points_ = transform_weights(position, array)
-        return Data(parts_of(points_, 1)[0] if factor is DType.BF16 else points_)
+    def made() -> np.ndarray:
+        points_ = transform_weights(position, const.data.array)
+        return parts_of(points_, 1)[0] if factor is DType.BF16 else points_
 
     # Several sums may have the same weights, as those over maps of several sizes do.
-    data = const.data.once(("points", tuple(position.items()), factor), made)
+    key = "points", tuple(position.items()), factor
+    data = const.data.once(key, lambda _: Data(made(), again=made))
     kind = DType.of(data.array.dtype)
     value = Value(name, kind, tuple(sorted(axes)))
     coords = [

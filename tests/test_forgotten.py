@@ -1,0 +1,72 @@
+"""Constants that are computed of others are freed once kernels have theirs, and made again."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from rutc.driver.build import Builder
+from rutc.emit.targets import target_named
+from rutc.graph_opt import versions
+from rutc.graph_opt.decide import decide
+from rutc.tensor_ir.graph import Const
+from rutc.tensor_ir.nodes import Data
+from rutc.tensor_ir.parse import parse
+
+FILTERED = """
+graph "windows of equal weights over maps of two sizes"
+dims c = 67, i = 13, j = 13, kx = 3, ky = 3, o = 61, x = 29, y = 29
+%a : f32{c,x,y} = input "a" [c, y, x]
+%b : f32{c,i,j} = input "b" [c, j, i]
+%w : f32{c,kx,ky,o} = const [o, c, ky, kx] data "w"
+%r : f32{o,x,y} = sum{c,kx,ky} %a[c, x=kx + x - 1, y=ky + y - 1 else 0] * %w[c, kx, ky, o]
+%s : f32{i,j,o} = sum{c,kx,ky} %b[c, i=kx + i - 1, j=ky + j - 1 else 0] * %w[c, kx, ky, o]
+output "r" [o, y, x] = %r
+output "s" [o, j, i] = %s
+"""
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_filtered_weights_are_freed_once_kernels_have_theirs(target: str) -> None:
+    machine = target_named(target).machine
+    weights = np.random.default_rng(0).standard_normal((61, 67, 3, 3)).astype(np.float32)
+    (version,) = versions(parse(FILTERED, {"w": Data(weights)}), machine)
+    plan = decide(version.graph, machine, version.assigned)
+    points = [n for n in plan.graph.nodes if isinstance(n, Const) and "points" in n.out.name]
+    assert points, "sums are filtered"
+    before = [n.data.array.copy() for n in points]
+    program = Builder(plan, machine, "m", 1, code=False).build().program
+    assert not any("array" in n.data.__dict__ for n in points)
+    for n, array in zip(points, before, strict=True):
+        assert np.array_equal(n.data.array, array)
+    elements = np.concatenate([np.asarray(x).ravel() for _, x in program.weights])
+    assert all(np.isin(array[:, :5], elements).all() for array in before)
+
+
+def test_what_can_be_made_again_may_be_forgotten() -> None:
+    made = [0]
+
+    def again() -> np.ndarray:
+        made[0] += 1
+        return np.arange(7, dtype=np.float32)
+
+    data = Data(again(), again=again)
+    same, other = Data(np.arange(7, dtype=np.float32)), Data(np.arange(1, 8, dtype=np.float32))
+    before = hash(data), data.digest
+    data.forget()
+    assert (hash(data), data.digest) == before
+    assert {data: "found"}[data] == "found"
+    assert made[0] == 1, "nobody asked for elements"
+    assert data == same
+    assert data != other
+    assert not data.array.flags.writeable
+    assert made[0] == 2, "they are made once"
+    data.forget()
+    assert pickle.loads(pickle.dumps(data)) == same
+
+
+def test_what_cannot_be_made_again_is_not_forgotten() -> None:
+    for array in (np.zeros((0, 3), np.int8), np.array([np.nan, np.inf], np.float32)):
+        data = Data(array)
+        data.forget()
+        assert data.array is array
