@@ -65,6 +65,8 @@ class Builder:
     """Gives kernels other schedules than their default ones."""
     code: bool = True
     """Whether kernels become machine code: texts alone are drafted without it, all anew."""
+    once: bool = False
+    """Whether nobody builds from these graphs again: what kernels have of constants is enough."""
 
     def build(self) -> Built:
         """Schedule, emit and compile all kernels, pack all weights, write the host program.
@@ -98,9 +100,8 @@ class Builder:
                 zip(owners, kernels.made(), strict=True)
             ):
                 launched[pending.id] = part.launched(pending, made)
-                for data in reads[number]:
+                for data in reads[number] if self.once else ():
                     if last[data] == number:
-                        # From here on there is only what was laid out for kernels.
                         data.forget()
         own = [[launched[pending.id] for pending in part.pending] for part in parts]
         made = [x.made for x in launched.values()]

@@ -126,6 +126,7 @@ def compile_model(
                 ),
                 alternatives=alternatives,
                 chooser=None if records is None else records.schedules,
+                once=True,
             )
             if options.dump is not None:
                 builder.on_draft = _KernelDump(options.dump / "kernels")

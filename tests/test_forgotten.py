@@ -35,7 +35,9 @@ def test_filtered_weights_are_freed_once_kernels_have_theirs(target: str) -> Non
     points = [n for n in plan.graph.nodes if isinstance(n, Const) and "points" in n.out.name]
     assert points, "sums are filtered"
     before = [n.data.array.copy() for n in points]
-    program = Builder(plan, machine, "m", 1, code=False).build().program
+    Builder(plan, machine, "m", 1, code=False).build()
+    assert all("array" in n.data.__dict__ for n in points), "they may be built from again"
+    program = Builder(plan, machine, "m", 1, code=False, once=True).build().program
     assert not any("array" in n.data.__dict__ for n in points)
     for n, array in zip(points, before, strict=True):
         assert np.array_equal(n.data.array, array)
