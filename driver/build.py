@@ -96,10 +96,10 @@ class Builder:
             reads = [part.constants_of(pending) for part in parts for pending in part.pending]
             last = {data: number for number, datas in enumerate(reads) for data in datas}
             launched: dict[KernelId, Launched] = {}
-            for number, (part, (pending, made)) in enumerate(
+            for number, (part, (pending, code)) in enumerate(
                 zip(owners, kernels.made(), strict=True)
             ):
-                launched[pending.id] = part.launched(pending, made)
+                launched[pending.id] = part.launched(pending, code)
                 for data in reads[number] if self.once else ():
                     if last[data] == number:
                         data.forget()
