@@ -104,37 +104,56 @@ class Ports:
         return feed
 
     def makers(self, objects: Objects | None) -> dict[str, Maker] | None:
-        """Returns what makes each output, by name; None where more than tensors go in or out.
+        """Returns what makes each output of all tensors that a run gives, by name.
 
-        Maps for the rows of a tensor may go out.
+        None where more than tensors go in, or what a run tells the structure of goes out.
         """
         if self.takes is not None and not all(_is_tensor(b) for b in self.takes):
             return None
         places = {info.name: place for place, info in enumerate(self.outputs)}
         if self.gives is None:
             return {name: itemgetter(place) for name, place in places.items()}
-        found: dict[str, Maker] = {}
-        for bundle in self.gives:
-            if _is_tensor(bundle):
-                found[bundle.name] = itemgetter(places[bundle.port])
-                continue
-            maker = _maps(bundle, self.outputs, objects)
-            if maker is None:
-                return None
-            found[bundle.name] = maker
-        return found
+        if boxed(self.gives):
+            return None
+        return {b.name: _maker(b, places, self.outputs, objects) for b in self.gives}
 
 
 def _is_tensor(bundle: Bundle) -> bool:
     return bundle.kind == "tensor" and bundle.port == bundle.name
 
 
-def _maps(bundle: Bundle, outputs: Sequence[TensorInfo], objects: Objects | None) -> Maker | None:
-    """What makes a map for each row of a matrix; None for other outputs."""
-    if bundle.kind != "maps" or not bundle.keys or objects is None:
-        return None
-    place = [info.name for info in outputs].index(bundle.parts[0].port)
-    if outputs[place].shape[1:] != (len(bundle.keys),):
+def _maker(
+    bundle: Bundle,
+    places: Mapping[str, int],
+    outputs: Sequence[TensorInfo],
+    objects: Objects | None,
+) -> Maker:
+    """What makes an output, or an element of one."""
+    match bundle.kind:
+        case "tensor":
+            return itemgetter(places[bundle.port])
+        case "sequence":
+            parts = [_maker(part, places, outputs, objects) for part in bundle.parts]
+            return lambda tensors: [part(tensors) for part in parts]
+        case "optional" if bundle.parts:
+            return _maker(bundle.parts[0], places, outputs, objects)
+        case "maps":
+            maker = _maps(bundle, places, outputs, objects)
+            if maker is not None:
+                return maker
+    ports = [(port, places[port]) for port in bundle.ports]
+    return lambda tensors: bundle.gathered({port: tensors[place] for port, place in ports})
+
+
+def _maps(
+    bundle: Bundle,
+    places: Mapping[str, int],
+    outputs: Sequence[TensorInfo],
+    objects: Objects | None,
+) -> Maker | None:
+    """What the library's own code makes a map for each row of a matrix by; None where it cannot."""
+    place = places[bundle.parts[0].port]
+    if not bundle.keys or objects is None or outputs[place].shape[1:] != (len(bundle.keys),):
         return None
     maps = objects.maps_of(bundle.keys, outputs[place].dtype)
     return None if maps is None else lambda tensors: maps(tensors[place])

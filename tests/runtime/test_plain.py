@@ -5,8 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from rutc.driver.compiler import Options, compile_model
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.runtime.binding import Arguments
 from rutc.runtime.plain import plain_tensors, repeated_shapes
@@ -161,3 +164,40 @@ def test_results_of_the_caller_are_the_same_either_way(doubling: Path) -> None:
             session.run_into({"x": X}, {"z": X.copy()})
     with pytest.raises(ModelError, match="closed"):
         session.run_into({"x": X}, {"y": np.zeros(8, np.float32)})
+
+
+@pytest.mark.parametrize("extent", [3, "n"])
+def test_sequences_of_tensors_are_made_without_a_closer_look(
+    extent: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"]),
+        helper.make_node("ReduceSum", ["x"], ["b"], keepdims=0),
+        helper.make_node("SequenceConstruct", ["a", "b", "a"], ["s"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [extent])
+    s = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    b = helper.make_tensor_value_info("b", TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "g", [x], [s, b])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options(jobs=1))
+    runs: list[Arguments] = []
+    run_plain = InferenceSession._run_plain
+
+    def counted(session: InferenceSession, arguments: Arguments) -> None:
+        runs.append(arguments)
+        run_plain(session, arguments)
+
+    monkeypatch.setattr(InferenceSession, "_run_plain", counted)
+    with load(tmp_path / "m.so") as session:
+        for size in (0, 1, 7) if extent == "n" else (3,):
+            values = np.arange(size, dtype=np.float32)
+            for names in (None, None, ["b", "s"], ["s"]):
+                found = session.run(names, {"x": values})
+                named = dict(zip(names or ["s", "b"], found, strict=True))
+                for got, want in zip(named["s"], (-values, values.sum(), -values), strict=True):
+                    np.testing.assert_array_equal(got, want)
+                if "b" in named:
+                    assert named["b"] == values.sum()
+    assert len(runs) >= 4
