@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from heapq import nsmallest
+from math import prod
 from time import monotonic
 
 from rutc.base.record import record
@@ -23,6 +24,7 @@ from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.decide.neighbours import Neighbour, neighbours
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Illegal
+from rutc.tensor_ir.graph import Nest, walk_nodes
 from rutc.tensor_ir.machine import Machine
 
 MOVES = 200
@@ -35,6 +37,10 @@ DEPTH = 5
 """Changes that gain together though none does alone, at most."""
 FARTHEST = 4.0
 """Worse plans take at most so many times as long, of the launches that are others."""
+
+
+FEW = 8
+"""Nests of a graph whose plans are few enough to be searched for every model."""
 
 
 class Prices:
@@ -268,6 +274,32 @@ def said(a: Assignment) -> Hashable:
     groups = frozenset(a.groups)
     arrangements = frozenset(a.arrangements.items())
     return arrangements, groups, a.copies, a.slices, a.turns, a.recomputed, a.types, a.joins
+
+
+def of_orders_and_kernels(n: Neighbour) -> bool:
+    """Whether a change is of the order of a value's dims, or of what shares a kernel."""
+    if n.kind == "layout":
+        return not any(a.blocks for a in n.assignment.arrangements.values())
+    return n.kind == "kernel"
+
+
+def refined(found: Realisation, machine: Machine) -> Realisation:
+    """The best plan that a search finds, where a graph has few nests with something to do.
+
+    It is of orders and kernels alone, as in larger graphs the choices for every model are. A graph
+    that does less than threads take to start keeps its plan: its launches take about as long as
+    it takes to call them, which estimates do not tell apart. So does one with a dim that commonly
+    has one index and may have many, of which estimates say nothing.
+    """
+    known = found.known
+    nests = [n for n in walk_nodes(found.graph.nodes) if isinstance(n, Nest)]
+    points = sum(prod(known.extents[d] for d in n.dims) for n in nests)
+    much = points >= machine.launch_cycles * machine.width
+    unknown = any(known.extents[d] == 1 for d in known.varying)
+    if len(nests) > FEW or unknown or not much:
+        return found
+    search = EstimateSearch(found, machine, least_gain=0.0, allowed=of_orders_and_kernels)
+    return search.run().found
 
 
 def _key(n: Neighbour) -> str:

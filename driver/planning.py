@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from rutc.base.record import record
 from rutc.driver.build import Alternative
 from rutc.driver.narrow_values import with_narrow_values
 from rutc.driver.options import BF16, GREEDY, INT8, SEARCH, USUAL, Options
-from rutc.driver.plan_by_estimate import EstimateSearch
+from rutc.driver.plan_by_estimate import EstimateSearch, refined
 from rutc.driver.precision import TYPES, with_narrow_weights
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms
@@ -109,10 +110,11 @@ def planned(
 ) -> tuple[Plan, tuple[Alternative, ...]]:
     """The plan of the last of the versions, and of those that run instead where they may.
 
-    Better ones are searched for by estimates, so many seconds each, unless `search` is None.
+    Better ones are searched for by estimates, so many seconds each; where `search` is None, only
+    for graphs of few nests.
     """
     change = narrowed(machine, precision)
-    improve = None if search is None else searched(machine, search)
+    improve = partial(refined, machine=machine) if search is None else searched(machine, search)
     return decide(found[-1].graph, machine, found[-1].assigned, change, improve), tuple(
         Alternative(decide(v.graph, machine, v.assigned, change, improve), v.where)
         for v in found

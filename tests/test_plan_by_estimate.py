@@ -16,7 +16,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from tests.graph_opt.networks import Net, graph_of
 from tests.machines import V3, weighing
-from tests.optimum import CLOSE, gaps, small_graph, usual
+from tests.optimum import CLOSE, chosen, gaps, mixed_graph, small_graph
 
 FAR = (12, 58, 66)
 """Seeds of graphs of which the usual plans take long by the estimates."""
@@ -36,7 +36,7 @@ def gaining(share: float) -> Machine:
 
 
 def test_what_gains_little_stays_as_it_is() -> None:
-    first = usual(small_graph(FAR[0], 5), V3)
+    first = chosen(small_graph(FAR[0], 5), V3)
     for share, better in ((0.1, True), (0.9, False)):
         found = EstimateSearch(first, gaining(share)).run()
         assert (found.found.assignment != first.assignment) == better
@@ -45,7 +45,7 @@ def test_what_gains_little_stays_as_it_is() -> None:
 
 def test_in_no_time_a_number_of_changes_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_by_estimate, "MOVES", 20)
-    first = usual(optimize(graph_of("encoder")), V3)
+    first = chosen(optimize(graph_of("encoder")), V3)
     found = [EstimateSearch(first, V3, least_gain=0.0).run() for _ in range(2)]
     assert found[0].tried == found[1].tried == 20
     assert found[0].found.assignment == found[1].found.assignment
@@ -55,7 +55,7 @@ def test_in_no_time_a_number_of_changes_is_tried(monkeypatch: pytest.MonkeyPatch
 
 
 def test_launches_that_two_plans_have_are_no_difference() -> None:
-    first = usual(small_graph(FAR[0], 5), V3)
+    first = chosen(small_graph(FAR[0], 5), V3)
     prices = Prices(first, V3)
     own = prices.legal(first)
     assert difference(own, own).before == 0
@@ -74,7 +74,7 @@ def test_plans_of_any_size_are_not_searched() -> None:
     %y : f32{a} = sum{n} %x[n, a]
     output "y" [a] = %y
     """
-    first = usual(parse(text), V3)
+    first = chosen(parse(text), V3)
     assert searched(V3, 0.0)(first) is first
 
 
@@ -104,7 +104,7 @@ def test_a_model_is_compiled_as_is_asked(
 
 def test_types_and_a_search_follow_each_other() -> None:
     graph = small_graph(FAR[0], 5)
-    first = usual(graph, V3)
+    first = chosen(graph, V3)
     seen: list[Realisation] = []
 
     def before(found: Realisation) -> Realisation:

@@ -10,7 +10,7 @@ from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.join_choice import joined
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.graph_opt.plan import Plan
+from rutc.graph_opt.plan import Plan, Refusal
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.machine import Machine
 
@@ -39,4 +39,13 @@ def decide(
     found = joined(found)
     if improve is not None:
         found = improve(found)
-    return replace(found.plan, refusals=chosen.refusals)
+    return replace(found.plan, refusals=_still(chosen.refusals, found.plan))
+
+
+def _still(refusals: tuple[Refusal, ...], plan: Plan) -> tuple[Refusal, ...]:
+    """The refusals of nests that a plan has in another kernel than their operands."""
+    homes = {v: number for number, g in enumerate(plan.groups()) for v in g.computed}
+    apart = (
+        r for r in refusals if homes.get(r.reader, -1) != homes.get(r.value, -2)
+    )
+    return tuple(apart)
