@@ -281,11 +281,11 @@ class NestCost:
             and u.touched * w.copy < apart
         )
 
-    def _picks(self, u: ReadUse, v: str, inner: Mapping[str, str | None]) -> bool:
-        """Whether lanes along a loop take what data choose from a row that is in registers."""
+    def _picks(self, u: ReadUse, v: str, inner: Mapping[str, str | None]) -> int:
+        """The operations by which lanes along a loop take what data choose from a short row."""
         d = u.chosen.get(v)
         if d is None or u.is_const or d in self.varying or inner.get(u.read.value) != d:
-            return False
+            return 0
         return self.machine.picks(u.read.dtype.bytes, self.extents[d])
 
     @property
@@ -315,8 +315,8 @@ class NestCost:
                     apart = inf if self.in_matrices else vectors * w.apart
                     shared = min(apart, shared + u.touched * w.copy)
                 total += shared
-            elif self._picks(u, v, inner):
-                total += vectors * w.contiguous
+            elif picks := self._picks(u, v, inner):
+                total += vectors * picks * w.contiguous
             elif u.is_const:
                 total += vectors * w.packed
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):

@@ -157,13 +157,15 @@ class Machine:
         """Whether an instruction picks lanes of a register by numbers that a run gives."""
         return dtype is DType.F32 and self.architecture == "x86_64"
 
-    def picks(self, bytes_: int, elements: int) -> bool:
-        """Whether lanes take what data choose among so many neighbours from registers.
+    def picks(self, bytes_: int, elements: int) -> int:
+        """The operations by which lanes take what data choose among so many neighbours.
 
-        Two operations take one of two registers' elements, a third one chooses.
+        One takes elements of one of two registers, another one chooses between two pairs of them.
+        0 where there are none, or the neighbours are too many: lanes are loaded one by one.
         """
+        registers = -(-elements // self.width)
         able = self.architecture == "x86_64" and self.vector_bits == 512
-        return able and bytes_ == WORD and elements <= ROW_REGISTERS * self.width
+        return registers if able and bytes_ == WORD and registers <= ROW_REGISTERS else 0
 
     @property
     def adds_products(self) -> bool:

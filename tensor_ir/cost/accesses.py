@@ -83,11 +83,13 @@ class Accesses(Places):
         else:
             tally.add("gathered", count * lanes.lanes)
 
-    def load_permuted(self, buffer: Buffer, lanes: Frame, tally: Tally, count: float) -> None:
-        """Count loads of registers whose lanes are put into another order."""
+    def load_permuted(
+        self, buffer: Buffer, lanes: Frame, tally: Tally, count: float, shuffles: int = 1
+    ) -> None:
+        """Count loads of registers whose lanes are put into another order, by so many `shuffles`."""
         part = self._part(lanes, buffer.dtype.bytes)
         tally.add("loads", count * part)
-        tally.add("shuffles", count * part)
+        tally.add("shuffles", count * part * shuffles)
         self._crosses(tally, lanes, buffer.dtype.bytes, count)
 
     def _part(self, lanes: Frame, size: int) -> float:

@@ -360,14 +360,14 @@ class Counter(Accesses):
                 share = float(lanes.lanes)
         self.tally(frames[: at + 1]).add(kind, count * times * share)
 
-    def _picks(self, r: Read, buffer: Buffer, var: str) -> bool:
-        """Whether lanes along a loop take what data choose from a row that is in registers."""
+    def _picks(self, r: Read, buffer: Buffer, var: str) -> int:
+        """The operations by which lanes along a loop take what data choose from a short row."""
         data = [d for d, c in r.coords if not isinstance(c, Index)]
         moved = any(isinstance(c, Index) and var in c.names() for _, c in r.coords)
         if len(data) != 1 or moved or buffer.layout.stride(data[0]) != 1:
-            return False
+            return 0
         among = dict(buffer.layout.extents)[data[0]]
-        return isinstance(among, int) and self.machine.picks(buffer.dtype.bytes, among)
+        return self.machine.picks(buffer.dtype.bytes, among) if isinstance(among, int) else 0
 
     # -- memory ---------------------------------------------------------------------------------
     def _read(
@@ -412,8 +412,8 @@ class Counter(Accesses):
             self.load_permuted(buffer, lanes, tally, count)
             self.touch(buffer, r.coords, frames, is_store=False, address=address)
             return names
-        if lanes is not None and self._picks(r, buffer, lanes.var):
-            self.load_permuted(buffer, lanes, tally, count)
+        if lanes is not None and (picks := self._picks(r, buffer, lanes.var)):
+            self.load_permuted(buffer, lanes, tally, count, picks)
             self.touch(buffer, r.coords, frames, is_store=False, address=address)
             return names
         self.load(

@@ -409,8 +409,10 @@ def _best_vector(loops: list[str], shape: Shape, machine: Machine) -> str:
             stride = t.strides.get(v, 0)
             if stride == 0:
                 total += 0.2
-            elif stride == 1 or t.picked(v, machine):
+            elif stride == 1:
                 total += 1
+            elif picks := t.picks(v, machine):
+                total += picks
             elif stride in NEAR_STRIDES and not t.is_store:
                 total += 1.5 * (stride or 1)
             else:
