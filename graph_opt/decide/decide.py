@@ -45,7 +45,5 @@ def decide(
 def _still(refusals: tuple[Refusal, ...], plan: Plan) -> tuple[Refusal, ...]:
     """The refusals of nests that a plan has in another kernel than their operands."""
     homes = {v: number for number, g in enumerate(plan.groups()) for v in g.computed}
-    apart = (
-        r for r in refusals if homes.get(r.reader, -1) != homes.get(r.value, -2)
-    )
+    apart = (r for r in refusals if homes.get(r.reader, -1) != homes.get(r.value, -2))
     return tuple(apart)

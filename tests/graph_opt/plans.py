@@ -21,11 +21,11 @@ from tests.examples import examples
 from tests.machines import V4
 
 
-def plan_of(text: str) -> Plan:
+def plan_of(text: str, machine: Machine = V4) -> Plan:
     """The plan of a graph's text, with no rewrite before it."""
     graph = parse(text)
     verify(graph)
-    return decide(graph, V4)
+    return decide(graph, machine)
 
 
 def assigned(text: str, *lines: str, machine: Machine = V4) -> Plan:

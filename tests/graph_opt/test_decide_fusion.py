@@ -205,3 +205,97 @@ def test_kernels_of_long_chains_have_a_bounded_size() -> None:
     assert len(sizes) == -(-300 // (MOST_OPERATIONS // 3))
     said = [reason for reason in reasons(plan).values() if "operations already" in reason]
     assert len(said) == len(sizes) - 1
+
+
+TWO = """
+dims s = 64, d = 512
+%x : f32{d,s} = input "x" [s, d]
+%a : f32{d,s} = %x[d, s] * 2.0
+%b : f32{d,s} = max(%x[d, s], 0.0)
+%m : f32{s} = max{d} %x[d, s]
+"""
+
+
+def test_kernels_of_what_one_nest_reads_become_one() -> None:
+    plan = plan_of(
+        f"""graph "two operands" {TWO}
+        %y : f32{{d,s}} = %a[d, s] + %b[d, s]
+        output "m" [s] = %m
+        output "y" [s, d] = %y
+        """
+    )
+    assert {"a", "b", "y"} in kernels(plan)
+    assert stored(plan) == {"m", "y"}
+    assert not {reader for reader, _ in reasons(plan)} & {"y"}
+
+
+def test_kernels_of_rows_take_the_elements_that_are_read_beside_them() -> None:
+    plan = plan_of(
+        f"""graph "rows" {TWO}
+        %y : f32{{d,s}} = %a[d, s] - %m[s]
+        output "y" [s, d] = %y
+        """
+    )
+    assert kernels(plan) == [{"a", "m", "y"}]
+    assert stored(plan) == {"y"}
+
+
+def test_a_nest_joins_the_kernel_of_which_it_reads_most() -> None:
+    # Rows of %a are no neighbours in memory: it cannot become one with %m, of which little is read.
+    plan = plan_of(
+        """
+        graph "most"
+        dims s = 64, d = 512
+        %x : f32{d,s} = input "x" [s, d]
+        %z : f32{d,s} = input "z" [d, s]
+        %a : f32{d,s} = %z[d, s] * 2.0
+        %m : f32{s} = max{d} %x[d, s]
+        %n : f32{s} = %m[s] * 2.0
+        %y : f32{d,s} = %a[d, s] - %n[s]
+        output "y" [d, s] = %y
+        """
+    )
+    assert {"a", "y"} in kernels(plan)
+    assert reasons(plan)["y", "n"] == "its rows are not contiguous in memory"
+
+
+def test_kernels_stay_apart_where_a_third_one_runs_between_them() -> None:
+    plan = plan_of(
+        """
+        graph "between"
+        dims m = 48, k = 16, n = 32
+        %x : f32{m,n} = input "x" [m, n]
+        %w : f32{k,n} = input "w" [k, n]
+        %a : f32{m,n} = %x[m, n] * 2.0
+        %h : f32{k,m} = sum{n} %a[m, n] * %w[k, n]
+        %g : f32{m,n} = sum{k} %h[k, m] * %w[k, n]
+        %b : f32{m,n} = %x[m, n] + %g[m=47 - m, n]
+        %y : f32{m,n} = %a[m, n] + %b[m, n]
+        output "y" [m, n] = %y
+        """
+    )
+    assert {"b", "y"} in kernels(plan)
+    assert not any({"a", "b"} <= k for k in kernels(plan))
+    reason = "another operand is computed from this group's result in between"
+    assert reasons(plan)["y", "a"] == reason
+
+
+def test_large_kernels_stay_apart() -> None:
+    def many(name: str) -> str:
+        steps = "".join(
+            f"%{name}{i + 1} : f32{{s}} = tanh(%{name}{i}[s]) * 2.0 + 1.0\n" for i in range(50)
+        )
+        return f"%{name}0 : f32{{s}} = %x[s] * 2.0\n{steps}"
+
+    plan = plan_of(
+        f"""graph "large"
+        dims s = 64
+        %x : f32{{s}} = input "x" [s]
+        {many("a")}
+        {many("b")}
+        %y : f32{{s}} = %a50[s] + %b50[s]
+        output "y" [s] = %y
+        """
+    )
+    assert len(kernels(plan)) == 2
+    assert any(r.startswith("the two kernels have ") for r in reasons(plan).values())

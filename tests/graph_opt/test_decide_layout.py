@@ -5,7 +5,9 @@ import pytest
 
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.machine import Machine
 from tests.graph_opt.plans import innermost, kernels, plan_of
+from tests.machines import V3, V4
 
 # Two convolutions with a clipping between them: only the ends are fixed.
 CONVOLUTIONS = """
@@ -426,3 +428,37 @@ def test_a_batch_that_is_mostly_one_is_not_innermost_in_what_a_scan_carries() ->
     plan = plan_of(text)
     for v in ("p", "c", "ys", "l"):
         assert plan.layouts[v].axes[-1].dim == "k"
+
+
+@pytest.mark.parametrize(("features", "along"), [(20, "t"), (61, "t"), (65, "n")])
+def test_what_data_choose_among_few_is_read_across_rows(features: int, along: str) -> None:
+    """Lanes along the trees pick from one row, which registers hold: of 64 numbers at most."""
+    plan = plan_of(
+        f"""
+        graph "forest"
+        dims n = 64, t = 100, f = {features}
+        %x : f32{{f,n}} = input "x" [n, f]
+        %k : i64{{t}} = input "k" [t]
+        %a : i64{{n,t}} = i64(%x[f=%k[t], n] <= 0.5)
+        %b : i64{{n,t}} = i64(%x[f=%a[n, t], n] <= 0.25)
+        %c : f32{{n,t}} = %x[f=%b[n, t], n]
+        %y : f32{{n,t}} = %c[n, t=99 - t]
+        output "y" [n, t] = %y
+        """
+    )
+    assert innermost(plan, "c") == along
+
+
+def test_a_value_beside_itself_is_no_window_of_it() -> None:
+    plan = plan_of(
+        """
+        graph "twice"
+        dims a = 24, b = 48, c = 33
+        %x : f32{a,c} = input "x" [c, a]
+        %v : f32{a,c} = tanh(%x[a, c])
+        %y : f32{b,c} = select(index(b - 24) < 0, %v[a=b, c else 0.0], %v[a=b - 24, c else 0.0])
+        output "y" [b, c] = %y
+        """
+    )
+    assert not any(layout.halo for layout in plan.layouts.values())
+    assert {v.name for n in plan.graph.nodes if isinstance(n, Nest) for v in n.outs} == {"v", "y"}

@@ -5,9 +5,11 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Branch, Kind, Loop, walk_stmts
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
+from rutc.tuner.access import analyse
 from tests.tuner.test_schedules import lowered
 
 COPY = """
@@ -86,3 +88,75 @@ def test_lanes_along_a_loop_that_is_commonly_short_would_be_idle(many: int, vect
     done = apply_schedule(kernel, choose(kernel, x86.avx512(), constants).schedule)
     loops = [s for s in walk_stmts(done.body) if isinstance(s, Loop) and s.kind is Kind.VECTOR]
     assert {s.var.partition(".")[0] for s in loops} == {vector}
+
+
+PARTS = """
+graph "parts"
+dims a = {a}, b = {b}, c = {c}, d = {d}
+%x : f32{{a,c}} = input "x" [c, a]
+%y : f32{{b,c}} = input "y" [c, b]
+%z : f32{{c,d}} = select(index(d - {a}) < 0, %x[a=d, c else 0.0], %y[b=d - {a}, c else 0.0])
+output "z" [d, c] = %z
+"""
+
+
+@pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()])
+@pytest.mark.parametrize(("a", "b", "c"), [(16, 32, 24), (32, 16, 61), (48, 19, 16), (31, 32, 40)])
+def test_parts_that_lie_across_are_transposed_each_by_itself(
+    machine: Machine, a: int, b: int, c: int
+) -> None:
+    """Where squares end at the edge between two parts; elsewhere vectors of each part are stored
+    element by element."""
+    kernel, constants = lowered(PARTS.format(a=a, b=b, c=c, d=a + b))
+    done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
+    kinds = {s.kind for s in walk_stmts(done.body) if isinstance(s, Loop)}
+    assert (Kind.UNROLL in kinds) == (a % machine.width == 0)
+    assert any(isinstance(s, Branch) for s in walk_stmts(done.body)) or Kind.UNROLL not in kinds
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((c, n)).astype(np.float32) for n in (a, b))
+    z = np.zeros((a + b) * c, np.float32)
+    interpret_kernel(done, {"x": x.ravel(), "y": y.ravel(), "z": z})
+    np.testing.assert_array_equal(z.reshape(a + b, c), np.concatenate([x, y], axis=1).T)
+
+
+@pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()])
+@pytest.mark.parametrize("size", [16, 61, 100])
+def test_tiles_of_two_operands_are_read_before_two_stores(machine: Machine, size: int) -> None:
+    kernel, constants = lowered(f"""
+    graph "two and two"
+    dims a = {size}, c = 256
+    %x : f32{{a,c}} = input "x" [c, a]
+    %y : f32{{a,c}} = input "y" [c, a]
+    %s : f32{{a,c}} = %x[a, c] + %y[a, c]
+    %p : f32{{a,c}} = %s[a, c] * 2.0
+    %q : f32{{a,c}} = %s[a, c] + 1.0
+    output "p" [a, c] = %p
+    output "q" [a, c] = %q
+    """)
+    done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
+    assert {b.name for b in done.locals} >= {"x.tile", "y.tile"}
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((256, size)).astype(np.float32) for _ in "xy")
+    made = {name: np.zeros(256 * size, np.float32) for name in "pq"}
+    interpret_kernel(done, {"x": x.ravel(), "y": y.ravel(), **made})
+    np.testing.assert_array_equal(made["p"].reshape(size, 256), (x + y).T * np.float32(2))
+    np.testing.assert_array_equal(made["q"].reshape(size, 256), (x + y).T + np.float32(1))
+
+
+def test_registers_hold_what_depends_on_loops() -> None:
+    """Places that a register tells differ along the loops of what was put there."""
+    kernel, constants = lowered("""
+    graph "by way of a register"
+    dims n = 64, t = 100, f = 20
+    %x : f32{f,n} = input "x" [n, f]
+    %k : i64{t} = input "k" [t]
+    %a : i64{n,t} = i64(%x[f=%k[t], n])
+    %y : f32{n,t} = %x[f=%a[n, t], n]
+    output "y" [n, t] = %y
+    """)
+    last = [t for t in analyse(kernel, constants).touches if t.buffer == "x"][-1]
+    assert last.strides["t"] is None
+    assert last.strides["n"] is None
+    assert set(last.chosen) == {"t"}
+    assert last.picks("t", x86.avx512()) == 2
+    assert last.picks("t", x86.avx2()) == last.picks("n", x86.avx512()) == 0
