@@ -19,6 +19,7 @@ from rutc.tensor_ir.expr import (
     Apply,
     Expr,
     IndexValue,
+    Lit,
     Read,
     children,
     index_names,
@@ -349,7 +350,10 @@ class NestCost:
 
 
 def _whatever_the_index(body: Iterable[Expr]) -> set[Read]:
-    """The reads of expressions but for those that an index decides about."""
+    """The reads of expressions but for those of ranges of an index.
+
+    All arms of a choice by single indices are computed beside each other.
+    """
     found: set[Read] = set()
     seen: set[int] = set()
     left = [*body]
@@ -360,6 +364,15 @@ def _whatever_the_index(body: Iterable[Expr]) -> set[Read]:
         seen.add(id(e))
         if isinstance(e, Read):
             found.add(e)
-        if not (isinstance(e, Apply) and e.op == "select" and not any(reads(e.args[0]))):
+        if not (isinstance(e, Apply) and e.op == "select" and _is_range(e.args[0])):
             left += children(e)
     return found
+
+
+def _is_range(condition: Expr) -> bool:
+    """Whether a condition holds for an index up to a place, or from one on."""
+    match condition:
+        case Apply(op="lt" | "le" | "gt" | "ge", args=(IndexValue(), Lit())):
+            return True
+        case _:
+            return False

@@ -86,7 +86,7 @@ class Accesses(Places):
     def load_permuted(
         self, buffer: Buffer, lanes: Frame, tally: Tally, count: float, shuffles: int = 1
     ) -> None:
-        """Count loads of registers whose lanes are put into another order, by so many `shuffles`."""
+        """Count loads of registers whose lanes so many `shuffles` put into another order."""
         part = self._part(lanes, buffer.dtype.bytes)
         tally.add("loads", count * part)
         tally.add("shuffles", count * part * shuffles)

@@ -36,6 +36,7 @@ from rutc.tensor_ir.kernel import (
     Access,
     Assign,
     Branch,
+    Buffer,
     Init,
     Kernel,
     Loop,
