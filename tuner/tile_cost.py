@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import ceil, log2, prod
 
 from rutc.base.record import record
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Expr, Read, factors, index_names, operations, walk
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.windows import share_inside
@@ -330,7 +331,8 @@ class TileCosts:
                 # Lines may be gone before they are written.
                 along = () if stride == 1 else ((vector, vectors * width),)
                 cycles += w.evicted * evicted_rows(t, (*rows, *along), machine, 1)
-        stored = size * sum(t.is_store and t.unit(vector) for t in epilogue)
+        lane = DType.F32.bytes
+        stored = size * sum(t.bytes / lane for t in epilogue if t.is_store and t.unit(vector))
         cycles += machine.store_cycles * max(stored - w.stores, 0)
         cycles += 4.0 + 2 * len(rows)
         return cycles * costs.far
