@@ -2,7 +2,7 @@
 
     %y{..} = sum{k..} %x[..] * %w[..]                       %w a constant
     ->
-    %x.q = u8(i32(min(max(round(%x[..] / 0.02) + 120.0, 0.0), 255.0)))
+    %x.q = u8(i32(min(max(round(%x[..] * 50.0) + 120.0, 0.0), 255.0)))
     %x.d = f32(i32(%x.q[..]) - 120) * 0.02
     %w.d = f32(%w.q[..]) * %w.s[..]                         %w.q : i8, a scale for each sum
     %y{..} = sum{k..} %x.d[..] * %w.d[..]
@@ -226,8 +226,10 @@ class _Quantised:
         q, d = self._fresh(f"{name}.q", DType.U8, name), self._fresh(f"{name}.d", DType.F32, name)
         self._made[name, ()] = d.name
         step, zero = Lit(span.step, DType.F32), span.zero
-        units = apply("round", apply("div", self.read(self._values[name]), step))
-        whole = apply("add", units, Lit(float(zero), DType.F32))
+        each = Lit(float(np.float32(1 / span.step)), DType.F32)
+        whole = apply("round", apply("mul", self.read(self._values[name]), each))
+        if zero:
+            whole = apply("add", whole, Lit(float(zero), DType.F32))
         low, high = Lit(0.0, DType.F32), Lit(float(MOST), DType.F32)
         stored = cast(apply("min", apply("max", whole, low), high), DType.I32)
         yield Nest((q,), (), None, (cast(stored, DType.U8),))

@@ -19,7 +19,6 @@ from rutc.graph_opt.exprs import at_point, index_coords, is_plain
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
-from rutc.graph_opt.rules.algebra import is_exact_divisor
 from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import (
     Apply,
@@ -206,11 +205,8 @@ def _quantising(e: Expr, kind: DType) -> Quantising | None:
     match x:
         case Apply("round", (Apply("div", (x, step)),)):
             return _bounded(Quantising(x, step, zero, low, high))
-        case Apply("round", (Apply("mul", (x, Lit(float() as factor))),)) if is_exact_divisor(
-            factor
-        ):
-            # What divides by a power of two has become this.
-            return _bounded(Quantising(x, Lit(1 / factor, DType.F32), zero, low, high))
+        case Apply("round", (Apply("mul", (x, Lit(float() as factor))),)) if factor:
+            return _bounded(Quantising(x, Lit(1 / factor, DType.F64), zero, low, high))
         case _:
             return None
 
