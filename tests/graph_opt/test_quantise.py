@@ -10,8 +10,8 @@ import pytest
 
 from rutc.graph_opt import versions
 from rutc.graph_opt.quantise import COARSER, MOST, Site, Span, compared, normal, quantised, sites
-from rutc.tensor_ir import DType, Graph, Nest
-from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir import Apply, DType, Graph, Nest
+from rutc.tensor_ir.expr import reads, walk
 from rutc.tensor_ir.graph import Output, constants_of
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
@@ -195,6 +195,24 @@ def test_sums_that_are_not_chosen_stay_as_they_are() -> None:
     (kept,) = [n for n in q.nodes if isinstance(n, Nest) and n.out.name == first.nest]
     assert {r.value for r in reads(kept.body[0])} == {first.value, first.weights}
     assert isinstance(first, Site)
+
+
+def test_nothing_is_divided_by_steps() -> None:
+    """Scales of sums and the step of what is quantised next are one factor."""
+    g = graph_of(convolutions)
+    (version,) = versions(quantised(g, sites(g), spans_of(g), VNNI), VNNI)
+    nests = [n for n in version.graph.nodes if isinstance(n, Nest)]
+    operations = {x.op for n in nests for e in n.body for x in walk(e) if isinstance(x, Apply)}
+    assert "round" in operations
+    assert "div" not in operations
+    (between,) = (
+        e
+        for n in nests
+        if n.out.dtype is DType.U8
+        for e in n.body
+        if any(r.dtype is DType.I32 for r in reads(e))
+    )
+    assert sum(isinstance(x, Apply) and x.op == "mul" for x in walk(between)) == 1
 
 
 @pytest.mark.parametrize(

@@ -359,6 +359,28 @@ def test_tiles_of_short_sums_store_few_vectors_at_once_where_stores_are_not_hidd
     assert vectors[128, 4.0] == vectors[128, 0.0]
 
 
+def test_stores_of_narrow_numbers_are_a_part_of_whole_vectors() -> None:
+    """A tile of bytes stores four times as many of them until arithmetic no longer hides it."""
+    sizes = {}
+    for kind in ("f32", "u8"):
+        kernel, constants = lowered(
+            f"""
+            graph "pixels"
+            dims ci = 16, co = 96, p = 784
+            %x : f32{{ci,p}} = input "x" [ci, p]
+            %w : f32{{ci,co}} = input "w" [ci, co]
+            %s : f32{{co,p}} = sum{{ci}} %x[ci, p] * %w[ci, co]
+            %y : {kind}{{co,p}} = {kind}(max(%s[co, p], 0.0))
+            output "y" [co, p] = %y
+            """
+        )
+        shape = analyse(kernel, constants | {"w"})
+        tile = choose_tile(shape, replace(MACHINE, fma_per_cycle=1.0, store_cycles=4.0))
+        assert tile is not None
+        sizes[kind] = tile.size
+    assert sizes["f32"] <= MACHINE.coefficients.tiles.stores < sizes["u8"]
+
+
 def test_operands_of_products_that_are_chosen_from_are_held_together() -> None:
     """Two vectors, a number in all lanes, and sums: they fit 16 registers."""
     graph = parse(
