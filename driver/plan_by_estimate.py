@@ -283,13 +283,18 @@ def of_orders_and_kernels(n: Neighbour) -> bool:
     return n.kind == "kernel"
 
 
-def refined(found: Realisation, machine: Machine) -> Realisation:
-    """The best plan that a search finds, where a graph has few nests with something to do.
+def of_orders(n: Neighbour) -> bool:
+    """Whether a change is of the order of a value's dims."""
+    return n.kind == "layout" and of_orders_and_kernels(n)
 
-    It is of orders and kernels alone, as in larger graphs the choices for every model are. A graph
-    that does less than threads take to start keeps its plan: its launches take about as long as
-    it takes to call them, which estimates do not tell apart. So does one with a dim that commonly
-    has one index and may have many, of which estimates say nothing.
+
+def refined(found: Realisation, machine: Machine) -> Realisation:
+    """The plan that a search finds clearly better, where a graph has few nests with much to do.
+
+    It is of orders alone: estimates err most where rows are one kernel or several. A graph that
+    does less than threads take to start keeps its plan: its launches take about as long as it
+    takes to call them, which estimates do not tell apart. So does one with a dim that commonly has
+    one index and may have many, of which estimates say nothing.
     """
     known = found.known
     nests = [n for n in walk_nodes(found.graph.nodes) if isinstance(n, Nest)]
@@ -298,8 +303,7 @@ def refined(found: Realisation, machine: Machine) -> Realisation:
     unknown = any(known.extents[d] == 1 for d in known.varying)
     if len(nests) > FEW or unknown or not much:
         return found
-    search = EstimateSearch(found, machine, least_gain=0.0, allowed=of_orders_and_kernels)
-    return search.run().found
+    return EstimateSearch(found, machine, allowed=of_orders).run().found
 
 
 def _key(n: Neighbour) -> str:

@@ -31,23 +31,40 @@ FAR = (66, 65, 87)
 
 
 @pytest.mark.parametrize("seed", FAR)
-def test_the_usual_plan_is_the_best_of_all_plans(seed: int) -> None:
+def test_the_search_finds_the_best_of_all_plans(seed: int) -> None:
     found = gaps(small_graph(seed, 5), V3)
     assert found is not None
     assert found.searched <= CLOSE < found.chosen
-    assert found.usual <= CLOSE
 
 
-@pytest.mark.parametrize("seed", [5, 17, 39])
-def test_it_is_where_values_are_turned_and_joined(seed: int) -> None:
-    found = gaps(mixed_graph(seed, 5), V3)
-    assert found is not None
-    assert found.usual <= CLOSE < found.chosen
+@pytest.mark.parametrize("seed", [17, 23])
+def test_the_usual_plan_has_orders_that_are_clearly_better(seed: int) -> None:
+    first = chosen(mixed_graph(seed, 5), V3)
+    better, prices = refined(first, V3), Prices(first, V3)
+    assert better.assignment.groups == first.assignment.groups
+    least = V3.coefficients.plans.least_gain
+    assert prices.legal(better).cycles < (1 - least) * prices.legal(first).cycles
+
+
+def test_a_softmax_stays_one_kernel() -> None:
+    """Estimates err by less than what they promise of three kernels."""
+    text = """
+    graph "softmax"
+    dims s = 64, d = 512
+    %x : f32{d,s} = input "x" [s, d]
+    %m : f32{s} = max{d} %x[d, s]
+    %e : f32{d,s} = exp(%x[d, s] - %m[s])
+    %z : f32{s} = sum{d} %e[d, s]
+    %y : f32{d,s} = %e[d, s] / %z[s]
+    output "y" [s, d] = %y
+    """
+    first = chosen(parse(text), V3)
+    assert len(list(first.plan.groups())) == 1
+    assert refined(first, V3).assignment == first.assignment
 
 
 def test_no_plan_is_searched_unasked_of_many_nests_of_little_or_of_any_size() -> None:
-    far = small_graph(FAR[0], 5)
-    first = chosen(far, V3)
+    first = chosen(mixed_graph(17, 5), V3)
     assert refined(first, V3).assignment != first.assignment
     assert refined(first, replace(V3, launch_cycles=1 << 40)) is first
     many = chosen(optimize(graph_of("encoder")), V3)
