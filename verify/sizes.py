@@ -142,7 +142,9 @@ def _halved(sizes: Sizes, lowest: Sizes, modest: Callable[[Sizes], bool]) -> Siz
 def held_bytes(session: InferenceSession, sizes: Sizes) -> int:
     """The bytes of memory, inputs and outputs of a run, but for outputs whose sizes it computes."""
     arena = parse_index(str(session.manifest.get("arena_bytes")))
-    return int(arena.evaluate(sizes)) + port_bytes(session, sizes)
+    # What the program itself computes, as a length that an input holds, is known in a run only.
+    computed = dict.fromkeys(arena.names() - sizes.keys(), max(sizes.values(), default=1))
+    return int(arena.evaluate({**computed, **sizes})) + port_bytes(session, sizes)
 
 
 def port_bytes(session: InferenceSession, sizes: Sizes) -> int:

@@ -1,6 +1,8 @@
 """Sizes at which a model of symbolic sizes is verified and run."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -8,10 +10,11 @@ from onnx import TensorProto, helper, save
 
 from rutc.driver.api import compile, verify
 from rutc.errors import UserError
-from rutc.runtime import load
+from rutc.runtime import InferenceSession, load
 from rutc.tensor_ir.ranges import common_size
 from rutc.verify.session_values import session_values
 from rutc.verify.sizes import (
+    held_bytes,
     modest,
     modest_common_sizes,
     narrowed,
@@ -203,3 +206,12 @@ def test_sizes_of_generated_inputs_are_chosen_beside_a_library(tmp_path: Path) -
     np.savez(tmp_path / "case.npz", allow_pickle=False, mask=np.zeros(7, np.float32))
     with pytest.raises(UserError, match="--dim would change nothing"):
         verify(model, library, data=tmp_path, dims={"batch": 3})
+
+
+def test_memory_for_sizes_that_a_run_computes_is_counted_as_for_the_largest_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The length of a cache may be an element of an input, which no shape tells."""
+    monkeypatch.setattr("rutc.verify.sizes.port_bytes", lambda session, sizes: 100)
+    session = SimpleNamespace(manifest={"arena_bytes": "64 * n + 32 * total"})
+    assert held_bytes(cast("InferenceSession", session), {"n": 3, "m": 7}) == 64 * 3 + 32 * 7 + 100
