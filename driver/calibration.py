@@ -84,17 +84,26 @@ class Running:
     """A graph as a library of this machine, run on the cases of a calibration."""
 
     def __init__(
-        self, graph: Graph, how: Calibration, *, bf16: bool = False, looser: Looser = ()
+        self,
+        graph: Graph,
+        how: Calibration,
+        *,
+        exact: bool = False,
+        spread: tuple[str, ...] = (),
+        bf16: bool = False,
+        looser: Looser = (),
     ) -> None:
         """Compile it; a `with` runs it.
 
-        With `bf16`, factors of sums may be rounded, of those that are `looser` in more ways.
+        With `bf16`, factors of sums may be rounded, of those that are `looser` in more ways; no
+        algorithm rounds more than the sum if they are to be `exact`, or its inputs are `spread`.
 
         Raises:
             UserError: there are no cases.
         """
         machine = native_target().machine
-        plan, alternatives = planned(versions(graph, machine, bf16=bf16, looser=looser), machine)
+        found = versions(graph, machine, exact=exact, spread=spread, bf16=bf16, looser=looser)
+        plan, alternatives = planned(found, machine)
         self._folder = tempfile.TemporaryDirectory()
         library = Path(self._folder.name) / "values.so"
         written(plan, machine, library, alternatives=alternatives)

@@ -140,7 +140,8 @@ def in_eight_bits(
     )
     choice = best([choice, _without(choice, looser)])
     if tolerance is not None:
-        choice = _Errors(before, known, machine, how).within(choice, MARGIN * tolerance)
+        errors = _Errors(before, known, machine, how, exact=exact, spread=spread)
+        choice = errors.within(choice, MARGIN * tolerance)
     result = quantised(before, choice.sums, known, machine) if choice.sums else graph
     ranges = {s.value: (known[s.value].low, known[s.value].high) for s in choice.sums}
     return EightBits(result, choice, len(found), ranges, cases)
@@ -161,11 +162,19 @@ class _Errors:
     """How far results are off when sums of a graph in normal form are of 8-bit integers."""
 
     def __init__(
-        self, graph: Graph, known: Mapping[str, Span], machine: Machine, how: Calibration
+        self,
+        graph: Graph,
+        known: Mapping[str, Span],
+        machine: Machine,
+        how: Calibration,
+        *,
+        exact: bool,
+        spread: tuple[str, ...],
     ) -> None:
+        self._exact, self._spread = exact, spread
         self._graph, self._known, self._machine, self._how = graph, known, machine, how
         self._rounds = machine.has_matrices(DType.BF16) or adds_pairs(machine)
-        with Running(graph, how) as running:
+        with Running(graph, how, exact=exact, spread=spread) as running:
             self._wanted = list(running.results())
 
     def within(self, choice: Choice, tolerance: float) -> Choice:
@@ -196,7 +205,14 @@ class _Errors:
         own = quantised(self._graph, choice.sums, self._known, self._machine)
         # The processor at hand may have instructions that code for another one does without.
         bf16 = choice.bf16 and self._rounds
-        with Running(own, self._how, bf16=bf16, looser=choice.looser) as running:
+        with Running(
+            own,
+            self._how,
+            exact=self._exact,
+            spread=self._spread,
+            bf16=bf16,
+            looser=choice.looser,
+        ) as running:
             return max(
                 relative_error(x, y)
                 for ours, wanted in zip(running.results(), self._wanted, strict=True)

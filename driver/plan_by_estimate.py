@@ -135,7 +135,7 @@ class EstimateSearch:
         machine: Machine,
         *,
         least_gain: float | None = None,
-        allowed: Callable[[Neighbour], bool] = lambda n: True,
+        allowed: Callable[[Realisation, Neighbour], bool] = lambda found, n: True,
     ) -> None:
         """Search from a legal plan on, by changes that are `allowed`.
 
@@ -206,7 +206,7 @@ class EstimateSearch:
                 for n in neighbours(step.found, types=False):
                     if not going():
                         return False
-                    if n.subject not in step.touched or not self._allowed(n):
+                    if n.subject not in step.touched or not self._allowed(step.found, n):
                         continue
                     own = said(n.assignment)
                     if own in seen:
@@ -242,7 +242,7 @@ class EstimateSearch:
             n
             for n in neighbours(best.found, types=False)
             if room[n.subject] >= max(least, self._least_gain * cycles[n.subject])
-            and self._allowed(n)
+            and self._allowed(best.found, n)
         ]
         return sorted(near, key=lambda n: -room[n.subject])
 
@@ -276,16 +276,12 @@ def said(a: Assignment) -> Hashable:
     return arrangements, groups, a.copies, a.slices, a.turns, a.recomputed, a.types, a.joins
 
 
-def of_orders_and_kernels(n: Neighbour) -> bool:
-    """Whether a change is of the order of a value's dims, or of what shares a kernel."""
-    if n.kind == "layout":
-        return not any(a.blocks for a in n.assignment.arrangements.values())
-    return n.kind == "kernel"
-
-
-def of_orders(n: Neighbour) -> bool:
-    """Whether a change is of the order of a value's dims."""
-    return n.kind == "layout" and of_orders_and_kernels(n)
+def of_order(found: Realisation, n: Neighbour) -> bool:
+    """Whether a change of a plan is of the order of a value's dims alone."""
+    if n.kind != "layout":
+        return False
+    before, after = (a.arrangements[n.subject] for a in (found.assignment, n.assignment))
+    return replace(before, order=after.order) == after
 
 
 def refined(found: Realisation, machine: Machine) -> Realisation:
@@ -303,7 +299,7 @@ def refined(found: Realisation, machine: Machine) -> Realisation:
     unknown = any(known.extents[d] == 1 for d in known.varying)
     if len(nests) > FEW or unknown or not much:
         return found
-    return EstimateSearch(found, machine, allowed=of_orders).run().found
+    return EstimateSearch(found, machine, allowed=of_order).run().found
 
 
 def _key(n: Neighbour) -> str:

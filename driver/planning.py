@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rutc.base.record import record
 from rutc.driver.build import Alternative
 from rutc.driver.narrow_values import with_narrow_values
-from rutc.driver.options import BF16, GREEDY, INT8, SEARCH, USUAL, Options
+from rutc.driver.options import BF16, FP32, GREEDY, INT8, SEARCH, USUAL, Options
 from rutc.driver.plan_by_estimate import EstimateSearch, refined
 from rutc.driver.precision import TYPES, with_narrow_weights
 from rutc.emit.targets import target_named
@@ -105,16 +104,19 @@ def searched(machine: Machine, seconds: float) -> Change:
 def planned(
     found: Sequence[Version],
     machine: Machine,
-    precision: str = "fp32",
+    precision: str = FP32,
     search: float | None = None,
 ) -> tuple[Plan, tuple[Alternative, ...]]:
     """The plan of the last of the versions, and of those that run instead where they may.
 
-    Better ones are searched for by estimates, so many seconds each; where `search` is None, only
-    for graphs of few nests.
+    Better ones are searched for by estimates, so many seconds each, if `search` is given.
     """
     change = narrowed(machine, precision)
-    improve = partial(refined, machine=machine) if search is None else searched(machine, search)
+
+    def improve(found: Realisation) -> Realisation:
+        usual = refined(found, machine)
+        return usual if search is None else searched(machine, search)(usual)
+
     return decide(found[-1].graph, machine, found[-1].assigned, change, improve), tuple(
         Alternative(decide(v.graph, machine, v.assigned, change, improve), v.where)
         for v in found

@@ -122,7 +122,7 @@ def tune_model(
     Raises:
         UserError: the model or an option is at fault, or the machine cannot run such code.
     """
-    options = options or Options()
+    options = asked = options or Options()
     machine = machine_for(options)
     missing = sorted(machine.features - host_features())
     if missing:
@@ -148,11 +148,12 @@ def tune_model(
             plan,
             machine,
             database,
-            options,
+            asked,
             most.seconds,
             most.trials,
             cpu=cpu,
             seed=seed,
+            precision=options.precision,
             sizes=sizes,
             on_round=on_plan,
         )

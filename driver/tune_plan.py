@@ -9,7 +9,7 @@ from pathlib import Path
 from rutc.base.record import record
 from rutc.driver.in_model import timed_sizes
 from rutc.driver.on_record import records_in
-from rutc.driver.options import Options
+from rutc.driver.options import FP32, Options
 from rutc.driver.plan_bench import PlanChange, Ratio
 from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
 from rutc.driver.plan_search import Kept, PlanProgress, PlanSearch
@@ -53,12 +53,14 @@ def tune_plan(
     *,
     cpu: int | None = None,
     seed: int = 0,
+    precision: str = FP32,
     sizes: Mapping[str, int] | None = None,
     on_round: Callable[[PlanProgress], None] = lambda outcome: None,
 ) -> PlanFound:
     """Search from the usual plan of an imported graph on, or from that on record.
 
-    Kernels have the schedules that are on record; runs have these sizes, or common ones.
+    It is on record for the `options` as they were given; `precision` is what plans have to do with
+    theirs. Kernels have the schedules that are on record; runs have these sizes, or common ones.
 
     Raises:
         UserError: the model does not run.
@@ -89,7 +91,7 @@ def tune_plan(
             chooser=records.schedules,
             exact=exact,
             spread=options.spread,
-            change=narrowed(machine, options.precision) or (lambda found: found),
+            change=narrowed(machine, precision) or (lambda found: found),
             cpu=cpu,
             seed=seed,
             keep_subnormals=options.keep_subnormals,

@@ -151,7 +151,7 @@ def doubted(
     """Returns the rows of a schedule with the note that it is not to be taken."""
     text, key = text_of(candidate.choice), origin.key
     own = [t for t in database.trials(task_of(subject)) if t.origin.key == key]
-    return [replace(t, error=NOT_BELIEVED) for t in own if text_on_record(t) == text]
+    return [replace(t, error=NOT_BELIEVED) for t in own if t.schedule == text]
 
 
 @record
@@ -182,16 +182,11 @@ class Recorded:
         return t.median_ns / t.reference_ns if t.median_ns and t.reference_ns else None
 
 
-def text_on_record(t: trial.Trial) -> str:
-    """Returns what tells a trial's schedule from others, as `text_of` does."""
-    return t.schedule
-
-
 def recorded(trials: Iterable[trial.Trial]) -> list[Recorded]:
     """Returns the schedules of some trials of one task."""
     found: defaultdict[str, dict[str, trial.Trial]] = defaultdict(dict)
     for t in trials:
-        found[text_on_record(t)][t.state] = t
+        found[t.schedule][t.state] = t
     return [_recorded(text, states) for text, states in found.items()]
 
 

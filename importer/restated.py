@@ -49,7 +49,7 @@ def restated(path: Path, *, exact: bool) -> bytes | None:
 
 
 def _foreign(model: ModelProto) -> list[NodeProto]:
-    """Nodes that change cases in a locale that this machine lacks."""
+    """Nodes that name a locale that this machine lacks, or default to such a one."""
     normalisers = (n for n in nodes_of(model) if n.op_type == "StringNormalizer")
     return [n for n in normalisers if not _has(_name(n))]
 
@@ -63,7 +63,7 @@ def _has(name: str) -> bool:
     before = locale.setlocale(locale.LC_CTYPE)
     try:
         locale.setlocale(locale.LC_CTYPE, name)
-    except locale.Error:
+    except (locale.Error, ValueError):
         return False
     locale.setlocale(locale.LC_CTYPE, before)
     return True

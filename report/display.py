@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
-from rutc.driver.options import EIGHT_BITS, USUAL
+from rutc.driver.options import EIGHT_BITS, FP32, USUAL
 
 if TYPE_CHECKING:
     from rutc.driver.options import Report
@@ -76,7 +76,7 @@ def report_text(report: Report) -> str:
 
 def _precision(report: Report) -> str:
     """Returns a line on what is not stored in float32; "" where that was not asked for."""
-    if report.precision == "fp32":
+    if report.precision == FP32:
         return ""
     if report.precision in EIGHT_BITS:
         return f"{report.integer_sums} of {report.sums} sums of products in 8 bits\n"

@@ -16,13 +16,13 @@ from rutc.base.record import record
 from rutc.driver.plan_by_estimate import (
     EstimateSearch,
     Prices,
-    of_orders_and_kernels,
+    of_order,
     refined,
     said,
 )
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.join_choice import joined
-from rutc.graph_opt.decide.neighbours import neighbours
+from rutc.graph_opt.decide.neighbours import Neighbour, neighbours
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.tensor_ir import Graph
@@ -161,19 +161,19 @@ def every_plan(first: Realisation, prices: Prices, most: int = MOST_PLANS) -> It
             continue
         yield estimate.cycles
         for n in neighbours(found, types=False):
-            if of_orders_and_kernels(n) and said(n.assignment) not in seen:
+            if of_order_or_kernel(found, n) and said(n.assignment) not in seen:
                 seen.add(said(n.assignment))
                 waiting.append(found.but(n.assignment))
+
+
+def of_order_or_kernel(found: Realisation, n: Neighbour) -> bool:
+    """Whether a change is of the order of a value's dims, or of what shares a kernel."""
+    return n.kind == "kernel" or of_order(found, n)
 
 
 def chosen(graph: Graph, machine: Machine) -> Realisation:
     """The plan of the choices one after the other."""
     return joined(greedy(prepare(graph), machine).realisation)
-
-
-def usual(graph: Graph, machine: Machine) -> Realisation:
-    """The plan that a model gets without being asked for a search."""
-    return refined(chosen(graph, machine), machine)
 
 
 @record
@@ -192,7 +192,7 @@ def gaps(graph: Graph, machine: Machine) -> Gaps | None:
     every = list(every_plan(first, prices))
     if len(every) >= MOST_PLANS:
         return None
-    search = EstimateSearch(first, machine, least_gain=0.0, allowed=of_orders_and_kernels)
+    search = EstimateSearch(first, machine, least_gain=0.0, allowed=of_order_or_kernel)
     best, found = min(every), search.run()
     own = prices.legal(refined(first, machine)).cycles
     return Gaps(found.first_cycles / best, own / best, found.estimate.cycles / best)

@@ -181,12 +181,8 @@ def _save(path: Path) -> None:
 def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rewritten for many rows, and hardly for few."""
 
-    def two(
-        graph: Graph, *_: Machine, exact: bool, spread: tuple[str, ...], bf16: bool, on_step: OnStep
-    ) -> tuple[Version, ...]:
-        assert not exact
-        assert not spread
-        assert not bf16
+    def two(graph: Graph, *_: Machine, on_step: OnStep, **asked: object) -> tuple[Version, ...]:
+        assert not any(asked.values())
         many, few = (optimize(graph, on_step=on_step, limit=n) for n in (None, 2))
         return Version(many, N // 3), Version(few)
 

@@ -96,7 +96,7 @@ class Database:
     def add(self, trials: Iterable[Trial], *, replace: bool = False) -> Added:
         """Adds trials, all of them or none; once it returns they are kept.
 
-        Of trials of one task, origin, schedule, packing, state and number of threads one is kept:
+        Of trials of one task, origin, schedule, state and number of threads one is kept:
         that whose median has the narrowest interval, or the last one with `replace`.
 
         Raises:

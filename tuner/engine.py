@@ -65,7 +65,15 @@ class Transactions:
         if version is None and not create:
             raise UserError(f"there are no tuning records in {self.where}: name another database")
         if version != tables.VERSION:
-            self.write(lambda connection: tables.prepare(connection, self.where))
+            try:
+                self.write(lambda connection: tables.prepare(connection, self.where))
+            except UserError as error:
+                if version is None:
+                    raise
+                raise UserError(
+                    f"the tables of {self.where} are of version {version}, and cannot become those "
+                    f"of version {tables.VERSION}: {error}. Once they are, reading them is enough"
+                ) from error
         if create and self._engine.dialect.name == "sqlite":
             _keep_log(self._engine)
 

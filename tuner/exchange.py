@@ -16,12 +16,13 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from rutc.errors import UserError
-from rutc.tuner.older import with_packs
-from rutc.tuner.trial import Fact, Origin, State, Status, Task, Trial, plain_json
+from rutc.tuner.older import digest_before, with_default, with_packs
+from rutc.tuner.trial import Fact, Origin, State, Status, Task, Trial, digest, plain_json
 
 FORMAT = 2
 HEADER = {"rutc": "tuning records", "format": FORMAT}
@@ -64,13 +65,19 @@ def read(path: Path) -> Iterator[Trial]:
         UserError: it cannot be read, or it is no such file.
     """
     reader = _Reader()
+    held: list[Trial] = []
     try:
         with _opened(path) as file:
             while line := file.readline(LONGEST + 1):
                 trial = reader.read(line)
-                if trial is not None:
+                if trial is not None and reader.format == FORMAT:
                     yield trial
+                elif trial is not None:
+                    held.append(trial)
             reader.end()
+            # What stands for default schedules is told of those that come, the last one too.
+            for trial in held:
+                yield replace(trial, summary=with_default(trial.summary, reader.digests))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _unread(path, f"it is damaged or cut off ({error})") from error
     except OSError as error:
@@ -103,6 +110,7 @@ class _Reader:
     def __init__(self) -> None:
         self.lines = 0
         self.format = FORMAT
+        self.digests: dict[str, str] = {}
         self.task: Task | None = None
         self.origins: list[Origin] = []
 
@@ -138,7 +146,9 @@ class _Reader:
             raise _WrongError("the task or the origin of the trial does not come before it")
         schedule, template, state, status, error, summary = (_text(data, n) for n in TEXTS)
         if self.format == 1:
+            before = digest_before(schedule, data.get("packing"))
             schedule = with_packs(schedule, data.get("packing"))
+            self.digests[before] = digest(schedule)
         median, low, high, reference = (_time(data, name) for name in NUMBERS)
         return Trial(
             self.task,

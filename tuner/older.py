@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 from rutc.tensor_ir.steps import Pack
+from rutc.tuner.trial import digest, plain_json
 
 
 def with_packs(schedule: str, packing: object) -> str:
@@ -16,6 +20,26 @@ def with_packs(schedule: str, packing: object) -> str:
         case _:
             raise ValueError("the packing is none")
     return "; ".join([*steps, *([schedule] if schedule else [])])
+
+
+def digest_before(schedule: str, packing: object) -> str:
+    """What told a default schedule from others when its packing was written beside it."""
+    return digest(f"{schedule} {plain_json(packing)}")
+
+
+def with_default(summary: str, digests: Mapping[str, str]) -> str:
+    """The summary of a trial with the digest of its default schedule as it is today.
+
+    `digests` has today's by those of before, as far as these schedules are on record.
+    """
+    try:
+        said = json.loads(summary)
+        before = said["default"]
+    except (ValueError, TypeError, LookupError):
+        return summary
+    if not isinstance(before, str) or before not in digests:
+        return summary
+    return json.dumps({**said, "default": digests[before]}, separators=(",", ":"))
 
 
 def _pack(buffer: str, said: object) -> Pack:

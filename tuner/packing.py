@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import QUAD
-from rutc.tensor_ir.steps import Pack
+from rutc.tensor_ir.steps import Pack, Step
 from rutc.tuner.access import Touch, dim_of_loop
+from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_packing
 from rutc.tuner.register_tile import RegisterTile
+
+
+def packed(packs: Mapping[str, Pack], steps: Sequence[Step]) -> Choice:
+    """A schedule that packs constants, in the order of their names, and then takes steps."""
+    return Choice((*(packs[b] for b in sorted(packs)), *steps))
 
 
 def packing(

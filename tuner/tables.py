@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from sqlalchemy import (
     Column,
+    ColumnClause,
     Connection,
     Dialect,
     Double,
@@ -29,6 +30,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
+    column,
     func,
     insert,
     inspect,
@@ -40,7 +43,7 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
 from rutc.errors import UserError
-from rutc.tuner.older import with_packs
+from rutc.tuner.older import digest_before, with_default, with_packs
 from rutc.tuner.trial import digest
 
 VERSION = 2
@@ -49,35 +52,6 @@ LOCK = int.from_bytes(b"rutc", "big")
 """The number of the lock on a server under which tables are made."""
 
 Migration = Callable[[Connection], None]
-
-
-def _packing_in_steps(connection: Connection) -> None:
-    """Schedules say how constants are packed; before, trials had a column for it."""
-    before = MetaData()
-    trial, task, origin = (
-        Table(name, before, autoload_with=connection)
-        for name in ("tuning_trial", "tuning_task", "tuning_origin")
-    )
-    columns = trial.c
-    keys = {t: {r.id: r.digest for r in connection.execute(select(t))} for t in (task, origin)}
-    old = select(columns.id, columns.task_id, columns.origin_id, columns.schedule, columns.packing)
-    escaped = Escaped()
-    for row in connection.execute(old.add_columns(columns.threads, columns.state)).all():
-        written, packing = (
-            escaped.process_result_value(x, connection.dialect) for x in (row.schedule, row.packing)
-        )
-        schedule = with_packs(str(written), json.loads(str(packing)))
-        told = (keys[task][row.task_id], keys[origin][row.origin_id], schedule)
-        values = {
-            "schedule": escaped.process_bind_param(schedule, connection.dialect),
-            "digest": digest(*told, str(row.threads), row.state),
-        }
-        connection.execute(update(trial).where(columns.id == row.id).values(values))
-    connection.execute(text("ALTER TABLE tuning_trial DROP COLUMN packing"))
-
-
-MIGRATIONS: Mapping[int, Migration] = MappingProxyType({1: _packing_in_steps})
-"""Version -> what makes tables of the next one of them, in the transaction that it is given."""
 
 
 class Escaped(TypeDecorator[str]):
@@ -172,6 +146,35 @@ TRIAL = Table(
     Index("tuning_trial_best", "task_id", "threads", "state", "median_ns"),
     Index("tuning_trial_origin", "origin_id"),
 )
+
+
+def _packing_in_steps(connection: Connection) -> None:
+    """Schedules say how constants are packed; before, trials had a column for it."""
+    keys = {
+        t: {row.id: row.digest for row in connection.execute(select(t.c.id, t.c.digest))}
+        for t in (TASK, ORIGIN)
+    }
+    packing: ColumnClause[str] = column("packing", Escaped)
+    names = ("id", "task_id", "origin_id", "schedule", "threads", "state", "summary")
+    old = select(*(TRIAL.c[name] for name in names), packing).select_from(TRIAL)
+    changed: list[dict[str, object]] = []
+    digests: dict[str, str] = {}
+    for row in connection.execute(old):
+        beside = json.loads(row.packing)
+        schedule = with_packs(row.schedule, beside)
+        digests[digest_before(row.schedule, beside)] = digest(schedule)
+        told = (keys[TASK][row.task_id], keys[ORIGIN][row.origin_id], schedule)
+        key = digest(*told, str(row.threads), row.state)
+        changed.append({"row": row.id, "digest": key, "schedule": schedule, "summary": row.summary})
+    if changed:
+        for values in changed:
+            values["summary"] = with_default(str(values["summary"]), digests)
+        connection.execute(update(TRIAL).where(TRIAL.c.id == bindparam("row")), changed)
+    connection.execute(text("ALTER TABLE tuning_trial DROP COLUMN packing"))
+
+
+MIGRATIONS: Mapping[int, Migration] = MappingProxyType({1: _packing_in_steps})
+"""Version -> what makes tables of the next one of them, in the transaction that it is given."""
 
 
 def version_of(connection: Connection, where: str) -> int | None:

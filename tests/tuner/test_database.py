@@ -23,7 +23,7 @@ from rutc.tuner import tables
 from rutc.tuner import trial as records
 from rutc.tuner.database import Database
 from rutc.tuner.stored import Added
-from rutc.tuner.trial import Origin, Task, Trial, facts, like
+from rutc.tuner.trial import Origin, Task, Trial, digest, facts, like, plain_json
 from tests.examples import examples
 from tests.tuner.trials import ORIGIN, TASK, trial, trials
 
@@ -301,12 +301,13 @@ HEADER = '{"rutc":"tuning records","format":2}\n'
 GOOD = gzip.decompress(exported_of([trial(0)])).decode()
 
 
-def _before(packing: object) -> bytes:
+def _before(packing: object, summary: str = "") -> bytes:
     """What an export had when constants were packed beside the schedule, in format 1."""
     head, *lines, last, _ = GOOD.split("\n")
     record = json.loads(last)
     record["trial"]["schedule"] = "split(y, 1)"
     record["trial"]["packing"] = {"w": packing}
+    record["trial"]["summary"] = summary
     return "\n".join([head.replace("2", "1"), *lines, json.dumps(record), ""]).encode()
 
 
@@ -364,15 +365,25 @@ def test_a_plain_file_is_read_too(tmp_path: Path, db: Database) -> None:
 
 
 def test_files_of_the_first_format_are_read(tmp_path: Path, db: Database) -> None:
-    (tmp_path / "records").write_bytes(_before(PACKING))
+    before = digest(f"split(y, 1) {plain_json({'w': PACKING})}")
+    content = _before(PACKING, json.dumps({"default": before}))
+    (tmp_path / "records").write_bytes(content)
     assert db.load(tmp_path / "records").new == 1
-    assert list(db.trials()) == [trial(0)]
+    (found,) = db.trials()
+    assert found == replace(trial(0), summary=found.summary)
+    assert json.loads(found.summary) == {"default": digest(found.schedule)}
 
 
 def test_tables_of_the_first_version_become_todays(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
+    usual = trial(0)
+    said, before = (
+        json.dumps({"default": digest(text)}, separators=(",", ":"))
+        for text in (usual.schedule, f"split(y, 1) {plain_json({'w': PACKING})}")
+    )
     with Database.open(path) as db:
-        db.add([trial(0), trial(1), trial(2, schedule="split(y, 3)"), trial(3, schedule="")])
+        others = [trial(2, schedule="split(y, 3)"), trial(3, schedule="", summary="none")]
+        db.add([usual, trial(1, summary=said), *others])
         there = set(db.trials())
     packing = json.dumps({"w": PACKING})
     with sqlite3.connect(path) as connection:
@@ -383,10 +394,18 @@ def test_tables_of_the_first_version_become_todays(tmp_path: Path) -> None:
             "digest = 'that of before' || id WHERE schedule LIKE 'pack%'",
             (packing, pack),
         )
+        old = tables.Compressed().process_bind_param(before, None)  # type: ignore[arg-type]
+        new = tables.Compressed().process_bind_param(said, None)  # type: ignore[arg-type]
+        changed = connection.execute(
+            "UPDATE tuning_trial SET summary = ? WHERE summary = ?", (old, new)
+        )
+        assert changed.rowcount == 1
         connection.execute("UPDATE tuning_schema SET version = 1")
     connection.close()
     with Database.open(path) as db:
-        assert set(db.trials()) == there
+        found = set(db.trials())
+        assert found == there
+        assert {t.summary for t in found} == {t.summary for t in there} >= {said}
         assert db.add(there).kept == 4
 
 

@@ -27,6 +27,7 @@ from rutc.tuner.blocking import comes_from_afar, stored_bytes
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.columns import COLUMNS
 from rutc.tuner.dot import dot_packing
+from rutc.tuner.packing import packed
 from rutc.tuner.space import Axis, Default, Template
 
 ROWS = 16
@@ -159,7 +160,7 @@ def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Cho
             reduced = [of_loop[v] for v in bound if v in of_loop]
             b = kernel.buffer(t.buffer)
             packs[t.buffer] = dot_packing(b, reduced, of_loop[column], COLUMNS, group)
-    return Choice((*packs.values(), *steps))
+    return packed(packs, steps)
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] | None:

@@ -123,6 +123,10 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
                 tuple(unrolled_arms(others, vector, chosen, sizes, width, point.parallel))
             )
         case Form.SQUARES:
+            ends = {v: _edges(kernel, shape, v) for v in point.parts}
+            with_edges = [v for v, points in ends.items() if points]
+            if _affordable(with_edges, ends) != tuple(with_edges):
+                raise NotApplicable(f"{', '.join(with_edges)} have too many edges")
             made = squares(
                 point.order,
                 shape.touches,
@@ -131,7 +135,7 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
                 machine,
                 point.fused,
                 point.parallel,
-                {v: _edges(kernel, shape, v) for v in point.parts},
+                ends,
             )
         case Form.TURNS:
             made = turns_of_short(

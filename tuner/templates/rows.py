@@ -13,6 +13,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Lanes, Mark, NotApplicable, Pack, Reorder, Step
 from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
+from rutc.tuner.packing import packed
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.vectors import copies_of_body, vectorised
 
@@ -95,7 +96,7 @@ def rows(kernel: Kernel, shape: Shape, point: Rows, machine: Machine) -> Choice:
     for v, vectors in point.beside:
         if vectors:
             steps += vectorised(v, shape.sizes[v], machine, vectors)
-    return Choice((*packs.values(), *steps))
+    return packed(packs, steps)
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:

@@ -45,7 +45,7 @@ from rutc.tuner.blocking import (
 )
 from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_steps, products_together
-from rutc.tuner.packing import grouped_packing, packing
+from rutc.tuner.packing import grouped_packing, packed, packing
 from rutc.tuner.prepare import prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
@@ -352,7 +352,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     if tile.inside:
         steps.append(Inside(tile.inside))
-    return Choice((*packs.values(), *steps))
+    return packed(packs, steps)
 
 
 def _check_chunk(

@@ -37,7 +37,7 @@ from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Shape, leaves_rest, memory_order, never_longer
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.dot import products_together
-from rutc.tuner.packing import packing
+from rutc.tuner.packing import packed, packing
 from rutc.tuner.passes import (
     Pass,
     edge_parts,
@@ -326,7 +326,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
         for t in found.reduction.reads
         if t.packable
     }
-    return Choice((*packs.values(), *steps))
+    return packed(packs, steps)
 
 
 def _check(found: Pass, point: Windows, machine: Machine) -> None:
