@@ -23,7 +23,7 @@ class ShortRowEmitter(KeptReads):
     def chosen(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
         """The element that a read gives each lane; None where no short row has all of them."""
         lane, machine = self.index.lane, self.memory.machine
-        if lane is None or lane.lanes != machine.width or not machine.picks(buffer.dtype.bytes, 1):
+        if lane is None or not machine.picks(buffer.dtype.bytes, 1, lane.lanes):
             return None
         if not self._chosen_alone(r, buffer):
             return None
@@ -32,7 +32,9 @@ class ShortRowEmitter(KeptReads):
         bounds = place.bounds(self.index.ranges)
         if any(Index(((m, 1),)).as_var is None for m, _ in place.terms):
             return None
-        if bounds is None or bounds[0] < 0 or not machine.picks(buffer.dtype.bytes, bounds[1] + 1):
+        if bounds is None or bounds[0] < 0:
+            return None
+        if not machine.picks(buffer.dtype.bytes, bounds[1] + 1, lane.lanes):
             return None
         # The last of these places is one that data may choose, so the row goes on up to there.
         row = self._row(buffer, begin, bounds[1] + 1, lane.lanes)

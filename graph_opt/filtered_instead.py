@@ -91,13 +91,12 @@ def filtered_instead(
 ) -> tuple[Instead, ...]:
     """The filters of sums of a graph in normal form that take less time than 8 bits, by a count.
 
-    Of a sum that with the least cost first.
+    Of a sum that first which its rule likes best, by cost and bits lost.
     """
     if not adds_pairs(machine):
         return ()
     editor = Editor(graph)
-    every = (w for s in found for w in _instead(s, editor, machine, spread))
-    return tuple(every)
+    return tuple(w for s in found for w in _instead(s, editor, machine, spread))
 
 
 def _instead(

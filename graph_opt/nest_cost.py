@@ -287,7 +287,8 @@ class NestCost:
         d = u.chosen.get(v)
         if d is None or u.is_const or d in self.varying or inner.get(u.read.value) != d:
             return 0
-        return self.machine.picks(u.read.dtype.bytes, self.extents[d])
+        lanes = min(self.extents[v], self.machine.width)
+        return self.machine.picks(u.read.dtype.bytes, self.extents[d], lanes)
 
     @property
     def _store_apart(self) -> float:

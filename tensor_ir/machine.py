@@ -157,15 +157,18 @@ class Machine:
         """Whether an instruction picks lanes of a register by numbers that a run gives."""
         return dtype is DType.F32 and self.architecture == "x86_64"
 
-    def picks(self, bytes_: int, elements: int) -> int:
-        """The operations by which lanes take what data choose among so many neighbours.
+    def picks(self, bytes_: int, elements: int, lanes: int) -> int:
+        """The operations by which so many lanes take what data choose among some neighbours.
 
-        One takes elements of one of two registers, another one chooses between two pairs of them.
-        0 where there are none, or the neighbours are too many: lanes are loaded one by one.
+        One takes elements of one register or two; of more, two do, and what they give is chosen
+        from by a comparison. 0 where lanes are not those of a register, or there are too many
+        neighbours: each lane is loaded by itself.
         """
         registers = -(-elements // self.width)
-        able = self.architecture == "x86_64" and self.vector_bits == 512
-        return registers if able and bytes_ == WORD and registers <= ROW_REGISTERS else 0
+        able = self.architecture == "x86_64" and self.vector_bits == 512 and lanes == self.width
+        if not able or bytes_ != WORD or registers > ROW_REGISTERS:
+            return 0
+        return 1 if registers <= 2 else 4
 
     @property
     def adds_products(self) -> bool:

@@ -149,9 +149,14 @@ class Data:
             self is other
             or (
                 self._sample == other._sample
-                and (self.array is other.array or self.digest == other.digest)
+                and (self._is_that_of(other) or self.digest == other.digest)
             )
         )
+
+    def _is_that_of(self, other: Data) -> bool:
+        """Whether both have one array, and have not forgotten it."""
+        own = self.__dict__.get("array")
+        return own is not None and own is other.__dict__.get("array")
 
     def __hash__(self) -> int:
         return hash(self._sample)

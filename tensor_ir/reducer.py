@@ -18,8 +18,8 @@ code generator need no knowledge of any reducer by name:
 `argmax` and `argmin` prefer the lowest index among equals and treat NaN as the extreme, as numpy
 does; `argmax_last` and `argmin_last` prefer the highest, and their identity has the index -1: any
 index that an element has is preferred to that of an identity. `logsumexp` is the online softmax
-[Milakov & Gimelshein 2018]; what `maxnum` gives of NaN and others depends on
-their order; `moments` the pairwise update of [Chan, Golub & LeVeque 1979].
+[Milakov & Gimelshein 2018]; `moments` the pairwise update of [Chan, Golub & LeVeque 1979]. What
+`maxnum` gives of NaN and numbers depends on their order.
 """
 
 from __future__ import annotations

@@ -98,9 +98,9 @@ class Touch:
         far = self.strides.get(vector) not in (None, 0, 1, *NEAR_STRIDES)
         return far and self.unit(var) and not self.packed and not self.gathered
 
-    def picks(self, var: str, machine: Machine) -> int:
+    def picks(self, var: str, lanes: int, machine: Machine) -> int:
         """The operations by which lanes along `var` take what data choose from registers."""
-        return machine.picks(self.bytes, self.chosen[var]) if var in self.chosen else 0
+        return machine.picks(self.bytes, self.chosen[var], lanes) if var in self.chosen else 0
 
     def known(self, var: str) -> bool:
         """Whether a step of `var` is so many elements whatever the sizes of a run."""

@@ -21,6 +21,8 @@ LN2_LOW = {32: 5.769998878690785e-08, 64: 2.3190468138462996e-17}
 # exp overflows above the second and rounds to zero below the first.
 EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 SIXTEENTHS = 16
+# Above log(2)/32, what is left of an argument besides whole sixteenths.
+MOST_LEFT = 1 / 16
 LN2 = {32: 0.693147182464599609375, 64: 0.6931471805599453}
 # -2/sqrt(pi) in two floats.
 ERF_SLOPE_HIGH = -1.12837922573089599609375
@@ -68,15 +70,13 @@ def expm1_of_remainder(r: Real) -> Real:
 
 def exp(x: Real) -> Real:
     """`e**x`."""
-    return exp_of_sum(x, None)
+    return exp_by_table(x) if avx512.has_tables(x.lanes) else exp_of_sum(x, None)
 
 
 def exp_of_sum(x: Real, low: Real | None) -> Real:
     """`e**(x + low)` where `low` is below the last bit of `x`."""
     lanes = x.lanes
     bits = lanes.format.bits
-    if avx512.has_tables(lanes):
-        return exp_by_table(x, low)
     smallest, largest = EXP_RANGE[bits]
     # Twice the bias: it is shared by the two factors of 2**k below.
     parts = reduced(x.at_least(smallest).at_most(largest), 2 * lanes.format.bias)
@@ -88,19 +88,19 @@ def exp_of_sum(x: Real, low: Real | None) -> Real:
     return times_power_of_two(scaled, parts)
 
 
-def exp_by_table(x: Real, low: Real | None) -> Real:
-    """`e**(x + low)` by powers of two to sixteenths, which lie in a register.
+def exp_by_table(x: Real) -> Real:
+    """`e**x` by powers of two to sixteenths, which lie in a register.
 
     The argument is split as `x = k*log(2) + r` with a multiple `k` of 1/16 and `|r| <= log(2)/32`:
-    `2**k` is an element of the table, the lowest bits of `shifted`, times `2**floor(k)`. Nothing
-    is known of `r` where `x` is huge, and it is NaN of an infinity; near zero it does no harm, as
-    scaling by `k` overflows, gives zero, or NaN of NaN.
+    `2**k` is an element of the table, the lowest bits of `shifted`, times `2**floor(k)`. Where `x`
+    is huge, `r` may be any number, and NaN of an infinity: brought near zero (`MOST_LEFT`) it does
+    no harm, as scaling by `k` overflows, gives zero, or NaN of NaN.
     """
     shift = x.lanes.format.round_shift / SIXTEENTHS
     shifted = x.fma(LOG2_E, shift)
     k = shifted - shift
     r = k.fma(-LN2_LOW[32], k.fma(-LN2_HIGH[32], x))
-    r = avx512.nearer_zero(r if low is None else r + low, 1 / SIXTEENTHS)
+    r = avx512.nearer_zero(r, MOST_LEFT)
     power = avx512.looked_up([2.0 ** (i / SIXTEENTHS) for i in range(SIXTEENTHS)], shifted.bits())
     rest = r.fma(horner(r, coefficients.EXPM1_NEAR_ZERO[32]), 1.0)
     return avx512.times_power_of_two((power * r).fma(rest, power), k)

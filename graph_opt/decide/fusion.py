@@ -7,7 +7,9 @@ Three kinds of group grow along the definition order:
 - *row*: reductions over the innermost dim together with everything over the same rows: softmax
   and normalisations read their row from memory once.
 
-A nest joins a group only if the groups stay free of cycles. What does not join says why.
+A nest joins a group only if the groups stay free of cycles; of several that it can join it joins
+the one of which it reads most, and the others become one with it, where kernels over their rows
+can do both. What does not join says why.
 """
 
 from __future__ import annotations
@@ -58,8 +60,6 @@ class Fuser(Groups):
         self.row_bytes = int(machine.coefficients.fusion.row * machine.l2)
         self.refusals: list[Refusal] = []
         self.grown: dict[int, Grown] = {}
-        self.able: list[int] = []
-        """The other groups that the nest at hand could join."""
 
     def fuse(self, nodes: Sequence[Node]) -> tuple[Grouping, ...]:
         """The groups of several nests of a scope; the `refusals` say why nests did not join."""
@@ -70,11 +70,10 @@ class Fuser(Groups):
             if len(d.stages) > 1
         )
 
-    def joins(self, n: Nest, operands: Operands) -> int | None:
-        """The group of an operand, of those that it can join: the one of which it reads most.
+    def joins(self, n: Nest, operands: Operands) -> tuple[int, ...]:
+        """The groups of operands that a nest can join, the one first of which it reads most.
 
-        Of several of which it reads as much it is the last one. The others wait to be united with
-        it (`joined`).
+        Of several of which it reads as much, the last one comes first.
         """
         able: list[int] = []
         for g in sorted(operands.sources, key=lambda g: (-self.drafts[g].position, g)):
@@ -83,9 +82,7 @@ class Fuser(Groups):
                 able.append(g)
             else:
                 self._refuse(n, g, reason)
-        able.sort(key=lambda g: -self._bytes_read(n, g))
-        self.able = able[1:]
-        return able[0] if able else None
+        return tuple(sorted(able, key=lambda g: -self._bytes_read(n, g)))
 
     def _refuse(self, n: Nest, g: int, reason: str) -> None:
         """Note why a nest does not join a group of which it reads a result."""
@@ -98,11 +95,10 @@ class Fuser(Groups):
         read = (values[v] for v in used_deep(n) if self.home.get(v) == g)
         return sum(prod(sizes[d] for d in v.dims) * v.dtype.bytes for v in read)
 
-    def joined(self, n: Nest, number: int) -> None:
+    def joined(self, n: Nest, number: int, others: Sequence[int]) -> None:
         """Count what the nest adds to its group, and unite it with others that it could join."""
         self._count(n, number)
-        able, self.able = self.able, []
-        for g in able:
+        for g in others:
             reason = self._keeps_apart(number, g)
             if reason is not None:
                 self._refuse(n, g, reason)

@@ -69,8 +69,8 @@ class Groups:
         self._places: dict[str, int] = {}
         """The first result of a nest -> where it is defined."""
 
-    def joins(self, n: Nest, operands: Operands) -> int | None:
-        """The group that a nest joins; None for one of its own."""
+    def joins(self, n: Nest, operands: Operands) -> tuple[int, ...]:
+        """The groups that a nest can join, of which it joins the first; none: one of its own."""
         raise NotImplementedError
 
     def begun(self, n: Nest, number: int) -> frozenset[str]:
@@ -78,8 +78,8 @@ class Groups:
         del number
         return self.dims(n)
 
-    def joined(self, n: Nest, number: int) -> None:
-        """Called once a nest has been added to the group of that number."""
+    def joined(self, n: Nest, number: int, others: Sequence[int]) -> None:
+        """Called once a nest has been added to the group of that number; it can join `others`."""
 
     def unite(self, number: int, other: int) -> None:
         """Make one group, of the first number, of two that `are_apart` not."""
@@ -131,12 +131,12 @@ class Groups:
                 # It changes the memory of its base, so it runs after all that read the base.
                 sources |= reading.get(self.prepared.home(n.base), set())
             needs = sources | passed | {binders[s] for s in self._sizes_of(n) if s in binders}
-            target: int | None = None
+            able: tuple[int, ...] = ()
             kernel = isinstance(n, Nest) and n.out.name not in self.prepared.kept.joined
             if isinstance(n, Nest) and kernel:
-                target = self.joins(n, Operands(frozenset(sources), frozenset(needs)))
-            if target is None:
-                target = len(self.drafts)
+                able = self.joins(n, Operands(frozenset(sources), frozenset(needs)))
+            target = able[0] if able else len(self.drafts)
+            if not able:
                 if isinstance(n, Nest) and kernel:
                     self.drafts.append(Draft([], self.begun(n, target), position))
                 else:
@@ -154,7 +154,7 @@ class Groups:
             for name in used:
                 reading.setdefault(self.prepared.home(name), set()).add(target)
             if isinstance(n, Nest) and kernel:
-                self.joined(n, target)
+                self.joined(n, target, able[1:])
 
     def _sizes_of(self, n: Node) -> set[str]:
         """The symbols that a node and its bodies mention."""

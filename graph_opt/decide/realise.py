@@ -394,13 +394,13 @@ class _Assigned(Groups):
         self.groupings = groupings
         self.begun_already: dict[Grouping, int] = {}
 
-    def joins(self, n: Nest, operands: Operands) -> int | None:
+    def joins(self, n: Nest, operands: Operands) -> tuple[int, ...]:
         """The group that a nest is assigned to, if it has begun."""
         grouping = self.groupings.get(n.out.name)
         number = None if grouping is None else self.begun_already.get(grouping)
         if number is not None:
             self._check(n, number, operands)
-        return number
+        return () if number is None else (number,)
 
     def begun(self, n: Nest, number: int) -> frozenset[str]:
         """The assigned shared dims."""

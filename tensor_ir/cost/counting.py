@@ -361,14 +361,16 @@ class Counter(Accesses):
                 share = float(lanes.lanes)
         self.tally(frames[: at + 1]).add(kind, count * times * share)
 
-    def _picks(self, r: Read, buffer: Buffer, var: str) -> int:
+    def _picks(self, r: Read, buffer: Buffer, var: str, lanes: int) -> int:
         """The operations by which lanes along a loop take what data choose from a short row."""
         data = [d for d, c in r.coords if not isinstance(c, Index)]
         moved = any(isinstance(c, Index) and var in c.names() for _, c in r.coords)
         if len(data) != 1 or moved or buffer.layout.stride(data[0]) != 1:
             return 0
         among = dict(buffer.layout.extents)[data[0]]
-        return self.machine.picks(buffer.dtype.bytes, among) if isinstance(among, int) else 0
+        if not isinstance(among, int):
+            return 0
+        return self.machine.picks(buffer.dtype.bytes, among, lanes)
 
     # -- memory ---------------------------------------------------------------------------------
     def _read(
@@ -413,7 +415,7 @@ class Counter(Accesses):
             self.load_permuted(buffer, lanes, tally, count)
             self.touch(buffer, r.coords, frames, is_store=False, address=address)
             return names
-        if lanes is not None and (picks := self._picks(r, buffer, lanes.var)):
+        if lanes is not None and (picks := self._picks(r, buffer, lanes.var, lanes.lanes)):
             self.load_permuted(buffer, lanes, tally, count, picks)
             self.touch(buffer, r.coords, frames, is_store=False, address=address)
             return names

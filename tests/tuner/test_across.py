@@ -158,5 +158,6 @@ def test_registers_hold_what_depends_on_loops() -> None:
     assert last.strides["t"] is None
     assert last.strides["n"] is None
     assert set(last.chosen) == {"t"}
-    assert last.picks("t", x86.avx512()) == 2
-    assert last.picks("t", x86.avx2()) == last.picks("n", x86.avx512()) == 0
+    assert last.picks("t", 16, x86.avx512()) == 1
+    assert last.picks("t", 8, x86.avx512()) == last.picks("t", 32, x86.avx512()) == 0
+    assert last.picks("t", 8, x86.avx2()) == last.picks("n", 16, x86.avx512()) == 0

@@ -415,7 +415,7 @@ def _best_vector(loops: list[str], shape: Shape, machine: Machine) -> str:
                 total += 0.2
             elif stride == 1:
                 total += 1
-            elif picks := t.picks(v, machine):
+            elif picks := t.picks(v, min(machine.width, extent), machine):
                 total += picks
             elif stride in NEAR_STRIDES and not t.is_store:
                 total += 1.5 * (stride or 1)
