@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rutc.graph_opt.alternatives.choices import with_algorithms
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
 from rutc.graph_opt.filtered_instead import Instead, filtered_instead, no_less_accurate
 from rutc.graph_opt.quantise import Span, lost_in_eight_bits, normal, sites
@@ -100,6 +101,7 @@ def test_losses_are_those_of_sums(
     (wanted,) = interpret(graph, {"x0": x}).values()
     (version,) = versions(graph, PAIRS, bf16=True, looser=(instead.algorithm,))
     assert instead.algorithm in version.assigned.algorithms
+    assert with_algorithms(graph, PAIRS, version.assigned) == version.graph
     (got,) = interpret(version.graph, {"x0": x}).values()
     lost = float(np.square(got - wanted, dtype=np.float64).mean())
     lost /= (
