@@ -122,7 +122,7 @@ def tune_model(
     Raises:
         UserError: the model or an option is at fault, or the machine cannot run such code.
     """
-    options = asked = options or Options()
+    options = options or Options()
     machine = machine_for(options)
     missing = sorted(machine.features - host_features())
     if missing:
@@ -136,9 +136,9 @@ def tune_model(
     graph = imported(model, options)
     at = sizes_text(timed_sizes(input_symbols(graph), sizes or {}))
     in_precision = rounded(graph, machine, options, tell)
-    graph, options = in_precision.graph, in_precision.options
-    found = versions_for(graph, machine, options)
-    plan, alternatives = planned(found, machine, options.precision)
+    graph, precision = in_precision.graph, in_precision.options.precision
+    found = versions_for(graph, machine, in_precision.options)
+    plan, alternatives = planned(found, machine, precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.
     if plans and cluster is None and not alternatives and not names:
@@ -148,12 +148,12 @@ def tune_model(
             plan,
             machine,
             database,
-            asked,
+            options,
             most.seconds,
             most.trials,
             cpu=cpu,
             seed=seed,
-            precision=options.precision,
+            precision=precision,
             sizes=sizes,
             on_round=on_plan,
         )

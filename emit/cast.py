@@ -11,7 +11,7 @@ from functools import cache
 
 from rutc.emit import ir
 from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
-from rutc.emit.rounded_quotient import rounded_by
+from rutc.emit.rounded_quotient import Reciprocal, rounded_by
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 
@@ -196,7 +196,7 @@ def emit_clamped_round(
     bounded = _bounded(builder, ">", value, limits[0])
     bounded = _bounded(builder, "<", bounded, limits[1])
     if by is not None:
-        bounded = by.emit(builder, bounded)
+        bounded = _times(builder, bounded, by)
     whole = builder.nearest(bounded, llvm_type(dst, lane_count(value)))
     if shift:
         whole = builder.add(whole, splat_int(whole.type, int(shift)))
@@ -267,6 +267,14 @@ def _bits(type_: ir.Type) -> int:
     element = element_of(type_)
     assert isinstance(element, ir.IntType)
     return element.width
+
+
+def _times(builder: ir.IRBuilder, x: ir.Value, by: Reciprocal) -> ir.Value:
+    """A number that is rounded as the quotient is, for `x` within the limits."""
+    high = splat_real(x.type, by.high)
+    if not by.low:
+        return builder.fmul(x, high)
+    return builder.intrinsic("fma", x, high, builder.fmul(x, splat_real(x.type, by.low)))
 
 
 def splat_int(type_: ir.Type, value: int) -> ir.Constant:

@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 
 from rutc.base.record import record
-from rutc.emit import ir
 
 DIVISORS = (2.0**-60, 2.0**60)
 """Divisors between these have a normal reciprocal, and residues that do not underflow."""
@@ -28,13 +27,6 @@ class Reciprocal:
     high: float
     low: float
     limits: tuple[float, float]
-
-    def emit(self, builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-        """A number that is rounded as `x / divisor` is, for `x` within the limits."""
-        high, low = (_splat(x.type, v) for v in (self.high, self.low))
-        if not self.low:
-            return builder.fmul(x, high)
-        return builder.intrinsic("fma", x, high, builder.fmul(x, low))
 
 
 @cache
@@ -71,9 +63,3 @@ def _rounded_products(x: np.ndarray, first: np.float32, second: np.float32) -> n
     near = total.astype(np.float32)
     tie = np.abs(total - near) == np.spacing(np.abs(near)).astype(np.float64) / 2
     return None if (tie & inexact).any() else np.rint(near)
-
-
-def _splat(type_: ir.Type, value: float) -> ir.Constant:
-    if not isinstance(type_, ir.VectorType):
-        return ir.Constant(type_, value)
-    return ir.Constant.splat(type_, ir.Constant(type_.element, value))

@@ -135,12 +135,15 @@ def no_less_accurate(
         machine: Its instructions decide how many bits weights have.
     """
     chosen: dict[str, str] = {}
+    eight: dict[str, float] = {}
     for instead in found:
         value, algorithm = instead.algorithm
         if value in chosen or instead.algorithm not in energies:
             continue
-        eight = lost_in_eight_bits(graph, instead.site, spans[instead.site.value], machine)
-        if instead.lost(energies[instead.algorithm]) <= eight:
+        if value not in eight:
+            span = spans[instead.site.value]
+            eight[value] = lost_in_eight_bits(graph, instead.site, span, machine)
+        if instead.lost(energies[instead.algorithm]) <= eight[value]:
             chosen[value] = algorithm
     return tuple(chosen.items())
 

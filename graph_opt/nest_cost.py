@@ -351,9 +351,9 @@ class NestCost:
 
 
 def _whatever_the_index(body: Iterable[Expr]) -> set[Read]:
-    """The reads of expressions but for those of ranges of an index.
+    """The reads that are done whatever range an index is in: not in arms that a range chooses.
 
-    All arms of a choice by single indices are computed beside each other.
+    Arms that single indices choose are computed beside each other.
     """
     found: set[Read] = set()
     seen: set[int] = set()

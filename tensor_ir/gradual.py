@@ -10,6 +10,7 @@ from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.expr import Read, reads, reads_plainly
 from rutc.tensor_ir.graph import Const, Data, Nest
 from rutc.tensor_ir.kernel import Buffer
+from rutc.tensor_ir.layout import Layout
 
 
 def gradual_tables(
@@ -34,20 +35,30 @@ def gradual_tables(
     return {name: dims for name, dims in found.items() if dims and name not in outside}
 
 
+def row_chosen(r: Read, layout: Layout) -> tuple[str, int] | None:
+    """(dim, extent) of the row of neighbours in memory of which data choose the one that is read.
+
+    None where data choose along no dim or several, or not among neighbours of a known number.
+    """
+    data = [d for d, c in r.coords if not isinstance(c, Index)]
+    if len(data) != 1 or layout.stride(data[0]) != 1:
+        return None
+    extent = dict(layout.extents)[data[0]]
+    return (data[0], extent) if isinstance(extent, int) else None
+
+
 def table_along(r: Read, buffers: Mapping[str, Buffer], var: str) -> tuple[str, Read] | None:
     """The dim of a read whose places a gradual table gives along a loop, and the table's read.
 
     None where the loop moves the read otherwise, or what is read does not lie along that dim.
     """
-    tables = [(d, c) for d, c in r.coords if not isinstance(c, Index)]
-    if len(tables) != 1 or r.fill is not None:
+    row = row_chosen(r, buffers[r.value].layout)
+    if row is None or r.fill is not None:
         return None
-    ((d, table),) = tables
     if any(isinstance(c, Index) and var in c.names() for _, c in r.coords):
         return None
-    layout = buffers[r.value].layout
-    if layout.stride(d) != 1 or not isinstance(dict(layout.extents)[d], int):
-        return None
+    d, _ = row
+    table = dict(r.coords)[d]
     if not isinstance(table, Read) or not reads_plainly(table):
         return None
     moved = [(e, x) for e, x in table.coords if isinstance(x, Index) and var in x.names()]

@@ -8,7 +8,7 @@ left out: with them there are too many.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from statistics import mean, median
 
@@ -31,6 +31,11 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.machines import V3
 
+Operand = tuple[str, list[str]]
+"""A value and its dims."""
+Written = tuple[str, list[str], list[str]]
+"""The text of a nest that reads a value, its dims, and the other values that it reads."""
+
 SIZES = (16, 64, 96, 256)
 MOST_PLANS = 3000
 CLOSE = 1.02
@@ -42,15 +47,26 @@ def small_graph(seed: int, most: int) -> Graph:
     rng = Random(seed)
     dims = ", ".join(f"{d} = {rng.choice(SIZES)}" for d in "abc")
     lines = [f'graph "small"\ndims {dims}']
-    values: list[tuple[str, list[str]]] = []
+    values: list[Operand] = []
     for number in range(rng.randint(1, 2)):
         own = sorted(rng.sample("abc", 2))
         values.append((f"x{number}", own))
         lines.append(f"%x{number} : f32{_set(own)} = input {_port(f'x{number}', own, rng)}")
+    return _graph(lines, values, most, rng, lambda value: _nest(value, values, rng))
+
+
+def _graph(
+    lines: list[str],
+    values: list[Operand],
+    most: int,
+    rng: Random,
+    nest: Callable[[Operand], Written],
+) -> Graph:
+    """A graph that begins so: up to `most` nests more, and outputs of what none of them reads."""
     inputs, used = len(values), set[str]()
     for number in range(rng.randint(2, most)):
         value = rng.choice(values[-3:])
-        read, out, others = _nest(value, values, rng)
+        read, out, others = nest(value)
         used |= {value[0], *others}
         values.append((f"v{number}", out))
         lines.append(f"%v{number} : f32{_set(out)} = {read}")
@@ -61,9 +77,7 @@ def small_graph(seed: int, most: int) -> Graph:
     return graph
 
 
-def _nest(
-    value: tuple[str, list[str]], values: list[tuple[str, list[str]]], rng: Random
-) -> tuple[str, list[str], list[str]]:
+def _nest(value: Operand, values: list[Operand], rng: Random) -> Written:
     """(text, dims, other operands) of a nest that reads a value."""
     dims = value[1]
     within = [v for v in values if set(v[1]) <= set(dims)]
@@ -99,35 +113,26 @@ def mixed_graph(seed: int, most: int) -> Graph:
     dims = ", ".join(f"{d} = {said[d]}" for d in "abc")
     lines = ['graph "mixed"', *(["symbols rows = 1..4096"] if is_open else [])]
     lines.append(f"dims {dims}, d = {2 * sizes['a']}")
-    values: list[tuple[str, list[str]]] = []
+    values: list[Operand] = []
     for number in range(rng.randint(1, 2)):
         own = sorted(rng.sample("abc", rng.choice((2, 2, 3))))
         values.append((f"x{number}", own))
         lines.append(f"%x{number} : f32{_set(own)} = input {_port(f'x{number}', own, rng)}")
-    inputs, used = len(values), set[str]()
-    for number in range(rng.randint(2, most)):
-        value = rng.choice(values[-3:])
+    square = not is_open and sizes["a"] == sizes["b"]
+
+    def nest(value: Operand) -> Written:
         kind, turns = rng.choice(("nest", "nest", "parts", "turned")), {"a", "b"} <= {*value[1]}
-        if kind == "parts" and "a" in value[1]:
-            read, out, others = _parts(value, values, sizes["a"], rng)
-        elif kind == "turned" and turns and not is_open and sizes["a"] == sizes["b"]:
+        if kind == "parts" and "a" in value[1] and "d" not in value[1]:
+            return _parts(value, values, sizes["a"], rng)
+        if kind == "turned" and turns and square:
             coords = ["a=b", "b=a", *(d for d in value[1] if d not in "ab")]
-            read, out, others = f"%{value[0]}[{', '.join(coords)}] * 0.5", value[1], []
-        else:
-            read, out, others = _nest(value, values, rng)
-        used |= {value[0], *others}
-        values.append((f"v{number}", out))
-        lines.append(f"%v{number} : f32{_set(out)} = {read}")
-    results = [v for v in values[inputs:] if v[0] not in used]
-    lines += [f"output {_port(*v, rng)} = %{v[0]}" for v in results]
-    graph = parse("\n".join(lines) + "\n")
-    verify(graph)
-    return graph
+            return f"%{value[0]}[{', '.join(coords)}] * 0.5", value[1], []
+        return _nest(value, values, rng)
+
+    return _graph(lines, values, most, rng, nest)
 
 
-def _parts(
-    value: tuple[str, list[str]], values: list[tuple[str, list[str]]], size: int, rng: Random
-) -> tuple[str, list[str], list[str]]:
+def _parts(value: Operand, values: list[Operand], size: int, rng: Random) -> Written:
     """(text, dims, other operands) of a value and another one, one after the other along d."""
     rest = [d for d in value[1] if d != "a"]
     alike = [v for v in values if v[1] == value[1]]
@@ -142,7 +147,7 @@ def _set(dims: list[str]) -> str:
     return f"{{{','.join(dims)}}}"
 
 
-def _read(value: tuple[str, list[str]]) -> str:
+def _read(value: Operand) -> str:
     return f"%{value[0]}[{', '.join(value[1])}]"
 
 

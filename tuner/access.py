@@ -10,6 +10,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, index_names, walk
+from rutc.tensor_ir.gradual import row_chosen
 from rutc.tensor_ir.kernel import (
     Assign,
     Branch,
@@ -445,12 +446,10 @@ def _touch(
     for v in scattered:
         strides[v] = exact[v] = None
     chosen: dict[str, int] = {}
-    data = [d for d, c in r.coords if not isinstance(c, Index)]
-    if len(data) == 1 and not packed and buffer.layout.stride(data[0]) == 1:
-        among = dict(buffer.layout.extents)[data[0]]
-        if isinstance(among, int):
-            plain_names = {v for c in coords.values() for v in c.names()}
-            chosen = dict.fromkeys(scattered - plain_names, among)
+    row = None if packed else row_chosen(r, buffer.layout)
+    if row is not None:
+        moved = frozenset().union(*(c.names() for c in coords.values()))
+        chosen = dict.fromkeys(scattered - moved, row[1])
     size = typical(buffer.bytes, ranges)
     gathered = any(not isinstance(c, Index) for _, c in r.coords)
     each = buffer.dtype.bytes

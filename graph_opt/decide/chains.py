@@ -131,26 +131,26 @@ def loop_of(c: object) -> tuple[str, int] | None:
             return None
 
 
-def equal_parts(
+def even_slices(
     extent: Number,
     around: Number,
     size: Number,
     fits: Number | None,
     fewest: int,
-    least: Callable[[Number, Number | int], Number],
-    most: Callable[[Number, Number | int], Number],
+    smaller: Callable[[Number, Number | int], Number],
+    larger: Callable[[Number, Number | int], Number],
 ) -> tuple[Number, Number]:
-    """(number, size) of equal parts of an extent, of `size` indices at most.
+    """(number, size) of slices of an extent that hold about as many indices each, `size` at most.
 
     They are of as many as `fits`, if that is known; then there are the `fewest` at least, if there
-    are indices. `least` and `most` are the minimum and the maximum of two such numbers.
+    are indices. `smaller` and `larger` give one of two such numbers.
     """
     if fits is not None:
-        size = most(least(least(size, fits), extent * around // fewest), 1)
+        size = larger(smaller(smaller(size, fits), extent * around // fewest), 1)
     count = (extent + size - 1) // size
-    parts = most(count, 1)
-    each = (extent + parts - 1) // parts
-    return count, least(size, each)
+    some = larger(count, 1)
+    each = (extent + some - 1) // some
+    return count, smaller(size, each)
 
 
 def leader(group: Group) -> str:
@@ -358,15 +358,17 @@ class Chains:
         """
         *outer, extent = (Index.of(self.extents[d]) for d in members[0].dims)
 
-        def least(a: Index, b: Index | int) -> Index:
+        def smaller(a: Index, b: Index | int) -> Index:
             return minimum(a, b, self.symbols)
 
-        def most(a: Index, b: Index | int) -> Index:
+        def larger(a: Index, b: Index | int) -> Index:
             return maximum(a, b, self.symbols)
 
-        fits = None if within is None else within // most(self.index_bytes(members), 1)
+        fits = None if within is None else within // larger(self.index_bytes(members), 1)
         fewest = self.machine.coefficients.slices.fewest
-        count, each = equal_parts(extent, product(outer), Index.of(size), fits, fewest, least, most)
+        count, each = even_slices(
+            extent, product(outer), Index.of(size), fits, fewest, smaller, larger
+        )
         # The minimum holds by itself, but not by the bounds of its terms.
         return count, each.simplify(self.symbols)
 

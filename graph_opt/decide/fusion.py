@@ -126,7 +126,10 @@ class Fuser(Groups):
         own.dims.update(n.out.dims)
 
     def _keeps_apart(self, g: int, h: int) -> str | None:
-        """Why two groups cannot be one, of which a nest could join either; None if they can."""
+        """Why two groups cannot be one, of which a nest could join either; None if they can.
+
+        Neither needs the other: a nest that needs both joins none that another one is made of.
+        """
         drafts, grown = (self.drafts[g], self.drafts[h]), (self.grown[g], self.grown[h])
         kinds = {x.kind for x in grown}
         if "tile" in kinds:
@@ -134,8 +137,6 @@ class Fuser(Groups):
         operations = sum(x.operations for x in grown)
         if operations > MOST_OPERATIONS:
             return f"the two kernels have {operations} operations"
-        if self.are_apart(g, h):
-            return "one of the two kernels needs the other by way of a third"
         shared = min((d.shared for d in drafts), key=len)
         for draft, own in zip(drafts, grown, strict=True):
             if draft.shared != shared and (own.kind == "row" or kinds == {"point"}):

@@ -82,7 +82,7 @@ class Groups:
         """Called once a nest has been added to the group of that number; it can join `others`."""
 
     def unite(self, number: int, other: int) -> None:
-        """Make one group, of the first number, of two that `are_apart` not."""
+        """Make one group, of the first number, of two of which neither needs the other."""
         draft, gone = self.drafts[number], self.drafts[other]
         for s in gone.stages:
             for v in s.outs:
@@ -104,14 +104,6 @@ class Groups:
                 self._depend(g, {number})
         self._depend(number, gone.needs - {number})
         self.drafts[other] = Draft([], frozenset(), gone.position)
-
-    def are_apart(self, g: int, h: int) -> bool:
-        """Whether one of two groups needs the other one by way of a third."""
-        return any(
-            x != b and self.leads_to(x, b)
-            for a, b in ((g, h), (h, g))
-            for x in self.drafts[a].needs
-        )
 
     def dims(self, n: Nest) -> frozenset[str]:
         """The dims that the nest has loops for: those of extent 1 need none."""

@@ -21,7 +21,7 @@ from rutc.graph_opt.decide.chains import (
     Chain,
     Chains,
     Member,
-    equal_parts,
+    even_slices,
     leader,
 )
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
@@ -91,24 +91,24 @@ class Slicer(Chains):
         return [d for d in group.shared if self.extents[d] != 1]
 
     def _over(
-        self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...], least: float
+        self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...], gained: float
     ) -> list[Chain]:
         """The chains that pay over slices of these dims, and of more where one index is too much.
 
         Of chains that save as much, those with blocks come first. Those that save less than others
-        do, or than the `least` bytes, may be left out.
+        do, or than the bytes that are `gained` already, may be left out.
         """
         first = steps[start]
         assert isinstance(first, Run)
         grown = self._grown(steps, start, dims)
         room = self.near(self.coefficients.ring) * prod(map(self.extent, dims))
-        whole = self._paying(grown, least)
+        whole = self._paying(grown, gained)
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
             for e in self._cut(first.group):
                 if e not in dims:
-                    least = max([least, *(chain.gain for chain in (*whole, *found))])
-                    found += self._over(steps, start, (*dims, e), least)
+                    gained = max([gained, *(chain.gain for chain in (*whole, *found))])
+                    found += self._over(steps, start, (*dims, e), gained)
         return [*found, *whole]
 
     def _grown(
@@ -134,14 +134,15 @@ class Slicer(Chains):
             found.append(members)
         return found
 
-    def _paying(self, grown: Sequence[tuple[Member, ...]], least: float) -> list[Chain]:
+    def _paying(self, grown: Sequence[tuple[Member, ...]], gained: float) -> list[Chain]:
         """The chains that save more than they cost.
 
-        Those that save less than a longer one, or than the `least` bytes, may be left out.
+        Those that save less than a longer one, or than the bytes that are `gained` already, may
+        be left out.
         """
         found: list[Chain] = []
         for members in reversed(grown):
-            if self._passed(members) < least:
+            if self._passed(members) < gained:
                 continue
             sized = self._size(members)
             if sized is None:
@@ -160,7 +161,7 @@ class Slicer(Chains):
             again = max(self._read_again(members, level) for level in range(len(members[0].dims)))
             index_bytes = self._common(self.index_bytes(members))
             found.append(Chain(members, size, within, gain, again + index_bytes, blocks, crowded))
-            least = max(least, gain)
+            gained = max(gained, gain)
         return found[::-1]
 
     def _lose_rows(self, member: Member, size: int) -> bool:
@@ -189,7 +190,7 @@ class Slicer(Chains):
         fits = None
         if within is not None:
             fits = within // max(self._common(self.index_bytes(members)), 1)
-        return equal_parts(extent, prod(outer), size, fits, self.coefficients.fewest, min, max)
+        return even_slices(extent, prod(outer), size, fits, self.coefficients.fewest, min, max)
 
     @functools.cached_property
     def _common_bytes(self) -> Callable[[str], int]:

@@ -31,7 +31,7 @@ from rutc.tensor_ir.expr import (
     bind,
     index_names,
 )
-from rutc.tensor_ir.gradual import table_along
+from rutc.tensor_ir.gradual import row_chosen, table_along
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -363,14 +363,10 @@ class Counter(Accesses):
 
     def _picks(self, r: Read, buffer: Buffer, var: str, lanes: int) -> int:
         """The operations by which lanes along a loop take what data choose from a short row."""
-        data = [d for d, c in r.coords if not isinstance(c, Index)]
-        moved = any(isinstance(c, Index) and var in c.names() for _, c in r.coords)
-        if len(data) != 1 or moved or buffer.layout.stride(data[0]) != 1:
+        row = row_chosen(r, buffer.layout)
+        if row is None or any(isinstance(c, Index) and var in c.names() for _, c in r.coords):
             return 0
-        among = dict(buffer.layout.extents)[data[0]]
-        if not isinstance(among, int):
-            return 0
-        return self.machine.picks(buffer.dtype.bytes, among, lanes)
+        return self.machine.picks(buffer.dtype.bytes, row[1], lanes)
 
     # -- memory ---------------------------------------------------------------------------------
     def _read(

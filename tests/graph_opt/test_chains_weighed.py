@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.decide.chains import Chain, Member, equal_parts
+from rutc.graph_opt.decide.chains import Chain, Member, even_slices
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.tensor_ir.affine import Index, maximum, minimum
 from rutc.tensor_ir.graph import Nest
@@ -28,11 +28,11 @@ RANGES = {"n": (0, 4099), "m": (0, 97), "w": (1, 1021)}
     st.integers(1, 17),
 )
 @examples(100)
-def test_equal_parts_of_a_size_that_a_run_tells_are_those_of_the_number(
+def test_even_slices_of_a_size_that_a_run_tells_are_those_of_the_number(
     sizes: dict[str, int], size: int, within: int | None, fewest: int
 ) -> None:
     fits = None if within is None else within // (4 * Index.of("w"))
-    found = equal_parts(
+    found = even_slices(
         Index.of("n"),
         Index.of("m"),
         Index.of(size),
@@ -42,7 +42,7 @@ def test_equal_parts_of_a_size_that_a_run_tells_are_those_of_the_number(
         lambda a, b: maximum(a, b, RANGES),
     )
     number = None if within is None else within // (4 * sizes["w"])
-    wanted = equal_parts(sizes["n"], sizes["m"], size, number, fewest, min, max)
+    wanted = even_slices(sizes["n"], sizes["m"], size, number, fewest, min, max)
     assert tuple(x.evaluate(sizes) for x in found) == wanted
     count, each = wanted
     assert each <= size
