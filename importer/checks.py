@@ -161,11 +161,12 @@ class _Work:
         return room if bounds is None or bounds[0] < 0 else None
 
     def at_most(self, x: Index, extent: Index) -> bool:
-        """Whether an extent is another one, is checked to be, or is the least of it and others."""
+        """Whether an extent is another one, is checked to be, or is at most that by its making."""
         return (
             x == extent
             or extent in extreme_operands(x, Min)
             or any(self.at_most(y, extent) for y in self.b.alike.get(x.as_var or "", ()))
+            or self.b.at_most.get(x.as_var or "") == extent
         )
 
     def extents(self, dims: Sequence[str], around: tuple[Index, ...]) -> tuple[Index, ...]:

@@ -26,6 +26,7 @@ from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.scans import scanned
 from rutc.importer.ops.size_operands import bound
 from rutc.importer.registry import operator
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO
@@ -255,18 +256,22 @@ class Operands:
         return checked_lengths(self.b, self.lengths, full)
 
     def _steps(self, full: Index, lengths: Tensor | None) -> Index:
-        """The steps of the longest sequence: of a known number, those of padding are left out.
+        """The steps of the longest sequence: those that are padding of all are left out.
 
-        Where their number is not known, whoever gives the sequences gives none longer than all.
+        There is one at least where there is one in every run.
         """
-        if lengths is None or not full.is_const:
+        if lengths is None:
             return full
         if lengths.array is not None:
             return Index.of(max(int(lengths.array.max(initial=0)), 1))
         b = self.b
+        low, high = full.bounds(b.ranges) or (0, MOST)
+        least = min(max(low, 0), 1)
         longest = b.read(reduced(b, lengths, (0,), "max", keepdims=False), [])
-        some = apply("max", _as_i64(longest), lit(1, DType.I64))
-        return bound(b, some, "steps", full.const, 1)
+        some = apply("max", _as_i64(longest), lit(least, DType.I64))
+        steps = bound(b, some, "steps", high, least)
+        b.at_most[next(iter(steps.names()))] = full
+        return steps
 
     def initial(self, given: Tensor | None, direction: int) -> Tensor:
         """The initial state {batch, hidden} of a direction; 0 where none is given."""
