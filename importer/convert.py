@@ -80,8 +80,8 @@ def _inlined(model: ModelProto) -> ModelProto:
     try:
         # What means the same at the model's opsets needs no conversion, which types stop that
         # nested graphs find outside of themselves.
-        for function in model.functions:
-            _lift(function, model)
+        if not all([_lift(function, model) for function in model.functions]):
+            model = _typed(model)
         return isolated(inliner.inline_local_functions, model, True)
     except (*_FAILURES, checker.ValidationError) as e:
         raise UserError(
@@ -89,8 +89,12 @@ def _inlined(model: ModelProto) -> ModelProto:
         ) from e
 
 
-def _lift(function: FunctionProto, model: ModelProto) -> None:
-    """Takes a function to the model's opsets where all of its operators mean the same there."""
+def _lift(function: FunctionProto, model: ModelProto) -> bool:
+    """Takes a function to the model's opsets where all of its operators mean the same there.
+
+    Returns:
+        Whether that is so for all of its opsets.
+    """
     opsets = {o.domain: o.version for o in model.opset_import}
     nodes = [n for g in subgraphs(GraphProto(node=function.node)) for n in g.node]
     for own in function.opset_import:
@@ -98,6 +102,14 @@ def _lift(function: FunctionProto, model: ModelProto) -> None:
         names = {n.op_type for n in nodes if n.domain == own.domain}
         if all(_same(name, own.domain, own.version, version) for name in names):
             own.version = version
+    return all(own.version == opsets.get(own.domain, own.version) for own in function.opset_import)
+
+
+def _typed(model: ModelProto) -> ModelProto:
+    """The model with types for its values, by which the inliner converts functions' bodies."""
+    for t in model.graph.initializer:
+        model.graph.value_info.append(helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    return isolated(shape_inference.infer_shapes, model)
 
 
 def _same(op: str, domain: str, one: int, other: int) -> bool:

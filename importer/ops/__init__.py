@@ -25,6 +25,7 @@ FAMILIES = (
     "microsoft.attention",
     "microsoft.blocks",
     "microsoft.contraction",
+    "microsoft.experts",
     "microsoft.grouped",
     "microsoft.normalization",
     "microsoft.packed",

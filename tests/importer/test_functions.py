@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import AttributeProto, TensorProto, helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
@@ -120,6 +120,15 @@ def test_a_function_of_an_older_opset(check):
     # Before opset 13 Softmax takes all axes from the second on together.
     raised = np.exp(X)
     check(model([call("Flat", ["x"])], [old]), raised / raised.sum((1, 2), keepdims=True))
+
+
+def test_a_function_of_an_older_opset_that_converts_what_it_computes(check):
+    nodes = [node("Mul", ["a", "w"], ["c"]), node("ReduceSum", ["c"], ["b"], axes=[1])]
+    old = function("Weighed", ["a", "w"], ["b"], nodes, opset=12)
+    made = model([call("Weighed", ["x", "weights"])], [old])
+    weights = np.arange(4, dtype=np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(weights, "weights"))
+    check(made, (X * weights).sum(1, keepdims=True))
 
 
 def test_a_model_of_an_older_opset(check):

@@ -22,6 +22,12 @@ UNSIGNED = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 """The type of packed numbers of so many bits."""
 SIGNED = {2: DType.I2, 4: DType.I4, 8: DType.I8}
 """Their type less half of their range."""
+_LOW = (-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.091050036, 0.0)
+_HIGH = (0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0)
+_FLOATS = (0.0, 0.005208333, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25)
+LEVELS = {0: (*_FLOATS, *(-e for e in _FLOATS)), 1: (*_LOW, *_HIGH)}
+"""What numbers of 4 bits stand for in MatMulBnb4: floats of 4 bits, or quantiles of a normal
+distribution [Dettmers et al. 2023]."""
 LARGEST = 127
 """What the largest magnitude of a block of it becomes."""
 
@@ -86,6 +92,40 @@ def matmul_n_bits(
     rounds = rounds_to_bytes(accuracy_level, bits, K, block_size)
     total = _of_bytes(b, x, w) if rounds else matmul_of(b, x, transpose(b, _dense(b, w, x.dtype)))
     return total if bias is None else b.map(add, total, bias)
+
+
+@operator("MatMulBnb4", DOMAIN)
+def matmul_bnb4(
+    b: Builder,
+    x: Tensor,
+    packed: Tensor,
+    largest: Tensor,
+    *,
+    K: int,  # noqa: N803
+    N: int,  # noqa: N803
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,  # noqa: N803
+) -> Tensor:
+    """x @ w', or x @ w without `transB`; w{n,k} = LEVELS[stored] * the largest of its block.
+
+    Blocks are `block_size` elements, rows one after the other. The weights become constants of the
+    operand's type.
+    """
+    if quant_type not in LEVELS:
+        raise OperatorError(f"quant_type={quant_type} is unknown; 0 and 1 are known")
+    if block_size < 1:
+        raise OperatorError(f"blocks of {block_size} elements cannot be")
+    stored = _known(packed, "the weights").reshape(-1)
+    # The first of two elements is in the upper half of a byte.
+    numbers = np.stack([stored >> 4, stored & 15], axis=-1).reshape(-1)[: N * K]
+    by = _known(largest, "the largest numbers").astype(np.float32).reshape(-1)
+    levels = np.array(LEVELS[quant_type], np.float32)
+    dense = levels[numbers] * by.repeat(block_size)[: N * K]
+    weights = dense.reshape(N, K).T if transB else dense.reshape(N, K)
+    array = np.ascontiguousarray(weights.astype(x.dtype.numpy))
+    return matmul_of(b, x, b.constant(array, x.dtype, f"{b.base}_weights"))
 
 
 def _dense(b: Builder, w: Weights, kind: DType) -> Tensor:

@@ -8,7 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
+from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.ops.microsoft.packed import LEVELS
 from rutc.tensor_ir.interpret import interpret
 from tests.machines import NATIVE
 
@@ -133,3 +135,29 @@ def test_instructions_add_up_products_of_bytes(m: int, tmp_path: Path) -> None:
     texts = [p.read_text() for p in (tmp_path / "dump" / "kernels").glob("*.ll")]
     wanted = "vpdpbusd" if NATIVE.adds_products else "pmadd"
     assert any(f"call <{NATIVE.width} x i32>" in t and wanted in t for t in texts)
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize(("columns", "inner"), [(7, 13), (48, 64), (1, 1)])
+def test_levels_of_four_bits(columns, inner, kind, transposed, check, node, normal, rng):
+    block, count = 16, columns * inner
+    stored = rng.integers(0, 256, -(-count // 2)).astype("u1")
+    numbers = np.stack([stored >> 4, stored & 15], -1).reshape(-1)[:count]
+    largest = np.abs(normal(-(-count // block))) + 1
+    levels = np.array(LEVELS[kind], "f8")
+    dense = (levels[numbers] * largest.repeat(block)[:count]).reshape(columns, inner)
+    x = normal(2, 3, inner if transposed else columns)
+    options = {"K": inner, "N": columns, "block_size": block, "quant_type": kind}
+    step = node("MatMulBnb4", ["x", "w", "a"], transB=transposed, **options)
+    # ONNX Runtime has whole blocks of columns only, and no product with the weights as they are.
+    known = transposed and inner % block == 0
+    expected = None if known else [(x @ (dense.T if transposed else dense)).astype("f4")]
+    check(step, {"x": x}, {"w": stored, "a": largest}, expected=expected)
+
+
+def test_levels_that_are_unknown(check, node, normal):
+    step = node("MatMulBnb4", ["x", "w", "a"], K=4, N=2, block_size=16, quant_type=2)
+    constants = {"w": np.zeros(4, "u1"), "a": np.ones(1, "f4")}
+    with pytest.raises(UserError, match="quant_type=2 is unknown"):
+        check(step, {"x": normal(3, 4)}, constants)
