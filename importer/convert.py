@@ -80,7 +80,8 @@ def _inlined(model: ModelProto) -> ModelProto:
     try:
         # What means the same at the model's opsets needs no conversion, which types stop that
         # nested graphs find outside of themselves.
-        if not all([_lift(function, model) for function in model.functions]):
+        lifted = [_lift(function, model) for function in model.functions]
+        if not all(lifted):
             model = _typed(model)
         return isolated(inliner.inline_local_functions, model, True)
     except (*_FAILURES, checker.ValidationError) as e:

@@ -21,6 +21,8 @@ _ROUNDING = frozenset(
 _BY_ROW = frozenset({"DynamicQuantizeLSTM"})
 _PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention"})
 _LEAVE = "accuracy_level"
+_BITS = 8
+"""Weights of experts of so many bits, in blocks, ONNX Runtime multiplies by rows in 8 bits."""
 _TO_BYTES = 4
 """The level that lets an operand be rounded to 8 bits."""
 
@@ -72,8 +74,11 @@ def leave(model: ModelProto) -> list[tuple[NodeProto, AttributeProto]]:
 
 
 def _rounds(n: NodeProto) -> bool:
-    """Whether a product rounds an operand as its attributes say."""
+    """Whether products round an operand as the attributes say, here or in ONNX Runtime."""
     given = {a.name: a.i for a in n.attribute}
+    if n.op_type == "QMoE":
+        bits = (given.get(f"{layer}expert_weight_bits") for layer in ("", "fc1_", "fc2_", "fc3_"))
+        return given.get("block_size", 0) > 0 and _BITS in bits
     level, k, block = (given.get(name, 0) for name in (_LEAVE, "K", "block_size"))
     return n.op_type == "MatMulNBits" and rounds_to_bytes(level, given.get("bits", 4), k, block)
 

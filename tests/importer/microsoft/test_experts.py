@@ -15,7 +15,7 @@ EXPERTS, COLUMNS, HIDDEN = 5, 16, 32
 
 
 def packed(numbers, bits):
-    """Numbers of so many bits in bytes along the last axis, filled up with 0; the low bits first."""
+    """Numbers of so many bits in bytes along the last axis, filled up with 0, low bits first."""
     each = 8 // bits
     padded = np.zeros((*numbers.shape[:-1], -(-numbers.shape[-1] // each) * each), "u1")
     padded[..., : numbers.shape[-1]] = numbers

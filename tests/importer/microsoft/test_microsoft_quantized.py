@@ -171,6 +171,10 @@ def test_quantize_and_dequantize(axis, kind, check, node, stored, rng):
         ("MatMulNBits", DOMAIN, {**BLOCKS, "accuracy_level": 4}, True),
         ("MatMulNBits", DOMAIN, {**BLOCKS, "accuracy_level": 4, "bits": 2}, False),
         ("MatMulNBits", DOMAIN, {**BLOCKS, "accuracy_level": 4, "K": 65}, False),
+        ("QMoE", DOMAIN, {"block_size": 32}, False),
+        ("QMoE", DOMAIN, {"expert_weight_bits": 8}, False),
+        ("QMoE", DOMAIN, {"block_size": 32, "expert_weight_bits": 8}, True),
+        ("QMoE", DOMAIN, {"block_size": 32, "fc2_expert_weight_bits": 8}, True),
         ("MatMul", "", {}, False),
     ],
 )
