@@ -18,7 +18,7 @@ from rutc.importer.ops.normalization import (
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
+from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, apply, cast
 
 
@@ -149,3 +149,35 @@ def group_norm(
     if activation:
         y = b.map(lambda e: mul(e, sigmoid_of(e)), y)
     return with_channels_last(b, y) if channels_last else y
+
+
+@operator("SkipGroupNorm", DOMAIN)
+def skip_group_norm(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    skip: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: int,
+    channels_last: int = 1,
+    epsilon: float = 1e-5,
+    groups: int,
+) -> tuple[Tensor, Tensor]:
+    """`GroupNorm` of s = x + skip + bias, and s; skip may also be {n, c} or {n, 1, 1, c}."""
+    at = 3 if channels_last else 1
+
+    def by_channel(t: Tensor, lead: tuple[Axis, ...]) -> Tensor:
+        """{.., c} as {n, 1, 1, c} or {n, c, 1, 1}, which broadcasts to x."""
+        ones = [b.axis(1), b.axis(1)]
+        kept = [*lead, *ones, t.axes[-1]] if at == 3 else [*lead, t.axes[-1], *ones]
+        return b.reshaped(t, kept)
+
+    if skip.rank == 2:
+        skip = by_channel(skip, skip.axes[:1])
+    s = b.map(add, x, skip)
+    if bias is not None:
+        s = b.map(add, s, by_channel(bias, (b.axis(1),)))
+    options = {"channels_last": channels_last, "epsilon": epsilon, "groups": groups}
+    return group_norm(b, s, scale, shift, activation=activation, **options), s

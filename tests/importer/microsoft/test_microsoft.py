@@ -147,3 +147,30 @@ def test_the_page_lists_the_operators():
     rows = [row for row in PAGE.read_text().splitlines() if row.startswith("|")]
     listed = sorted(name for row in rows for name in re.findall(r"`(\w+)`", row))
     assert listed == sorted(op for domain, op in OPERATORS if domain == DOMAIN)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("skip", ["whole", "rows", "columns"])
+def test_groups_of_a_sum(skip, last, bias, check, node, normal):
+    n, c, h, w = 2, 6, 3, 5
+    x, per_channel = normal(n, c, h, w), normal(3, c)
+    added = {"whole": normal(n, c, h, w), "rows": normal(n, c), "columns": normal(n, c, 1, 1)}[skip]
+    s = x + (added if added.ndim == 4 else added[..., None, None])
+    s += per_channel[2][:, None, None] if bias else 0
+    grouped = s.reshape(n, 3, -1).astype("f8")
+    centred = grouped - grouped.mean(-1, keepdims=True)
+    unit = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    y = unit.reshape(s.shape) * per_channel[0][:, None, None] + per_channel[1][:, None, None]
+    y = (y / (1 + np.exp(-y))).astype("f4")
+
+    def laid(a):
+        return a.transpose(0, 2, 3, 1) if last and a.ndim == 4 else a
+
+    names = ["x", "scale", "shift", "skip"] + (["bias"] if bias else [])
+    step = node(
+        "SkipGroupNorm", names, ["y", "s"], activation=1, groups=3, channels_last=last, epsilon=1e-5
+    )
+    constants = dict(zip(("scale", "shift", "bias"), per_channel, strict=True))
+    inputs = {"x": laid(x), "skip": laid(added)}
+    check(step, inputs, constants, outputs=("y", "s"), expected=[laid(y), laid(s)])
