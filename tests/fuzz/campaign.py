@@ -175,7 +175,8 @@ def _pattern(reason: str) -> str:
 
 
 def _key(case: Case) -> bytes:
-    parts = [case.model]
+    way = (case.target, case.exact, case.precision)
+    parts = [case.model, repr(way).encode()]
     for data in case.sets:
         parts += [repr((a.shape, a.tobytes())).encode() for a in data.feeds.values()]
     return b"\0".join(parts)

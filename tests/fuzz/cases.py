@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from onnx import ModelProto, defs, helper
 
 import tests.fuzz.operators
+from rutc.driver.options import BF16, FP32, INT8, W4
 from rutc.importer.registry import OPERATORS
 from tests.fuzz.data import FLAVORS
 from tests.fuzz.graph import MAKERS, RUNS, Build, Refused, Val, tensor
 from tests.fuzz.hostile import hostile
 from tests.fuzz.oracles import DOMAINS, NoOracle, captured, evaluate, other_opsets, value_info
 from tests.fuzz.rules import CONTRIB, Array, operator_name
+from tests.machines import V3, V4, runnable
 
 assert tests.fuzz.operators.FAMILIES
 
@@ -26,7 +28,10 @@ OTHER_DOMAINS = 15
 """The oldest opset with which operators of other domains are put in a model."""
 OPSETS = (21, 28, 17, 13, 24, 11, 18, 26, 15, 9, 7, 8, 10, 12, 14, 16, 19, 20, 22, 23, 25, 27)
 SIZES = (1, 2, 3, 5, 8, 17, 33)
-SYMBOL = "n"
+SYMBOLS = ("n", "m")
+"""Names of symbolic sizes."""
+PRECISIONS = (*[FP32] * 12, BF16, "w8", W4, INT8)
+TARGETS = ("native", *(m.name for m in (V3, V4) if runnable(m)))
 IR_VERSIONS = {7: 3, 8: 3, 9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8}
 
 
@@ -42,6 +47,7 @@ class DataSet:
 class Case:
     """A model, the ranges of its symbolic sizes, and inputs of one or more sizes.
 
+    It is compiled for a `target` in a `precision`, with `exact` algorithms or the fastest ones.
     `hostile` are inputs with indices beyond what they index, with sizes that make no sense, or of
     sizes that do not fit together, for which any result or error will do but no crash.
     """
@@ -50,6 +56,9 @@ class Case:
     dims: Mapping[str, tuple[int, int]]
     sets: tuple[DataSet, ...]
     hostile: tuple[Mapping[str, np.ndarray], ...] = ()
+    target: str = "native"
+    exact: bool = False
+    precision: str = FP32
 
     def proto(self) -> ModelProto:
         """The model."""
@@ -103,12 +112,13 @@ def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
     outputs = _outputs(build)
     if not outputs:
         reject()
-    dims, others, misfits = _symbolic(build, outputs)
+    symbols, ranges, others, misfits = _symbolic(build, outputs)
     feeds = dict(build.inputs)
     sets = [DataSet(feeds, {v.name: v.runs for v in outputs}), *others]
-    model = model_of(build, outputs, SYMBOL if dims else None, dims)
+    model = model_of(build, outputs, symbols)
     wild = (*misfits, *hostile(build.nodes, build.inputs))
-    return Case(model.SerializeToString(), _ranges(dims), tuple(sets), wild)
+    target, exact, precision = build.one(TARGETS), build.chance(20), build.one(PRECISIONS)
+    return Case(model.SerializeToString(), ranges, tuple(sets), wild, target, exact, precision)
 
 
 def _outputs(build: Build) -> list[Val]:
@@ -118,40 +128,44 @@ def _outputs(build: Build) -> list[Val]:
     return [v for v in found if v.name not in used or build.chance(15)]
 
 
-Symbols = Mapping[tuple[str, int], tuple[int, int]]
-"""The inputs' axes of symbolic size, with the size's range."""
-
-
-def _ranges(symbols: Symbols) -> dict[str, tuple[int, int]]:
-    return {SYMBOL: next(iter(symbols.values()))} if symbols else {}
+Symbols = Mapping[tuple[str, int], str]
+"""The inputs' axes of symbolic size, with the symbol's name."""
+Ranges = dict[str, tuple[int, int]]
 
 
 def _symbolic(
     build: Build, outputs: Sequence[Val]
-) -> tuple[Symbols, list[DataSet], list[dict[str, np.ndarray]]]:
-    """Axes to make symbolic, in one case of four; data of other sizes; inputs that do not fit."""
+) -> tuple[Symbols, Ranges, list[DataSet], list[dict[str, np.ndarray]]]:
+    """Axes to make symbolic, in one case of four; data of other sizes; inputs that do not fit.
+
+    Equal extents are mostly one symbol; there are one or two of them.
+    """
     axes = [(n, k, e) for n, a in build.inputs.items() for k, e in enumerate(a.shape) if e > 0]
     if not axes or not build.chance(25):
-        return {}, [], []
-    extent = build.one([e for _, _, e in axes])
-    chosen = [(n, k) for n, k, e in axes if e == extent and build.chance(85)]
-    if not chosen:
-        return {}, [], []
-    sizes = list(dict.fromkeys([build.one(SIZES), build.one(SIZES)]))
+        return {}, {}, [], []
+    extents = {s: build.one([e for _, _, e in axes]) for s in SYMBOLS[: build.one([1, 1, 2])]}
+    symbols: dict[tuple[str, int], str] = {}
+    for symbol, extent in extents.items():
+        free = [(n, k) for n, k, e in axes if e == extent and (n, k) not in symbols]
+        symbols |= {place: symbol for place in free if build.chance(85)}
+    used = [s for s in SYMBOLS if s in symbols.values()]
     found: list[DataSet] = []
     misfits: list[dict[str, np.ndarray]] = []
-    for size in sizes:
+    ranges = {s: (extents[s], extents[s]) for s in used}
+    for _ in range(2 * bool(used)):
+        sizes = {s: build.one(SIZES) for s in used}
         feeds: dict[str, np.ndarray] = {}
         for name, array in build.inputs.items():
-            shape = [size if (name, k) in chosen else e for k, e in enumerate(array.shape)]
+            names = [symbols.get((name, k), "") for k in range(array.ndim)]
+            shape = [sizes.get(s, e) for s, e in zip(names, array.shape, strict=True)]
             feeds[name] = np.resize(array, shape) if shape != list(array.shape) else array
         expected = replay(build, feeds)
         if expected is None:
             misfits.append(feeds)
-        elif size != extent:
+        elif any(sizes[s] != extents[s] for s in used):
             found.append(DataSet(feeds, {v.name: expected[v.name] for v in outputs}))
-    span = (min([extent, *sizes]), max([extent, *sizes]))
-    return dict.fromkeys(chosen, span), found, misfits
+        ranges = {s: (min(r[0], sizes[s]), max(r[1], sizes[s])) for s, r in ranges.items()}
+    return symbols, ranges, found, misfits
 
 
 def replay(build: Build, feeds: Mapping[str, np.ndarray]) -> dict[str, tuple[Array, ...]] | None:
@@ -173,16 +187,14 @@ def replay(build: Build, feeds: Mapping[str, np.ndarray]) -> dict[str, tuple[Arr
     return known
 
 
-def model_of(
-    build: Build, outputs: Sequence[Val], symbol: str | None, symbols: Symbols
-) -> ModelProto:
+def model_of(build: Build, outputs: Sequence[Val], symbols: Symbols) -> ModelProto:
     """The model; extents of its outputs are told where they are fixed."""
     infos = [value_info(n, a) for n, a in build.inputs.items()]
     for info in infos:
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if (info.name, axis) in symbols and symbol is not None:
-                dim.dim_param = symbol
-    results = [value_info(v.name, v.runs[0], shaped=symbol is None) for v in outputs]
+            if (info.name, axis) in symbols:
+                dim.dim_param = symbols[info.name, axis]
+    results = [value_info(v.name, v.runs[0], shaped=not symbols) for v in outputs]
     weights = [tensor(a, n) for n, a in build.weights.items()]
     if build.opset < 9:
         infos += [value_info(n, a) for n, a in build.weights.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import multiprocessing
 import os
 import re
@@ -22,19 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from rutc.driver.build import Builder
-from rutc.emit.library import build_library
-from rutc.emit.targets import target_named
+from rutc.driver.compiler import compile_model
+from rutc.driver.options import FP32, Options
 from rutc.errors import UserError
-from rutc.graph_opt import optimize
-from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
+from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from tests.conformance.adapter import SIZES_DIFFER
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.fuzz.cases import Case
-from tests.machines import NATIVE
 
 CASES_PER_PROCESS = 200
 """A process ends after so many, to give back the libraries that it loaded."""
@@ -167,30 +163,39 @@ class _Work:
     def all(self, folder: Path, *, build: bool) -> None:
         model = folder / "model.onnx"
         model.write_bytes(self.case.model)
-        self.begin("import")
-        graph = import_model(model, dims=self.case.dims)
-        whole = graph.interface
         self.answer.results = [{} for _ in self.case.sets]
-        if whole is None:
-            self.begin("interpret")
-            for data, results in zip(self.case.sets, self.answer.results, strict=True):
-                feeds = {i.name: data.feeds[i.name] for i in graph.inputs}
-                results[INTERPRETED] = interpret(graph, feeds)
+        self.begin("import")
         if not build:
+            self.interpret(import_model(model, dims=self.case.dims))
             return
-        self.begin("plan")
-        plan = decide(optimize(graph), NATIVE)
-        self.begin("build")
-        machine = target_named("native").machine
-        built = Builder(plan, machine, f"f{next(_numbers)}", 1, keep_subnormals=True).build()
-        self.begin("link")
-        facts = {} if whole is None else {"interface": json.loads(json.dumps(whole.facts()))}
-        library = folder / "model.so"
-        build_library(built.program, built.objects, library, facts)
+        library = folder / f"f{next(_numbers)}.so"
+        options = Options(
+            self.case.target,
+            self.case.precision,
+            dims=self.case.dims,
+            jobs=1,
+            exact_algorithms=self.case.exact,
+            keep_subnormals=self.case.precision == FP32,
+        )
+        compile_model(model, library, options, self.progress, on_import=self.interpret)
         for threads in THREADS:
             self.begin(f"open with {threads} threads")
             with InferenceSession(library, threads=threads) as session:
                 self.run(session, threads)
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Tells the stages of the compiler."""
+        if done == 0:
+            self.begin(stage)
+
+    def interpret(self, graph: Graph) -> None:
+        """What the imported graph means; nothing where a tensor's structure is not its own."""
+        if graph.interface is not None:
+            return
+        self.begin("interpret")
+        for data, results in zip(self.case.sets, self.answer.results, strict=True):
+            feeds = {i.name: data.feeds[i.name] for i in graph.inputs}
+            results[INTERPRETED] = interpret(graph, feeds)
 
     def run(self, session: InferenceSession, threads: int) -> None:
         names = [o.name for o in session.get_outputs()]

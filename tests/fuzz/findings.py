@@ -45,6 +45,8 @@ class Finding:
             f"found by: python -m tests.fuzz --seed {self.seed} --batch {self.batch}",
             "again: python -m tests.fuzz --replay FOLDER",
             f"symbolic sizes: {dict(self.case.dims) or 'none'}",
+            f"target: {self.case.target}, {self.case.precision}"
+            f"{', exact algorithms' if self.case.exact else ''}",
             "",
             printer.to_text(self.case.proto()),
         ]

@@ -31,7 +31,7 @@ def cut(case: Case, verdict: Verdict, check: Callable[[Case], Verdict]) -> tuple
     for tries, (part, number) in enumerate(_parts(model, case)):
         if tries >= MOST_TRIES:
             break
-        made = _case_of(model, part, case.sets[number], hostile=bool(case.hostile))
+        made = _case_of(case, model, part, case.sets[number])
         if made is None:
             continue
         found_verdict = check(made)
@@ -61,9 +61,9 @@ def _parts(model: ModelProto, case: Case) -> Iterator[tuple[list[NodeProto], int
 
 
 def _case_of(
-    model: ModelProto, part: Sequence[NodeProto], data: DataSet, *, hostile: bool
+    case: Case, model: ModelProto, part: Sequence[NodeProto], data: DataSet
 ) -> Case | None:
-    """The nodes alone, on what they read in a run of the whole model."""
+    """Some nodes of a case alone, on what they read in a run of the whole model."""
     opset = next(o.version for o in model.opset_import if not o.domain)
     weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     known = _values(model.graph.node, opset, {**weights, **data.feeds})
@@ -90,7 +90,8 @@ def _case_of(
         graph, opset_imports=list(model.opset_import), ir_version=model.ir_version
     )
     sets = (DataSet(inputs, {o: again[o] for o in outputs}),)
-    return Case(small.SerializeToString(), {}, sets, (inputs,) if hostile else ())
+    hostile = (inputs,) if case.hostile else ()
+    return replace(case, model=small.SerializeToString(), dims={}, sets=sets, hostile=hostile)
 
 
 def _values(nodes: Sequence[NodeProto], opset: int, given: Mapping[str, Array]) -> Known | None:

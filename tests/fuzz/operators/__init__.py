@@ -11,6 +11,7 @@ FAMILIES = (
     "windows",
     "normal",
     "quantization",
+    "layers",
     "control",
     "bundles",
     "classical",
