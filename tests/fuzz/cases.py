@@ -143,11 +143,14 @@ def _symbolic(
     axes = [(n, k, e) for n, a in build.inputs.items() for k, e in enumerate(a.shape) if e > 0]
     if not axes or not build.chance(25):
         return {}, {}, [], []
-    extents = {s: build.one([e for _, _, e in axes]) for s in SYMBOLS[: build.one([1, 1, 2])]}
+    extents: dict[str, int] = {}
     symbols: dict[tuple[str, int], str] = {}
-    for symbol, extent in extents.items():
-        free = [(n, k) for n, k, e in axes if e == extent and (n, k) not in symbols]
-        symbols |= {place: symbol for place in free if build.chance(85)}
+    for symbol in SYMBOLS[: build.number(1, len(SYMBOLS))]:
+        others = [e for _, _, e in axes if e not in extents.values()]
+        if others:
+            extent = extents[symbol] = build.one(others)
+            places = [(n, k) for n, k, e in axes if e == extent]
+            symbols |= {place: symbol for place in places if build.chance(85)}
     used = [s for s in SYMBOLS if s in symbols.values()]
     found: list[DataSet] = []
     misfits: list[dict[str, np.ndarray]] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
 from time import sleep
 
 import ml_dtypes
@@ -17,12 +17,14 @@ from hypothesis import Phase
 from onnx import helper
 
 import tests.fuzz.child as child_module
+from rutc.driver.options import BF16, FP32, Options
+from rutc.errors import UserError
 from tests.fuzz.campaign import Campaign, Hunt
 from tests.fuzz.cases import Case, DataSet, operators
 from tests.fuzz.check import Verdict, differs, judge
-from tests.fuzz.child import Answer, Child
+from tests.fuzz.child import INTERPRETED, Answer, Child
 from tests.fuzz.findings import Finding
-from tests.fuzz.graph import RUNS
+from tests.fuzz.graph import MOST_ELEMENTS, RUNS
 from tests.fuzz.oracles import NoOracle, evaluate
 from tests.fuzz.shrink import cut
 
@@ -127,17 +129,73 @@ def test_a_result_may_be_as_far_away_as_the_oracles_are_apart() -> None:
 
 @pytest.mark.parametrize(("crash", "kind"), [("abort", "crash"), ("loop", "hang")])
 def test_a_lost_child_is_a_finding(monkeypatch: pytest.MonkeyPatch, crash: str, kind: str) -> None:
-    def broken(path: Path, **options: object) -> None:
+    def broken(*parts: object, **options: object) -> None:
         if crash == "abort":
             os.abort()
         sleep(60)
 
-    monkeypatch.setattr(child_module, "import_model", broken)
+    monkeypatch.setattr(child_module, "compile_model", broken)
     case = model([("Abs", ["x"], ["y"])], np.array([-1.5, 2.0], np.float32), "y")
     child = Child(1.0)
     answer = child.answer(case)
     child.close()
     assert (answer.kind, answer.stage) == (kind, "import")
+
+
+def test_a_case_says_how_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(
+        model: object, output: object, options: Options, *rest: object, **more: object
+    ) -> None:
+        how = (options.target, options.precision, options.exact_algorithms, *options.dims)
+        raise UserError(repr((*how, options.keep_subnormals)))
+
+    monkeypatch.setattr(child_module, "compile_model", told)
+    case = model([("Abs", ["x"], ["y"])], np.array([-1.5, 2.0], np.float32), "y")
+    other = replace(case, dims={"n": (1, 2)}, target="x86-64-v3", exact=True, precision=BF16)
+    child = Child(60.0)
+    answers = [child.answer(c) for c in (case, other)]
+    child.close()
+    assert [a.kind for a in answers] == ["refused"] * 2
+    wanted = [("native", FP32, False, True), ("x86-64-v3", BF16, True, "n", False)]
+    assert [a.reason for a in answers] == [repr(w) for w in wanted]
+
+
+def test_of_rounded_results_types_and_shapes_count() -> None:
+    case = model([("Abs", ["x"], ["y"])], np.array([-1.5, 2.0], np.float32), "y")
+
+    def kind(case: Case, way: str, got: np.ndarray) -> str:
+        return judge(case, Answer("ran", results=[{way: {"y": got}}])).kind
+
+    other = np.array([1.0, 2.0], np.float32)
+    narrow = replace(case, precision=BF16)
+    assert kind(case, "1 threads", other) == "wrong"
+    assert kind(narrow, "1 threads", other) == "pass"
+    assert kind(narrow, INTERPRETED, other) == "wrong"
+    for unlike in (other[:1], other.astype(np.float64)):
+        assert kind(narrow, "1 threads", unlike) == "wrong"
+
+
+def test_two_sizes_of_a_model_may_be_symbols() -> None:
+    found: list[Case] = []
+    generator = Campaign(5, operators(("Add", "MatMul", "Concat")))
+    for batch in range(12):
+        generator.generate(batch, 10, found.append, [Phase.generate])
+    both = [c for c in found if len(c.dims) == 2]
+    assert both
+    for case in both:
+        shapes = [i.type.tensor_type.shape.dim for i in case.proto().graph.input]
+        assert {d.dim_param for dims in shapes for d in dims} >= set(case.dims)
+        sizes = {a.shape for data in case.sets for a in data.feeds.values()}
+        assert len(sizes) >= 2 or len(case.sets) == 1
+
+
+def test_chains_of_layers_are_of_several_operators() -> None:
+    for op in ("layers.Image", "layers.Tokens"):
+        found: list[Case] = []
+        Campaign(5, operators((op,))).generate(0, 5, found.append, [Phase.generate])
+        names = {n.op_type for c in found for n in c.proto().graph.node}
+        assert len(names) >= 5
+        assert max(a.size for c in found for a in c.sets[0].feeds.values()) > MOST_ELEMENTS
 
 
 def test_a_rule_decides_between_oracles() -> None:
