@@ -119,7 +119,8 @@ def compile(
             weights are summed in 8 bits where that is faster, with `auto` those of which results
             stay within the tolerance (docs/numerics.md).
         calibrate: A folder of inputs as of `rutc verify --data`, with `int8`: the ranges of values
-            are those that they have on these. None: on generated inputs.
+            are those that they have on these; with `bf16` the first tells what filters lose.
+            None: on generated inputs.
         calibrate_by: How ranges are found: `minmax`, `percentile` or `mse` (docs/numerics.md).
         tolerance: How far outputs may be from ONNX Runtime's with `int8`: the norm of the
             difference by that of the output; None: 0.1.

@@ -63,9 +63,7 @@ def spans(
     names = tuple(dict.fromkeys(values))
     if not names:
         return {}, "nothing"
-    kinds = graph.values
-    seen = tuple(Output(f"value{i}", name, kinds[name].dims) for i, name in enumerate(names))
-    with Running(replace(graph, outputs=seen), how) as running:
+    with Running(_showing(graph, names), how) as running:
         rounds = 1 if how.method == METHODS[0] else 2
         observed = [_Observed() for _ in names]
         for number in range(rounds):
@@ -78,6 +76,27 @@ def spans(
     found = {name: o.span(how.method) for name, o in zip(names, observed, strict=True)}
     said = f"{running.count} {'generated' if how.data is None else 'given'} cases by {how.method}"
     return {name: span for name, span in found.items() if span is not None}, said
+
+
+def first_case(
+    graph: Graph, values: Iterable[str], how: Calibration
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields what some values of a graph are in the first case, axes in the order of their dims.
+
+    Raises:
+        UserError: the case does not fit the model, or the model does not run on it.
+    """
+    names = tuple(dict.fromkeys(values))
+    with Running(_showing(graph, names), how) as running:
+        arrays = next(running.results())
+    yield from zip(names, map(np.asarray, arrays), strict=True)
+
+
+def _showing(graph: Graph, names: tuple[str, ...]) -> Graph:
+    """A graph whose outputs are these values."""
+    kinds = graph.values
+    seen = (Output(f"value{i}", name, kinds[name].dims) for i, name in enumerate(names))
+    return replace(graph, outputs=tuple(seen))
 
 
 class Running:

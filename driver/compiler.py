@@ -92,7 +92,7 @@ def compile_model(
                 graph = imported(model, options, folder)
             if on_import is not None:
                 on_import(graph)
-            with stage("calibrate") if rounds(options) else nullcontext():
+            with stage("calibrate") if rounds(options, machine) else nullcontext():
                 in_precision = rounded(graph, machine, options, tell)
                 graph, eight_bits = in_precision.graph, in_precision.eight_bits
                 own = in_precision.options

@@ -1,4 +1,4 @@
-"""What a precision does to a graph before it is optimised: sums in 8 bits, weights in 4."""
+"""What a precision does to a graph before it is optimised, or looks for in its values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
-from rutc.driver.options import W4, Options
+from rutc.driver.options import BF16, W4, Options
 from rutc.driver.precision import StoredAs
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
 
@@ -31,9 +32,15 @@ class Rounded:
     four_bits: tuple[StoredAs, ...] = ()
 
 
-def rounds(options: Options) -> bool:
-    """Whether a precision changes graphs before they are optimised."""
-    return options.in_eight_bits or options.precision == W4
+def rounds(options: Options, machine: Machine) -> bool:
+    """Whether a precision changes graphs before they are optimised, or looks at a case."""
+    return options.in_eight_bits or options.precision == W4 or _filters(options, machine)
+
+
+def _filters(options: Options, machine: Machine) -> bool:
+    """Whether a case decides how sums are filtered."""
+    rounding = options.precision == BF16 and adds_pairs(machine)
+    return rounding and not options.exact_algorithms
 
 
 def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = nobody) -> Rounded:
@@ -63,4 +70,9 @@ def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = n
 
         four = in_four_bits(bare, machine)
         return Rounded(replace(four.graph, states=states), options, None, four.stored)
+    if _filters(options, machine):
+        from rutc.driver.measured_filters import measured_filters
+
+        looser = measured_filters(bare, machine, options.calibration, options.spread)
+        return Rounded(graph, replace(options, looser=looser))
     return Rounded(graph, options)

@@ -28,6 +28,8 @@ INT8, AUTO = "int8", "auto"
 """The precisions in which sums of products are of 8-bit integers; `AUTO`: within the tolerance."""
 EIGHT_BITS = (INT8, AUTO)
 """Both of them."""
+CALIBRATED = (*EIGHT_BITS, BF16)
+"""The precisions of which values decide what is rounded."""
 Method = Literal["minmax", "percentile", "mse"]
 METHODS: tuple[Method, ...] = get_args(Method)
 """How the range of a value is found that is stored in 8 bits (`calibration`)."""
@@ -44,7 +46,7 @@ PLAN_SECONDS = 10.0
 
 @record
 class Calibration:
-    """On what the ranges of values are found: a folder of cases, None for generated ones.
+    """On what values are looked at, and how: a folder of cases, None for generated ones.
 
     The `digest` is that of the folder's files.
     """
@@ -69,10 +71,12 @@ class Calibration:
             UserError: there is no such folder or method, or the precision needs none.
         """
         data = None if folder is None else Path(folder)
-        if precision not in EIGHT_BITS and (data is not None or method is not None):
-            raise UserError(
-                f"a calibration is for --precision {INT8} or {AUTO}, not for {precision}"
-            )
+        if precision not in CALIBRATED and data is not None:
+            said = " or ".join((", ".join(CALIBRATED[:-1]), BF16))
+            raise UserError(f"a calibration is for --precision {said}, not for {precision}")
+        if precision not in EIGHT_BITS and method is not None:
+            said = " or ".join(EIGHT_BITS)
+            raise UserError(f"ranges are found for --precision {said}, not for {precision}")
         if data is None:
             return cls(method=method or METHODS[-1])
         if not data.is_dir():
@@ -89,7 +93,8 @@ class Options:
     """How to compile.
 
     `precision` names the type that weights may be stored in, or is `INT8` or `AUTO`: then
-    `calibration` says how ranges are found, and `tolerance` how far results may be off.
+    `calibration` says how ranges are found, and `tolerance` how far results may be off. With `BF16`
+    its first case decides how windows are filtered.
 
     `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
     tuple in `dims` is an inclusive range, perhaps with a step, and after it the size that most
@@ -102,8 +107,8 @@ class Options:
     `plan` is how plans are made, one of `PLANS`; a search takes `plan_time` seconds, 0: as many
     changes on every machine.
     `spread` names sums of the graph whose inputs differ too much for most filters, `looser`
-    sums and their filters that may lose more bits by rounding factors to bf16: others lose as many
-    in 8 bits.
+    sums and their filters that may lose more bits by rounding factors to bf16: of the values at
+    hand they do not, or the sums lose as many in 8 bits.
     Subnormal numbers count as zeros in a run unless `keep_subnormals` is set. `db` is the database
     of tuning records that schedules are taken from, None: from none; `records` tells its state.
     """

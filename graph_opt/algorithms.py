@@ -7,16 +7,16 @@ what it will choose.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned
-from rutc.graph_opt.alternatives.factor_parts import ROUNDED, SMALLEST, WHOLE
+from rutc.graph_opt.alternatives.factor_parts import SMALLEST, WHOLE
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, Looser, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for
+from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for, rounding_before
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.tensor_ir import DType, Graph
@@ -76,23 +76,18 @@ class Algorithms:
     def __call__(self, name: str, graph: Graph, changed: bool) -> None:
         """Note what a step chose."""
         if changed and self._before is not None:
+            rule = filtering_for(
+                self.machine,
+                spread=self.spread,
+                assigned=self.assigned,
+                bf16=self.bf16,
+                looser=self.looser,
+            )
             if name == FILTERING:
-                rule = filtering_for(
-                    self.machine,
-                    spread=self.spread,
-                    assigned=self.assigned,
-                    bf16=self.bf16,
-                    looser=self.looser,
-                )
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
-            for parts in (WHOLE, ROUNDED):
-                step = MultiplyParts(
-                    symbolic=not name.endswith(FEW_ROWS),
-                    parts=parts,
-                    looser=self.looser,
-                    machine=self.machine,
-                    assigned=self.assigned,
-                )
+            whole = MultiplyParts(machine=self.machine, assigned=self.assigned)
+            for parts in (whole, rounding_before(rule)):
+                step = replace(parts, symbolic=not name.endswith(FEW_ROWS))
                 if name.removesuffix(FEW_ROWS) == step.name:
                     self.found.update((a.sum, a) for a in _in_parts(step, self._before))
         self._before = graph

@@ -98,8 +98,8 @@ def pipeline_for(
     separate = SeparateWindows(machine=machine, assigned=assigned)
     parts = MultiplyParts(machine=machine, assigned=assigned)
     bf16 = bf16 or rounds_factors(assigned)
-    first = (replace(parts, parts=ROUNDED, looser=looser),) if bf16 else ()
     filters = filtering_for(machine, spread=spread, assigned=assigned, bf16=bf16, looser=looser)
+    first = (rounding_before(filters),) if bf16 else ()
     steps: tuple[Pass, ...] = (
         # Importers leave unused constants and branches behind; every later step is cheaper without.
         Sweep("remove what is unread"),
@@ -202,6 +202,16 @@ def filtering_for(
     rounded = (bf16 or rounds_factors(assigned)) and adds_pairs(machine)
     return MinimalFiltering(
         spread=spread, machine=machine, assigned=assigned, rounded=rounded, looser=looser
+    )
+
+
+def rounding_before(filters: MinimalFiltering) -> MultiplyParts:
+    """The step that rounds factors of the sums that are not filtered afterwards."""
+    return MultiplyParts(
+        parts=ROUNDED,
+        filters=filters if filters.rounded else None,
+        machine=filters.machine,
+        assigned=filters.assigned,
     )
 
 

@@ -253,7 +253,7 @@ def _planned(
     note: OnStep = lambda step, after, changed: None,
 ) -> ModelPlan:
     """What a compilation makes of an imported graph; its steps are told."""
-    if rounds(options):
+    if rounds(options, machine):
         in_precision = rounded(graph, machine, options)
         graph, options = in_precision.graph, in_precision.options
         note("round", graph, True)

@@ -33,8 +33,8 @@ Calibrate = Annotated[
     typer.Option(
         "--calibrate",
         metavar="DIR",
-        help="With --precision int8 or auto: a folder of typical inputs, which tell the ranges of "
-        "values; default: generated ones.",
+        help="With --precision int8, auto or bf16: a folder of typical inputs, which tell the "
+        "ranges of values, and what filters lose; default: generated ones.",
     ),
 ]
 CalibrateBy = Annotated[

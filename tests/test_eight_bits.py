@@ -282,7 +282,11 @@ def test_the_command_says_what_was_done(command: Rutc, layers: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--calibrate", "."), "a calibration is for --precision int8 or auto"),
+        (("--calibrate", "."), "a calibration is for --precision int8, auto or bf16, not for fp32"),
+        (
+            ("--precision", "bf16", "--calibrate-by", "mse"),
+            "ranges are found for --precision int8 or auto, not for bf16",
+        ),
         (("--precision", "int8", "--calibrate", "none-there"), "there is no such folder"),
         (("--precision", "int8", "--calibrate-by", "guess"), "there is no calibration by 'guess'"),
         (("--tolerance", "0.5"), "--tolerance is for --precision int8 or auto"),

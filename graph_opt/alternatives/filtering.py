@@ -122,7 +122,7 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
 
     def weight(self, way: Way[Filtered]) -> float:
         """The cycles, and more for errors."""
-        return way.offer.cost * (1 + self.bit * _lost_bits(way.form.filters))
+        return way.offer.cost * (1 + self.bit * lost_bits(way.form.filters))
 
     def choice(self, n: Node, editor: Editor) -> Way[Filtered] | Reason:
         """What is filtered how, or why nothing."""
@@ -169,7 +169,7 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
         """Whether a sum may lose what it does by filters of rounded factors."""
         own = n.out.name, said(filters, rounded=True)
         assigned = self.assigned is not None and self.assigned.has(*own)
-        return assigned or own in self.looser or _lost_bits(filters) <= self.most_bits
+        return assigned or own in self.looser or lost_bits(filters) <= self.most_bits
 
 
 def said(filters: Mapping[Window, Filter], *, rounded: bool = False) -> str:
@@ -198,7 +198,8 @@ class Filtered:
         return bounds(axes, self.const.data.array, sums)
 
 
-def _lost_bits(filters: Mapping[Window, Filter]) -> float:
+def lost_bits(filters: Mapping[Window, Filter]) -> float:
+    """The bits that the worst output of a tile loses, where inputs are of one magnitude."""
     return log2(prod(f.typical for f in filters.values()))
 
 

@@ -15,7 +15,7 @@ from rutc.graph_opt.alternatives.factor_parts import (
     operands,
     taken_apart,
 )
-from rutc.graph_opt.alternatives.filtering import Looser, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.window_rows import MOST_CHANNELS, Taps, side_by_side
 from rutc.graph_opt.decide.halo import reach, shares_inside
 from rutc.graph_opt.editor import Editor
@@ -27,12 +27,13 @@ from rutc.tensor_ir.machine import PAIR, Machine
 
 
 def pair_candidate(
-    n: Nest, editor: Editor, machine: Machine, least: float, looser: Looser = (), *, every: bool
+    n: Nest, editor: Editor, filters: MinimalFiltering, least: float, *, every: bool
 ) -> Candidate | Reason:
     """What a sum gains by rounded factors, `least` of its time at least, or why nothing.
 
-    Sums that are `looser` may have other filters instead.
+    It may be filtered instead, by what follows.
     """
+    machine = filters.machine
     found = operands(n, editor, computed=True)
     if isinstance(found, Reason):
         return found
@@ -43,7 +44,7 @@ def pair_candidate(
         taps = side_by_side(n, source, weights, lambda length: length % PAIR == 0, editor)
     if columns < machine.width or (inner < PAIR and taps is None):
         return Reason("its products have too few neighbours")
-    work = _Work(n, source, weights, const, columns, editor, machine, looser)
+    work = _Work(n, source, weights, const, columns, editor, machine, filters)
     direct = work.direct()
     cycles = work.in_pairs(inner) if taps is None else work.in_rows(taps)
     if not every and direct - cycles < least * direct:
@@ -56,11 +57,10 @@ def pair_candidate(
     )
 
 
-def filtered_sums(editor: Editor, machine: Machine, looser: Looser = ()) -> frozenset[str]:
+def filtered_sums(editor: Editor, filters: MinimalFiltering) -> frozenset[str]:
     """The values of sums over windows that are about to be filtered."""
-    filtering = MinimalFiltering(machine=machine, rounded=True, looser=looser)
     nests = (editor.nest(name) for name in editor.names())
-    ways = (filtering.choice(n, editor) for n in nests if n is not None and n.bound)
+    ways = (filters.choice(n, editor) for n in nests if n is not None and n.bound)
     return frozenset(w.offer.value for w in ways if not isinstance(w, Reason))
 
 
@@ -78,15 +78,15 @@ class _Work:
     columns: int
     editor: Editor
     machine: Machine
-    looser: Looser
+    filters: MinimalFiltering
 
     def direct(self) -> float:
         """The sum in f32, or what filters make of it where that is faster."""
         cycles = max(self.products(self.machine.fma_per_cycle), self.streamed)
-        filtering = MinimalFiltering(machine=self.machine, rounded=True, looser=self.looser)
-        ways = filtering.ways(self.nest, self.editor) if self.const is not None else ()
-        costs = () if isinstance(ways, Reason) else (w.offer.cost for w in ways)
-        return min((c for c in costs if c <= filtering.share * cycles), default=cycles)
+        ways = self.filters.ways(self.nest, self.editor) if self.const is not None else ()
+        able = () if isinstance(ways, Reason) else filter(self.filters.may_choose, ways)
+        costs = (w.offer.cost for w in able)
+        return min((c for c in costs if c <= self.filters.share * cycles), default=cycles)
 
     def in_pairs(self, inner: int) -> float:
         """The sum of pairs of products along a loop of `inner` iterations, factors rounded."""

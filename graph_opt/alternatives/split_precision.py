@@ -35,7 +35,7 @@ from rutc.graph_opt.alternatives.factor_parts import (
     taken_apart,
     terms_of_parts,
 )
-from rutc.graph_opt.alternatives.filtering import Looser
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.rounded_reads import read_rounded
 from rutc.graph_opt.alternatives.rounded_sums import filtered_sums, pair_candidate
 from rutc.graph_opt.alternatives.window_rows import side_by_side
@@ -94,8 +94,8 @@ class MultiplyParts(Choosing):
     Of fewer `parts` than three, products of the first ones are left, and results have as many bits
     less. Constants do not grow then, and factors may both be computed: all sums are taken that save
     `least` of their time by it, whatever tells their sizes. What else reads a factor that is
-    rounded reads that, too: one of the two needs no memory. Sums that are `looser` may have other
-    filters instead.
+    rounded reads that, too: one of the two needs no memory. Sums that `filters` take afterwards,
+    those of the machine if none are given, have their factors rounded once they are transformed.
     """
 
     share: float = 0.1
@@ -104,7 +104,7 @@ class MultiplyParts(Choosing):
     saving: float = 40_000.0
     symbolic: bool = True
     parts: int = WHOLE
-    looser: Looser = ()
+    filters: MinimalFiltering | None = None
     machine: Machine = COMMON
     assigned: Assigned | None = None
     """What to take apart, instead of what is weighed so."""
@@ -123,6 +123,11 @@ class MultiplyParts(Choosing):
         return self.parts == ROUNDED and adds_pairs(self.machine)
 
     @property
+    def filtering(self) -> MinimalFiltering:
+        """What filters sums afterwards."""
+        return self.filters or MinimalFiltering(machine=self.machine, rounded=self.in_pairs)
+
+    @property
     def name(self) -> str:
         """What the step does."""
         return "multiply parts of factors" if self.parts == WHOLE else "round factors"
@@ -137,7 +142,7 @@ class MultiplyParts(Choosing):
         for c in self.candidates(editor):
             editor.replace(c.nest, tuple(in_parts(c, editor)))
         if self.parts == ROUNDED:
-            own = filtered_sums(editor, self.machine, self.looser) if self.in_pairs else ()
+            own = filtered_sums(editor, self.filtering) if self.in_pairs else ()
             read_rounded(editor, own)
 
     def chosen(self, editor: Editor) -> Iterator[tuple[str, str]]:
@@ -208,7 +213,7 @@ class MultiplyParts(Choosing):
         if n.reducer is None or n.reducer.name != "sum" or editor.block(n) != ROOT:
             return Reason("it is no sum that stands by itself")
         if self.in_pairs:
-            return pair_candidate(n, editor, self.machine, self.least, self.looser, every=every)
+            return pair_candidate(n, editor, self.filtering, self.least, every=every)
         whole = self.parts == WHOLE
         found = operands(n, editor, computed=not whole)
         if isinstance(found, Reason):

@@ -10,8 +10,9 @@ import pytest
 
 from rutc.graph_opt.alternatives.choices import with_algorithms
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
-from rutc.graph_opt.filtered_instead import Instead, filtered_instead, no_less_accurate
+from rutc.graph_opt.filtered_instead import filtered_instead, no_less_accurate
 from rutc.graph_opt.quantise import Span, lost_in_eight_bits, normal, sites
+from rutc.graph_opt.rounded_filters import RoundedFilter
 from rutc.graph_opt.versions import versions
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Const, Output
@@ -37,7 +38,9 @@ def graph_of(channels: int, size: int, outputs: int, window: int = 3, stride: in
     return normal(n.graph(y, dims={}), PAIRS)
 
 
-def found(graph: Graph, machine: Machine = PAIRS, spread: tuple[str, ...] = ()) -> list[Instead]:
+def found(
+    graph: Graph, machine: Machine = PAIRS, spread: tuple[str, ...] = ()
+) -> list[RoundedFilter]:
     return list(filtered_instead(graph, sites(graph), machine, spread))
 
 

@@ -1,0 +1,114 @@
+"""`--precision bf16`: windows are filtered by more outputs at a time where a case allows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rutc
+from rutc.driver.in_precision import rounds
+from rutc.driver.measured_filters import measured_filters
+from rutc.driver.options import Calibration, Options
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
+from rutc.importer import import_model
+from rutc.runtime import load
+from tests.cli.conftest import Rutc, invoke
+from tests.graph_opt.networks import Net
+from tests.machines import V3, V4, needs
+from tests.test_bf16_pairs import PAIRS
+
+CHANNELS, SIZE = 61, (29, 31)
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Windows of an input."""
+    n = Net()
+    x = n.input(1, CHANNELS, *SIZE)
+    y = n("Relu", n("Conv", x, n.weight(64, CHANNELS, 3, 3), n.weight(64), pads=[1, 1, 1, 1]))
+    return n.save(tmp_path_factory.mktemp("windows") / "windows.onnx", y)
+
+
+def case(folder: Path, array: np.ndarray) -> Path:
+    """A folder of one case."""
+    folder.mkdir()
+    np.savez(folder / "0.npz", x0=array.astype(np.float32))
+    return folder
+
+
+def noise() -> np.ndarray:
+    """Neighbours that have nothing in common."""
+    return np.random.default_rng(0).standard_normal((1, CHANNELS, *SIZE))
+
+
+def alike() -> np.ndarray:
+    """Neighbours that are alike."""
+    rng = np.random.default_rng(0)
+    return (
+        rng.uniform(1, 2, (1, CHANNELS, 1, 1)) + np.linspace(0, 1, SIZE[1]) + np.zeros(SIZE)[None]
+    )
+
+
+def test_a_case_decides(windows: Path, tmp_path: Path) -> None:
+    graph = import_model(windows)
+    own = measured_filters(graph, PAIRS, Calibration(case(tmp_path / "alike", alike())))
+    (name,) = {value for value, _ in own}
+    assert all(algorithm.endswith(SAID_IN_BF16) for _, algorithm in own)
+    assert any("by 4" in algorithm for _, algorithm in own)
+    given = Calibration(case(tmp_path / "noise", noise()))
+    assert not measured_filters(graph, PAIRS, given)
+    # Generated inputs are noise.
+    assert not measured_filters(graph, PAIRS, Calibration())
+    alone = Calibration(tmp_path / "alike")
+    assert not measured_filters(graph, PAIRS, alone, (name,))
+    assert not measured_filters(graph, V4, alone)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_values_that_are_not_finite_tell_nothing(
+    windows: Path, tmp_path: Path, wrong: float
+) -> None:
+    x = alike()
+    x[0, 0, 0, 0] = wrong
+    data = case(tmp_path / "data", x)
+    assert not measured_filters(import_model(windows), PAIRS, Calibration(data))
+
+
+def test_nothing_is_looked_at_in_vain() -> None:
+    bf16 = Options(precision="bf16")
+    assert rounds(bf16, PAIRS)
+    assert not rounds(bf16, V3)
+    assert not rounds(Options(precision="bf16", exact_algorithms=True), PAIRS)
+    assert not rounds(Options(), PAIRS)
+
+
+@needs(PAIRS)
+def test_an_artifact_has_the_filters_that_its_case_allows(windows: Path, tmp_path: Path) -> None:
+    made = {}
+    for make in (alike, noise):
+        x = make()
+        data = case(tmp_path / make.__name__, x)
+        done = rutc.compile(windows, tmp_path / "net.so", precision="bf16", calibrate=data)
+        assert done.verification is not None
+        assert done.verification.passed
+        with load(done.library) as session:
+            facts = session.manifest["algorithms"]
+        assert isinstance(facts, list)
+        made[make] = [a["outputs"] for a in facts if "filtering" in a["name"]]
+    assert any(max(outputs) > 2 for outputs in made[alike])
+    assert made[noise]
+    assert all(max(outputs) == 2 for outputs in made[noise])
+
+
+def test_an_explanation_is_of_the_same_case(windows: Path, tmp_path: Path) -> None:
+    command: Rutc = invoke
+    told = []
+    for make in (alike, noise):
+        data = case(tmp_path / make.__name__, make())
+        how = ("--precision", "bf16", "--calibrate", data)
+        done = command("explain", windows, *how)
+        assert done.status == 0, done.stderr
+        told.append(done.stdout)
+    assert told[0] != told[1] or not rounds(Options(precision="bf16"), PAIRS)
