@@ -3,9 +3,9 @@
 Where factors are rounded to bf16, a sum is filtered if it loses no more than a bit by that
 (`MinimalFiltering.most_bits`): errors at most twice those of the sum of rounded factors as it
 stands. That is known of filters of few outputs for whatever values there are, of inputs of one
-magnitude and random signs. Filters of more outputs lose more of those. Of others, such as neighbours
-that are alike or mostly zeros, they often lose less than a bit, so what they lose is found from a
-case (`rounded_filters`).
+magnitude and random signs. Filters of more outputs lose more of those. Of others, such as
+neighbours that are alike or mostly zeros, they often lose less than a bit, so what they lose is
+found from a case (`rounded_filters`).
 """
 
 from __future__ import annotations
