@@ -3,13 +3,17 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from rutc.driver.build import Builder
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
+from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.steps import BlockReduction, Even, Split, Tile
 from tests.compiled import build, run
-from tests.machines import on_native_and_v3
+from tests.machines import V3, V4, needs, on_native_and_v3
 
 LONG, WIDE = 1536, 100
 SOURCE = f"""
@@ -32,3 +36,46 @@ def test_every_row_is_computed_whatever_their_number(machine: Machine, tmp_path:
         x = rng.integers(-4, 5, (n, m, LONG)).astype(np.float32)
         for threads in (1, 2):
             np.testing.assert_array_equal(run(library, {"x": x, "w": w}, threads)["y"], x @ w)
+
+
+def few(most: int, wide: int) -> str:
+    """A product of at most so many rows."""
+    return f"""
+    graph "product of few rows"
+    symbols n = 1..{most}@{most}
+    dims i = n, j = {wide}, k = 1031
+    %x : f32{{i,k}} = input "x" [i, k]
+    %w : f32{{j,k}} = input "w" [k, j]
+    %y : f32{{i,j}} = sum{{k}} %x[i, k] * %w[j, k]
+    output "y" [i, j] = %y
+    """
+
+
+@pytest.mark.parametrize(
+    ("machine", "most", "wide"),
+    [
+        pytest.param(V3, 6, 258, marks=needs(V3), id="x86-64-v3"),
+        pytest.param(V4, 8, 600, marks=needs(V4), id="x86-64-v4"),
+    ],
+)
+def test_rows_that_a_tile_holds_however_many_there_are_go_into_one(
+    machine: Machine, most: int, wide: int, tmp_path: Path
+) -> None:
+    """No row is done twice, and no sum is kept for the next tile, as there is none."""
+    plan = decide(optimize(parse(few(most, wide))), machine)
+    schedules = []
+    builder = Builder(plan, machine, "m", 1, code=False)
+    builder.on_draft = lambda _, made, draft: schedules.append(draft.schedule)
+    builder.build()
+    (schedule,) = schedules
+    (tile,) = (s for s in schedule if isinstance(s, Tile))
+    split = {s.var for s in schedule if isinstance(s, Split)}
+    assert tile.kinds[0] is Kind.UNROLL
+    assert tile.loops[0] not in {f"{v}.i" for v in split}
+    assert not any(isinstance(s, Even | BlockReduction) for s in schedule)
+    library = build(plan, machine, tmp_path)
+    rng = np.random.default_rng(0)
+    w = rng.integers(-4, 5, (1031, wide)).astype(np.float32)
+    for rows in range(1, most + 1):
+        x = rng.integers(-4, 5, (rows, 1031)).astype(np.float32)
+        np.testing.assert_array_equal(run(library, {"x": x, "w": w}, 2)["y"], x @ w)

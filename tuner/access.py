@@ -192,7 +192,8 @@ class Shape:
     `sizes` are the loops' extents; of those in `symbolic`, `extents` holds what they commonly are,
     `SOME` of them at least, and `common_extents` also where they are fewer. `shared_extents` is
     what decides whether threads share the kernel: what the extents would be if nothing said what
-    sizes commonly are, as many a run has more.
+    sizes commonly are, as many a run has more. `longest` has the most that those in `symbolic` may
+    be, where that is known.
     """
 
     shared: tuple[Loop, ...]
@@ -204,6 +205,11 @@ class Shape:
     symbolic: frozenset[str] = frozenset()
     common_extents: Mapping[str, int] = field(default_factory=dict)
     shared_extents: Mapping[str, int] = field(default_factory=dict)
+    longest: Mapping[str, int] = field(default_factory=dict)
+
+    def may_exceed(self, loop: str, iterations: int) -> bool:
+        """Whether a run tells how long a loop is, and that may be more than so many iterations."""
+        return loop in self.symbolic and self.longest.get(loop, iterations + 1) > iterations
 
     @cached_property
     def tile_cycles(self) -> dict[object, Callable[[int, tuple[tuple[str, int], ...]], float]]:
@@ -239,6 +245,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     common_extents: dict[str, int] = {}
     shared_extents: dict[str, int] = {}
     symbolic: set[str] = set()
+    longest: dict[str, int] = {}
     sizes: dict[str, Size] = {}
     for x in _loops(kernel.body):
         low, high = x.lo.value, typical(x.hi, some)
@@ -250,6 +257,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         sizes[x.var] = plain(x.hi - low)
         if not x.hi.is_const:
             symbolic.add(x.var)
+            longest |= {x.var: most[1] - low} if most is not None else {}
             extents[x.var] = max(extents[x.var], 1)
             shared_extents[x.var] = max(shared_extents[x.var], 1)
     ranges |= symbols
@@ -298,6 +306,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         frozenset(symbolic),
         common_extents,
         shared_extents,
+        longest,
     )
 
 

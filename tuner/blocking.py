@@ -266,7 +266,7 @@ def reduction_block(
     if step * around * extent < machine.l2 // 8 or tiles > w.few_tiles:
         return None
     near = step <= w.busy * busy * machine.l2_bytes_per_cycle
-    if near and any(v in shape.symbolic for v, _ in tile.rows):
+    if near and any(shape.may_exceed(v, f) for v, f in tile.rows):
         most = int(machine.l2 * w.second) // max(step * around, 1)
         length = _even_block(extent, most) or extent
     else:
@@ -303,7 +303,7 @@ def _tiles(shape: Shape, tile: RegisterTile, chunk: Mapping[str, int]) -> int:
     """
     rows, extents = dict(tile.rows), {**shape.extents, **chunk}
     others = [x.var for x in shape.shared if x.var != tile.vector]
-    counted = [v for v in others if not (v in rows and v in shape.symbolic)]
+    counted = [v for v in others if v not in rows or not shape.may_exceed(v, rows[v])]
     return prod(-(-extents[v] // rows.get(v, 1)) for v in counted)
 
 

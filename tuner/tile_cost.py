@@ -160,11 +160,12 @@ def _cost_inside(
         (count, chunk, ()) for count, chunk in _parts(-(-shape.extents[vector] // lanes), vectors)
     ]
     wanted, unknown = shape.extents[vector], 1.0
-    for v, f in ((vector, vectors * lanes), *rows):
-        if v in shape.symbolic:
-            unknown *= 1 + w.unknown * f / shape.extents[v]
+    if vector in shape.symbolic:
+        unknown *= 1 + w.unknown * vectors * lanes / shape.extents[vector]
     for v, f in rows:
         extent = shape.extents[v]
+        if shape.may_exceed(v, f):
+            unknown *= 1 + w.unknown * f / extent
         wanted *= extent
         parts = _parts(extent, f)
         pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
