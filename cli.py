@@ -195,23 +195,20 @@ def run(
         from rutc.report import display
         from rutc.report.arguments import check_npz, parse_sizes
         from rutc.verify.npz import save_npz
-        from rutc.verify.session_values import run_values
-        from rutc.verify.sizes import sizes_lines
+        from rutc.verify.session_values import run_once
         from rutc.verify.whole import load_whole
 
         if output is not None:
             check_npz(output)
         dims = parse_sizes(dim)
         with load_whole(library, threads=threads, check_integrity=True) as session:
-            values, sizes = run_values(session, inputs or (), dims)
-            names = [port.name for port in session.get_outputs()]
-            outputs = dict(zip(names, session.run(None, values), strict=True))
+            ran = run_once(session, inputs or (), dims)
         if output is not None:
-            save_npz(output, outputs)
+            save_npz(output, ran.outputs)
         screen.result(
-            {"outputs": display.values_json(outputs), "sizes": sizes, "written": output},
-            *sizes_lines(sizes),
-            display.values_table(outputs),
+            {"outputs": display.values_json(ran.outputs), "sizes": ran.sizes, "written": output},
+            *ran.lines,
+            display.values_table(ran.outputs),
         )
 
 
@@ -326,26 +323,25 @@ def bench(
         from rutc.report import display
         from rutc.report.arguments import check_bench, parse_sizes
         from rutc.verify.bench import bench as measure
-        from rutc.verify.session_values import run_values
-        from rutc.verify.sizes import sizes_lines
+        from rutc.verify.session_values import run_once
         from rutc.verify.whole import load_whole
 
         check_bench(against, model, seconds)
         dims = parse_sizes(dim)
         with load_whole(library, threads=1, check_integrity=True) as session:
-            values, sizes = run_values(session, inputs or (), dims)
+            ran = run_once(session, inputs or (), dims)
         with screen.progress() as on_progress:
             timings = measure(
                 library,
-                values,
+                ran.values,
                 threads=threads or (1,),
                 model=model,
                 seconds=seconds,
                 on_progress=on_progress,
             )
         screen.result(
-            {"timings": display.timings_json(timings), "sizes": sizes},
-            *sizes_lines(sizes),
+            {"timings": display.timings_json(timings), "sizes": ran.sizes},
+            *ran.lines,
             display.timings_table(timings),
         )
 

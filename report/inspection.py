@@ -26,8 +26,8 @@ from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import Range, common_size, common_sizes, multiple
 from rutc.tuner.choice import OnRecord
-from rutc.verify.session_values import run_values
-from rutc.verify.sizes import Sizes, planned_ranges, sizes_lines
+from rutc.verify.session_values import Ran, run_once
+from rutc.verify.sizes import planned_ranges
 from rutc.verify.whole import WholeSession
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
@@ -99,10 +99,10 @@ def inspect_library(
     shown += undamaged(path, lambda: _eight_bits(manifest))
     shown += undamaged(path, lambda: _algorithms(manifest))
     if profile:
-        times, sizes = _step_times(path, kernels, inputs, dims or {}, threads)
+        times, ran = _step_times(path, kernels, inputs, dims or {}, threads)
         payload["profile"] = [asdict(time) for time in times]
-        payload["sizes"] = sizes
-        shown += sizes_lines(sizes)
+        payload["sizes"] = ran.sizes
+        shown += ran.lines
         shown.append(display.profile_table(times))
     elif all_kernels or len(kernels) <= MOST_LISTED:
         shown.append(undamaged(path, lambda: display.kernels_table(kernels)))
@@ -117,17 +117,17 @@ def _step_times(
     inputs: Sequence[str],
     dims: Mapping[str, int],
     threads: int | None,
-) -> tuple[list[display.StepTime], Sizes]:
-    """What the steps of a run take, the medians of some runs, and the sizes of its inputs."""
+) -> tuple[list[display.StepTime], Ran]:
+    """What the steps of a run take, the medians of some runs, and one before them."""
     with WholeSession(path, threads=threads, profile=True, check_integrity=True) as session:
-        values, sizes = run_values(session, inputs, dims)
+        ran = run_once(session, inputs, dims)
         known: list[list[ProfileEntry]] = []
         for _ in range(PROFILE_RUNS):
-            session.run(None, values)
+            session.run(None, ran.values)
             known.append(session.profile())
     return display.step_times(
         [_usual(of_step) for of_step in zip(*known, strict=True)], kernels
-    ), sizes
+    ), ran
 
 
 def _usual(totals: Sequence[ProfileEntry]) -> ProfileEntry:

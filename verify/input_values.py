@@ -334,6 +334,12 @@ def check_sources(specs: Sequence[InputSpec], sources: Sequence[str]) -> None:
     _given(specs, sources)
 
 
+def some_generated(specs: Sequence[InputSpec], sources: Sequence[str]) -> bool:
+    """Whether `NAME=SOURCE` items leave an input to be generated."""
+    values, _ = _given(specs, sources)
+    return any(item.name not in values for item in specs)
+
+
 def _given(
     specs: Sequence[InputSpec], sources: Sequence[str]
 ) -> tuple[dict[str, Array], dict[str, int]]:

@@ -1,8 +1,12 @@
 """Inputs of a compiled model, given and generated, and how strictly its outputs are compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from functools import partial
 from pathlib import Path
 
+from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer.quantised import is_quantised
 from rutc.runtime import InferenceSession, ModelError
@@ -10,15 +14,21 @@ from rutc.tensor_ir import DType
 from rutc.verify.compare import (
     Value,
 )
-from rutc.verify.input_values import gather, generate
+from rutc.verify.input_values import gather, generate, some_generated
 from rutc.verify.ports import input_specs
 from rutc.verify.sizes import (
     Sizes,
+    advice,
     extents_at,
+    modest,
+    multiples,
     narrowed,
+    sample_sizes,
     session_common_sizes,
     session_symbols,
+    sizes_lines,
     sizes_of,
+    sizes_text,
     sums,
 )
 from rutc.verify.tolerance import Level
@@ -44,45 +54,83 @@ def session_values(
     return session.bundled(given)
 
 
-def run_values(
-    session: InferenceSession, sources: Sequence[str], dims: Mapping[str, int]
-) -> tuple[dict[str, Value], Sizes]:
-    """Returns all inputs of a run as `session_values` does, and the sizes that they have.
+@record
+class Ran:
+    """A run of a compiled model: its inputs, the sizes that they have, and its outputs by name.
 
-    Where the model takes none of the sizes that it was planned for, and no input is given, those
-    stand in which differ in one that is the sum of two others: a decoder's mask has a column for
-    each token before and each new one.
+    `refused` are the sizes that it was planned for, where it did not run on inputs of these.
+    """
+
+    values: Mapping[str, Value]
+    sizes: Sizes
+    outputs: Mapping[str, Value]
+    refused: Sizes = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        """The line that says at which sizes it ran, and why at others than usual; or none."""
+        if not self.refused:
+            return sizes_lines(self.sizes)
+        told = sizes_text(self.refused)
+        return [f"at {sizes_text(self.sizes)}, as it does not run on inputs generated at {told}"]
+
+
+def run_once(session: InferenceSession, sources: Sequence[str], dims: Mapping[str, int]) -> Ran:
+    """Runs a compiled model on all its inputs, as `session_values` gives them.
+
+    Where it does not run at the sizes that it was planned for, and no input is given, others stand
+    in: those of which one is the sum of two others, as a decoder's mask has a column for each token
+    before and each new one, and those that it is verified at, or multiples of these.
 
     Raises:
-        UserError: an item or a size does not fit the model, or what is given has other sizes.
+        UserError: an item or a size does not fit the model, what is given has other sizes, or the
+            model refuses inputs that are generated.
+        ModelError: it refuses what is given.
     """
     values = session_values(session, sources, dims=dims)
-    ranges = narrowed(session_symbols(session), dims)
-    may_sum = len(ranges) > 2 and not sources and not session.get_states()
-    if may_sum and not _takes(session, values):
-        common = session_common_sizes(session, dims)
-        summed = sums(common, common, ranges)
-        made = (_generated(session, extents, joined) for extents, joined in summed)
-        values = next((v for v in made if _takes(session, v)), values)
     sizes = sizes_of(session, values)
     for name, size in dims.items():
         if sizes.get(name, size) != size:
             raise UserError(f"--dim {name}={size}: what --input gives has {name}={sizes[name]}")
-    return values, sizes
+    try:
+        return Ran(values, sizes, _outputs(session, values))
+    except ModelError as error:
+        failure = error
+    if not sources and not session.get_states():
+        for other, joined in _other_sizes(session, dims):
+            values = _generated(session, other, joined)
+            with suppress(ModelError):
+                outputs = _outputs(session, values)
+                return Ran(values, sizes_of(session, values), outputs, sizes)
+    if not some_generated(input_specs(session), sources):
+        raise failure
+    at = f" Inputs were generated at {sizes_text(sizes)}." if sizes else " Inputs were generated."
+    raise UserError(f"{str(failure).rstrip('.')}.{at} {advice(session)}") from failure
 
 
-def _generated(session: InferenceSession, sizes: Sizes, joined: str) -> dict[str, Value]:
+def _outputs(session: InferenceSession, values: Mapping[str, Value]) -> dict[str, Value]:
+    names = [port.name for port in session.get_outputs()]
+    return dict(zip(names, session.run(None, values), strict=True))
+
+
+def _other_sizes(
+    session: InferenceSession, dims: Mapping[str, int]
+) -> Iterator[tuple[Sizes, str | None]]:
+    """Yields sizes of other runs, and which of them is a sum, where one is."""
+    ranges = narrowed(session_symbols(session), dims)
+    common = session_common_sizes(session, dims)
+    if len(ranges) > 2:
+        yield from sums(common, common, ranges)
+    for sampled in sample_sizes(ranges, partial(modest, session)) if ranges else ():
+        yield sampled, None
+        for larger in multiples(sampled, ranges):
+            if modest(session, larger):
+                yield larger, None
+
+
+def _generated(session: InferenceSession, sizes: Sizes, joined: str | None) -> dict[str, Value]:
     specs = input_specs(session)
     return session.bundled(generate(specs, 0, extents_at(session, sizes), joined=joined))
-
-
-def _takes(session: InferenceSession, values: Mapping[str, Value]) -> bool:
-    """Whether the model runs on these inputs."""
-    try:
-        session.run(None, values)
-    except ModelError:
-        return False
-    return True
 
 
 def session_level(session: InferenceSession, model: Path) -> Level:

@@ -102,7 +102,8 @@ def branched(b: Builder, chosen: Tensor, then: Results, orelse: Results) -> tupl
     for branch, items in zip(branches, parts, strict=True):
         if isinstance(branch, UserError):
             lost = [b.tensor(kind, a) for kind, a in zip(kinds, axes, strict=True)]
-            bodies.append(_failing(b, branch, lost))
+            which = "else" if bodies else "then"
+            bodies.append(_failing(b, which, branch, lost))
             continue
         nodes, _ = branch
         with b.body(nodes):
@@ -173,10 +174,12 @@ def _imported(b: Builder, function: Results) -> Branch | UserError:
             return e
 
 
-def _failing(b: Builder, why: UserError, outs: Sequence[Tensor]) -> Body:
+def _failing(b: Builder, which: str, why: UserError, outs: Sequence[Tensor]) -> Body:
     """A branch that ends the run."""
     values = tuple(b.value(t) for t in outs)
-    call = Call(values, "fail", (), (("message", str(why)),), b.origin)
+    where = ", ".join(map(repr, b.origin))
+    message = f"this run takes the {which} branch of {where}, which was left out, as {why}"
+    call = Call(values, "fail", (), (("message", message),), b.origin)
     return Body((call,), tuple(t.name for t in outs))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.compiler import Options, compile_model
 from tests.cli.conftest import Rutc, invoke
@@ -108,3 +108,52 @@ def test_sizes_and_shapes_are_told_apart(library: Path, option: str, said: str) 
     assert found.status == 2
     assert said in found.stderr
     assert not made.exists()
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What runs at 48 to 95 rows, and is compiled for 1 to 95, mostly 5."""
+    folder = tmp_path_factory.mktemp("refusing")
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[48, 1], strides=[48, 1]),
+        helper.make_node("Reshape", ["p", "s"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "h", 5])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    shape = numpy_helper.from_array(np.array([3, 5]), "s")
+    graph = helper.make_graph(nodes, "g", [x], [y], [shape])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "m.onnx")
+    compile_model(folder / "m.onnx", folder / "m.so", Options(dims={"h": (1, 95, 1, 5)}))
+    return folder / "m.so"
+
+
+COMMANDS = pytest.mark.parametrize(
+    "command", [("run",), ("bench", "--seconds", "0.1"), ("inspect", "--profile")]
+)
+
+
+@COMMANDS
+def test_other_sizes_than_usual_are_told(
+    rutc: Rutc, refusing: Path, command: tuple[str, ...]
+) -> None:
+    name, *options = command
+    shown = rutc(name, refusing, *options).stdout.splitlines()
+    assert "at h=64, as it does not run on inputs generated at h=5" in shown
+    assert "at h=48" in rutc(name, refusing, *options, "--dim", "h=48").stdout.splitlines()
+
+
+@COMMANDS
+def test_generated_inputs_that_are_refused_have_advice(
+    rutc: Rutc, refusing: Path, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    name, *options = command
+    result = rutc(name, refusing, *options, "--dim", "h=5")
+    assert result.status == 2
+    assert "cannot be reshaped" in result.stderr
+    assert "Inputs were generated at h=5. Give real inputs with --input" in result.stderr
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 5, 5), np.float32))
+    result = rutc(name, refusing, *options, "--input", tmp_path / "x.npy")
+    assert result.status == 2
+    assert "cannot be reshaped" in result.stderr
+    assert "Give real inputs" not in result.stderr

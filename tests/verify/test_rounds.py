@@ -18,7 +18,7 @@ from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
 from rutc.verify.informative import says_nothing
 from rutc.verify.input_values import InputSpec, generate, spec
-from rutc.verify.session_values import run_values
+from rutc.verify.session_values import run_once
 from rutc.verify.truth import Truth
 from rutc.verify.whole import load_whole
 
@@ -239,12 +239,15 @@ def test_sizes_that_no_run_takes_give_way_to_sums(tmp_path: Path) -> None:
         assert sizes in found.inputs
     with load_whole(library) as session:
         for dims, total in (({}, 256), ({"before": 7}, 135), ({"before": 7, "after": 3}, 128)):
-            values, at = run_values(session, (), dims)
-            assert at == {"before": 128, "after": 128, **dims, "total": total}
-            session.run(None, values)
-        # What cannot be made to fit stays as it was told.
+            ran = run_once(session, (), dims)
+            assert ran.sizes == {"before": 128, "after": 128, **dims, "total": total}
+            usual = {"before": 128, "after": 128, "total": 128, **dims}
+            assert ran.refused == ({} if total == 128 else usual)
+            (y,) = session.run(None, ran.values)
+            np.testing.assert_array_equal(ran.outputs["y"], y)
         told = {"before": 7, "after": 5, "total": 11}
-        assert run_values(session, (), told)[1] == told
+        with pytest.raises(UserError, match=r"at before=7 after=5 total=11\. Give real inputs"):
+            run_once(session, (), told)
 
 
 def test_sizes_that_the_artifact_refuses_are_told(tmp_path: Path) -> None:
