@@ -364,11 +364,15 @@ def _monomial_key(mono: Monomial) -> tuple[int, tuple[tuple[int, str], ...]]:
 def _subs_atom(a: Atom, env: Mapping[str, Index]) -> Index:
     if isinstance(a, Var):
         return env.get(a.name, of_atom(a))
-    x, y = a.operands
-    new_x, new_y = x.subs(env), y.subs(env)
-    if new_x is x and new_y is y:
-        return of_atom(a)
-    return Index.rules.rebuilt(a, new_x, new_y, {})
+    by = tuple([env.get(name) for name in a.ordered])
+    return of_atom(a) if by.count(None) == len(by) else _replaced(a, by)
+
+
+@lru_cache(maxsize=1 << 14)
+def _replaced(a: Compound, by: tuple[Index | None, ...]) -> Index:
+    """An atom whose variables are replaced; None: not. Sizes have the same ones again and again."""
+    env = {name: x for name, x in zip(a.ordered, by, strict=True) if x is not None}
+    return Index.rules.rebuilt(a, a.a.subs(env), a.b.subs(env), {})
 
 
 def _evaluate_atom(a: Atom, env: Mapping[str, Value]) -> Value:
