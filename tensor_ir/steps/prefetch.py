@@ -54,16 +54,17 @@ class PrefetchBlock(Step):
     two of them; `ahead` is in elements, 0 for that distance: the next iteration. What one iteration
     reads of `buffer`, or stores there, should lie in one piece. One hint is made for each line of
     `line` elements; `level` is the cache to bring it to. Where loops inside are of symbolic extent,
-    e / (m*n) is known in the run only; few iterations ask for several lines each, half as many
-    where there are twice as many iterations. Where there is but one, it reads all there is once,
-    and asks for nothing if that is from one end to the other: the hardware does, in time.
+    e / (m*n) is known in the run only; few iterations ask for several lines each. Where there is
+    but one, it reads all there is once, and asks for nothing if that is from one end to the other:
+    the hardware does, in time.
 
-      ->  for b { for i { for k { if m < 4 { if m < 2 { } else { prefetch 2 lines } }
+      ->  for b { for i { for k { if m < 4 { if m < 2 { } else { for l { prefetch line l } } }
                                   else { prefetch one };
                                   acc.update(w[b, k]) } } }
 
     The tests stand in the innermost loop, where they are foreseen: loops of their own for few and
-    for many iterations would be twice the code.
+    for many iterations would be twice the code. How many lines there may be is no matter for the
+    code's size: tiles of all numbers of rows have a copy of it.
     """
 
     buffer: str
@@ -179,14 +180,20 @@ class PrefetchBlock(Step):
             return tuple(Prefetch(self.buffer, place + k, self.level, block.write) for k in at)
 
         lines = -(-share // self.line)
+        if not symbolic or lines == 1:
+            return (replace(loop, body=(*hints(lines), *loop.body)),)
         once = all(n == 1 or not v.names().isdisjoint(block.along) for v, n in inner)
-        once = once and block.in_order
-        found = () if symbolic and lines > 1 and once else hints(lines)
-        while symbolic and lines > 1:
-            lines = -(-lines // 2)
-            enough = -(-share // (lines * self.line))
-            found = (Branch(turns, Index.of(enough), found, hints(lines)),)
+        several = (self._lines(place, Index.of(block.elements - 1) // (turns * known), block),)
+        if once and block.in_order:
+            several = (Branch(turns, Index.of(2), (), several),)
+        found = (Branch(turns, Index.of(lines), several, hints(1)),)
         return (replace(loop, body=(*found, *loop.body)),)
+
+    def _lines(self, first: Index, last: Index, block: _Block) -> Loop:
+        """A loop over the lines from an element on, the last of them that many elements further."""
+        var = f"{self.block}.line"
+        hint = Prefetch(self.buffer, first + Index.of(var) * self.line, self.level, block.write)
+        return Loop(var, ZERO, last // self.line + 1, Kind.SERIAL, (hint,))
 
 
 @record
