@@ -23,6 +23,7 @@ from benchmarks.protocol import Page, case_of, medians, timed, told, write
 from benchmarks.store import Entry
 from benchmarks.zoo import case_name, write_static
 from rutc.driver.compiler import compile_model
+from rutc.driver.options import CALIBRATED as ON_CASES
 from rutc.driver.options import INT8, Calibration, Options
 from rutc.emit.targets.select import host_features
 from rutc.models.zoo import Model, find
@@ -108,7 +109,7 @@ def _compiled(path: Path, library: Path, precision: str, model: Model, data: Pat
     options = Options(
         precision=precision,
         shapes=dict(model.shapes),
-        calibration=Calibration(data) if precision == INT8 else Calibration(),
+        calibration=Calibration(data) if precision in ON_CASES else Calibration(),
     )
     return compile_model(path, library, options).library
 
@@ -179,7 +180,8 @@ def page(entries: Sequence[Entry]) -> str:
         "Written by `python -m benchmarks.precision`. Milliseconds of a run, in turns. In `bf16`",
         "and `fp16` weights are stored in 16 bits where that is estimated to be faster, in `bf16`",
         "what they are multiplied by is rounded, too, where the processor multiplies it, and with",
-        f"`int8` products are summed in 8 bits where it is; ranges are of {CALIBRATED} inputs.",
+        f"`int8` products are summed in 8 bits where it is; ranges are of {CALIBRATED} inputs. What",
+        "filters lose in `bf16` is found on the first.",
         "*ORT int8* is what `quantize_static` of ONNX Runtime makes of the model (per channel, 7",
         "bits where the processor adds up pairs in 16), from the same inputs. *OV* is OpenVINO in",
         "the precision that it chooses by itself, *OV int8* on that same file. *Error* is that of",

@@ -87,7 +87,8 @@ def first_case(
         UserError: the case does not fit the model, or the model does not run on it.
     """
     names = tuple(dict.fromkeys(values))
-    with Running(_showing(graph, names), how) as running:
+    # Other algorithms take longer to compile than one run of them saves.
+    with Running(_showing(graph, names), how, exact=True) as running:
         arrays = next(running.results())
     yield from zip(names, map(np.asarray, arrays), strict=True)
 

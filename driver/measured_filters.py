@@ -12,7 +12,7 @@ import numpy as np
 from rutc.driver.calibration import first_case
 from rutc.driver.options import Calibration
 from rutc.graph_opt.alternatives.filtering import Looser
-from rutc.graph_opt.larger_filters import larger_filters, within_bits
+from rutc.graph_opt.larger_filters import has_windows, larger_filters, within_bits
 from rutc.graph_opt.quantise import normal, sites
 from rutc.graph_opt.rounded_filters import lost_by_rounding
 from rutc.tensor_ir import Graph
@@ -29,6 +29,8 @@ def measured_filters(
     Raises:
         UserError: the case does not fit the model, or the model does not run on it.
     """
+    if not has_windows(graph):
+        return ()
     before = normal(graph, machine)
     found = larger_filters(before, sites(before), machine, spread)
     if not found:

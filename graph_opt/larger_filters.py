@@ -2,10 +2,9 @@
 
 Where factors are rounded to bf16, a sum is filtered if it loses no more than a bit by that
 (`MinimalFiltering.most_bits`): errors at most twice those of the sum of rounded factors as it
-stands. That is known of filters of few outputs for whatever values there are, of inputs of one
-magnitude and random signs. Filters of more outputs lose more of those. Of others, such as
-neighbours that are alike or mostly zeros, they often lose less than a bit, so what they lose is
-found from a case (`rounded_filters`).
+stands. That is known of filters of few outputs, of inputs of one magnitude and random signs.
+Filters of more outputs lose more of those. Where neighbours are alike they often lose less than
+a bit: so what they lose is found from a case (`rounded_filters`).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import numpy as np
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.alternatives.filtering import Looser, MinimalFiltering, lost_bits
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.quantise import Site
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounded_filters import (
@@ -26,8 +26,26 @@ from rutc.graph_opt.rounded_filters import (
     lost_by_rounding,
     rounded_filters,
 )
-from rutc.tensor_ir import DType, Graph
+from rutc.tensor_ir import DType, Graph, Nest
+from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.machine import PAIR, Machine
+
+
+def has_windows(graph: Graph) -> bool:
+    """Whether a sum of an imported graph reads neighbours: if none does, nothing is filtered."""
+    editor = Editor(graph)
+    sums = (n for n in graph.nodes if isinstance(n, Nest) and n.bound)
+    return any(_reads_neighbours(n, editor) for n in sums)
+
+
+def _reads_neighbours(n: Nest, editor: Editor) -> bool:
+    for r in (r for e in n.body for r in reads(e)):
+        for _, c in index_coords(r):
+            beside = {v for v in c.names() if c.coefficient(v) == 1}
+            taps = {v for v in beside & set(n.bound) if editor.size((v,)) != 1}
+            if taps and beside & set(n.out.dims):
+                return True
+    return False
 
 
 def larger_filters(

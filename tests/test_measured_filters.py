@@ -12,6 +12,7 @@ from rutc.driver.in_precision import rounds
 from rutc.driver.measured_filters import measured_filters
 from rutc.driver.options import Calibration, Options
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
+from rutc.graph_opt.larger_filters import has_windows
 from rutc.importer import import_model
 from rutc.runtime import load
 from tests.cli.conftest import Rutc, invoke
@@ -112,3 +113,15 @@ def test_an_explanation_is_of_the_same_case(windows: Path, tmp_path: Path) -> No
         assert done.status == 0, done.stderr
         told.append(done.stdout)
     assert told[0] != told[1] or not rounds(Options(precision="bf16"), PAIRS)
+
+
+def test_models_without_windows_are_not_run(windows: Path, tmp_path: Path) -> None:
+    n = Net()
+    y = n("MatMul", n("Relu", n.input(7, 64)), n.weight(64, 61))
+    products = import_model(n.save(tmp_path / "products.onnx", y))
+    assert not has_windows(products)
+    assert not measured_filters(products, PAIRS, Calibration(tmp_path / "none"))
+    n = Net()
+    y = n("Conv", n.input(1, 61, 31, 29), n.weight(64, 61, 3, 3), strides=[2, 2])
+    assert not has_windows(import_model(n.save(tmp_path / "apart.onnx", y)))
+    assert has_windows(import_model(windows))
