@@ -362,7 +362,13 @@ class IndexEmitter:
                 bounds = x.bounds(self.ranges)
                 if bounds is not None and bounds[0] >= 0:
                     divide = self.quotient if isinstance(a, FloorDiv) else self.rest
-                    return divide(num, den)
+                    if not is_vector(num) or not y.is_const or not _is_short(bounds[1], y.const):
+                        return divide(num, den)
+                    # Lanes are divided by way of the upper halves of products, and there is no
+                    # instruction for those of 64 bits.
+                    narrow = ir.VectorType(I32, num.lanes)
+                    quotient = divide(b.trunc(num, narrow), b.trunc(den, narrow))
+                    return b.zext(quotient, num.type)
                 quotient, rest = b.sdiv(num, den), b.srem(num, den)
                 zero = ir.Constant(num.type, None)
                 negative = b.icmp_signed("<", rest, zero)
@@ -404,6 +410,14 @@ class IndexEmitter:
     def _mul(self, p: ir.Value, q: ir.Value) -> ir.Value:
         p, q = self._matched(p, q)
         return self.builder.mul(p, q, nsw=True)
+
+
+def _is_short(most: int, divisor: int) -> bool:
+    """Whether numbers up to `most` are better divided in 32 bits: not by shifts.
+
+    One bit is left for lanes a little beyond them, which are no iterations.
+    """
+    return max(most, divisor) < 1 << (I32.width - 1) and divisor & (divisor - 1) != 0
 
 
 @lru_cache(maxsize=1 << 12)
