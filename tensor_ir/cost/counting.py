@@ -15,7 +15,14 @@ from rutc.tensor_ir.affine import Index, Var
 from rutc.tensor_ir.cost.accesses import Accesses
 from rutc.tensor_ir.cost.addresses import NONE, Names, names_of, region_of
 from rutc.tensor_ir.cost.frames import Frames, Role, executions
-from rutc.tensor_ir.cost.operations import add_operations, depth_of, holds, kind_of, reads_of
+from rutc.tensor_ir.cost.operations import (
+    add_operations,
+    depth_of,
+    holds,
+    is_larger,
+    kind_of,
+    reads_of,
+)
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
@@ -30,6 +37,7 @@ from rutc.tensor_ir.expr import (
     Read,
     bind,
     index_names,
+    walk,
 )
 from rutc.tensor_ir.gradual import row_chosen, table_along
 from rutc.tensor_ir.kernel import (
@@ -39,12 +47,15 @@ from rutc.tensor_ir.kernel import (
     Buffer,
     Init,
     Kernel,
+    Kind,
     Loop,
     Merge,
     Prefetch,
     Put,
     Stmt,
     Update,
+    exprs,
+    walk_stmts,
 )
 from rutc.tensor_ir.kernel import Space as Memory
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
@@ -66,11 +77,14 @@ class Counter(Accesses):
         """What the registers depend on that were written last."""
         self.started: dict[str, tuple[int, ...]] = {}
         """The regions in which the states of reductions begin."""
+        self.written = dict[str, Names]()
+        """The loops around what writes to memory: what they read of it is not loaded before them."""
+        self._note_writes(kernel.body, NONE)
         self._stmts(kernel.body, ())
 
     # -- statements -----------------------------------------------------------------------------
     def _stmts(self, body: tuple[Stmt, ...], frames: Frames) -> None:
-        for s in body:
+        for number, s in enumerate(body):
             match s:
                 case Loop():
                     frame = self.space.frame(s, frames)
@@ -96,12 +110,27 @@ class Counter(Accesses):
                 case Update():
                     self._update(s, frames)
                 case Merge():
-                    self._merge(s, frames)
+                    self._merge(s, frames, waits=_is_waited_for(s, body[number + 1 :]))
                 case Prefetch():
                     at, count = self.home(NONE.union(s.address.names()), frames)
                     self.tally(frames[: at + 1]).add("prefetches", count)
                 case _:
                     assert_never(s)
+
+    def _note_writes(self, body: tuple[Stmt, ...], loops: Names) -> None:
+        for s in body:
+            match s:
+                case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
+                    self._note_writes(s.body, loops | {s.var})
+                case Loop():
+                    self._note_writes(s.body, loops)
+                case Branch():
+                    self._note_writes((*s.then, *s.orelse), loops)
+                case Assign() | Put():
+                    name = s.target.buffer
+                    self.written[name] = self.written.get(name, NONE) | loops
+                case _:
+                    pass
 
     def _assign(self, target: Access, names: Names, frames: Frames) -> None:
         buffer = self.buffers[target.buffer]
@@ -236,7 +265,7 @@ class Counter(Accesses):
             )
         return True
 
-    def _merge(self, s: Merge, frames: Frames) -> None:
+    def _merge(self, s: Merge, frames: Frames, *, waits: bool) -> None:
         tally, times = self.tally(frames), executions(frames)
         lanes = self.machine.lanes(s.extent)
         halvings = lanes.bit_length() - 1
@@ -250,9 +279,10 @@ class Counter(Accesses):
         for name, count in scratch.functions.items():
             tally.call(name, count * self.least)
         tally.add("shuffles", times * 2 * halvings * states * self.least)
-        own = {f"a{i}" for i in range(states)}
-        depth = max(depth_of(e, own, self.machine) or 0.0 for e in s.reducer.merge) + 2
-        tally.wait("merge", times * depth * (halvings + 1))
+        if waits:
+            own = {f"a{i}" for i in range(states)}
+            depth = max(depth_of(e, own, self.machine) or 0.0 for e in s.reducer.merge) + 2
+            tally.wait("merge", times * depth * (halvings + 1))
         names = self._outer(frames)
         for a in s.states:
             self.registers[a.buffer] = names | names_of(a.coords)
@@ -311,6 +341,10 @@ class Counter(Accesses):
                         names = NONE.union(*map(visit, product.args), visit(other))
                         self._operation("multiply_adds", 1.0, dtype, names, frames)
                         return names
+            if is_larger(x):
+                names = NONE.union(*map(visit, x.args[1:]))
+                self._operation("arithmetic", 1.0, dtype, names, frames)
+                return names
             if x.op == "select":
                 taken = self._taken(x.args[0], frames)
                 if taken is not None:
@@ -369,6 +403,26 @@ class Counter(Accesses):
         return self.machine.picks(buffer.dtype.bytes, row[1], lanes)
 
     # -- memory ---------------------------------------------------------------------------------
+    def _quotients(self, place: Index, frames: Frames) -> None:
+        """Count the quotients and remainders in a place, each once where its loops tell it."""
+        for mono, _ in place.terms:
+            for atom in mono:
+                if isinstance(atom, Var):
+                    continue
+                for operand in atom.operands:
+                    self._quotients(operand, frames)
+                names = atom.names
+                at, times = self.home(names, frames)
+                tally = self.tally(frames[: at + 1])
+                if (key := ("quotient", atom)) in tally.seen:
+                    continue
+                tally.seen.add(key)
+                count = times * self.machine.coefficients.counting.divided
+                if self.lanes(names, frames) is None:
+                    tally.add("scalar", count)
+                else:
+                    tally.add("arithmetic", count * self.part(DType.I64, names, frames))
+
     def _read(
         self,
         r: Read,
@@ -380,6 +434,7 @@ class Counter(Accesses):
         names = names_of(r.coords)
         if buffer.space is Memory.REGISTER:
             return names | self.registers.get(buffer.name, NONE)
+        names |= self.written.get(buffer.name, NONE)
         chosen = [c for _, c in r.coords if not isinstance(c, Index)]
         for c in chosen:
             names |= self._expr(c, frames)
@@ -398,10 +453,8 @@ class Counter(Accesses):
         outside = self.outside(r, buffer) if r.fill is not None else []
         guarded = bool(outside)
         places = [*outside, address]
-        divided = sum(
-            len(m) > 1 or not isinstance(m[0], Var) for place in places for m, _ in place.terms
-        )
-        tally.add("scalar", self.machine.coefficients.counting.divided * divided * count)
+        for place in places:
+            self._quotients(place, frames)
         loops = {f.var for f in frames if f.role is Role.LOOP and f.open}
         tested = any(not loops.isdisjoint(c.names()) for c in outside)
         apart = bool(chosen) or tested
@@ -428,3 +481,17 @@ class Counter(Accesses):
             self.hold(address, frames, at, names)
         self.touch(buffer, r.coords, frames, is_store=False, address=address)
         return names
+
+
+def _is_waited_for(merge: Merge, behind: tuple[Stmt, ...]) -> bool:
+    """Whether a loop behind reads what is merged: else the next row is begun meanwhile."""
+    known = {a.buffer for a in merge.states}
+    for s in behind:
+        inside = tuple(walk_stmts((s,)))
+        reads = (x for each in inside for e in exprs(each) for x in walk(e))
+        if not any(isinstance(x, Read) and x.value in known for x in reads):
+            continue
+        if any(isinstance(x, Loop) and x.kind in (Kind.SERIAL, Kind.PARALLEL) for x in inside):
+            return True
+        known |= {x.target.buffer for x in inside if isinstance(x, Assign)}
+    return False

@@ -26,6 +26,15 @@ def kind_of(e: Apply, coefficients: Counting) -> tuple[str, float]:
     return "arithmetic", 1.0
 
 
+def is_larger(e: Apply) -> bool:
+    """Whether it is the larger of two numbers, whatever there is of a NaN: one instruction."""
+    match e:
+        case Apply(op="select", args=(Apply(op="lt", args=(a, b)), c, d)):
+            return a.dtype.is_float and (a, b) == (d, c)
+        case _:
+            return False
+
+
 def reads_of(elements: tuple[Expr, ...]) -> list[Read]:
     """The reads of expressions, those of coordinates left out."""
     found: list[Read] = []
@@ -45,6 +54,11 @@ def add_operations(e: Expr, tally: Tally, count: float, coefficients: Counting) 
     """Count the operations of a whole expression so many times."""
     if not isinstance(e, Apply):
         return
+    if is_larger(e):
+        tally.add("arithmetic", count)
+        for a in e.args[1:]:
+            add_operations(a, tally, count, coefficients)
+        return
     kind, each = kind_of(e, coefficients)
     if kind == "function":
         tally.call(e.op, count)
@@ -60,7 +74,8 @@ def depth_of(e: Expr, own: set[str], machine: Machine) -> float | None:
         case Read(value=name) | Local(name=name) if name in own:
             return 0.0
         case Apply():
-            depths = [depth_of(a, own, machine) for a in e.args]
+            operands = e.args[1:] if is_larger(e) else e.args
+            depths = [depth_of(a, own, machine) for a in operands]
             if e.op in ("add", "sub"):
                 # A multiply-add waits for its factors no longer than for its product.
                 depths = [

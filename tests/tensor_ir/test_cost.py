@@ -142,6 +142,75 @@ def test_vectors_across_memory_are_transposed_in_squares() -> None:
     }
 
 
+CENTRED = """
+graph "centred"
+dims i = 37, k = 64
+%x : f32{i,k} = input "x" [i, k]
+%m : f32{i} = sum{k} %x[i, k]
+%e : f32{i,k} = %x[i, k] - %m[i]
+%s : f32{i} = sum{k} %e[i, k]
+%y : f32{i,k} = %e[i, k] / %s[i]
+output "y" [i, k] = %y
+"""
+
+
+def test_rows_wait_for_what_is_merged_where_a_loop_behind_reads_it() -> None:
+    """Of a row of which nothing else is made, it is merged while the next one is begun."""
+    alone = """
+    graph "sums"
+    dims i = 37, k = 64
+    %x : f32{i,k} = input "x" [i, k]
+    %y : f32{i} = sum{k} %x[i, k]
+    output "y" [i] = %y
+    """
+    chains = {r.name: r.chain for r in summarise(after(alone, "lanes(k, 16, k)"), V4).regions}
+    assert chains["i"] == 0
+    assert chains["i/k.o"] == 37 * 4 * V4.fma_latency
+    chains = {r.name: r.chain for r in summarise(after(CENTRED, "lanes(k, 16, k)"), V4).regions}
+    assert chains["i"] > 0
+
+
+def test_what_a_loop_writes_is_not_loaded_before_it() -> None:
+    """Each row's numbers pass over the stack: of 37 rows, 4 vectors are read twice."""
+    vectors = "split({0}, 16); mark({0}.i, vector); mark({0}.o, unroll)"
+    steps = ["lanes(k.2, 16, k.2)", "mark(k.2.o, unroll)", *map(vectors.format, ("k.1", "k.3"))]
+    (row,) = (r for r in summarise(after(CENTRED, "; ".join(steps)), V4).regions if r.name == "i")
+    # And x, which is near.
+    assert row.work["loads"] == 37 * 4 * 3
+
+
+def test_the_larger_of_two_numbers_is_one_operation() -> None:
+    """Where it need not be NaN if one of them is; else comparisons tell that first."""
+    text = """
+    graph "largest"
+    dims i = 37, k = 64
+    %x : f32{{i,k}} = input "x" [i, k]
+    %y : f32{{i}} = {}{{k}} %x[i, k]
+    output "y" [i] = %y
+    """
+    lanes = "lanes(k, 16, k); mark(k.o, unroll)"
+    for reducer, each in (("maxnum", 1.0), ("max", V4.coefficients.counting.extremes)):
+        work = summarise(after(text.format(reducer), lanes), V4).work
+        # Four vectors are added to one, whose lanes are put together in five steps.
+        assert work["arithmetic"] == 37 * (4 + 5) * each
+
+
+def test_quotients_are_counted_where_loops_tell_them() -> None:
+    """Once an iteration of the loop that tells it; of lanes, as vectors of 64 bits."""
+    text = """
+    graph "quotients"
+    dims i = 9, j = 35, r = 5, c = 7
+    %x : f32{r,c} = input "x" [r, c]
+    %y : f32{i,j} = %x[r=i // 2, c=j % 7]
+    output "y" [i, j] = %y
+    """
+    each = V4.coefficients.counting.divided
+    assert summarise(after(text), V4).work["scalar"] == each * (9 + 9 * 35)
+    work = summarise(after(text, "split(j, 16); mark(j.i, vector)"), V4).work
+    assert work["scalar"] == each * 9
+    assert work["arithmetic"] == pytest.approx(each * 2 * work["stores"])
+
+
 def test_peeled_tiles_count_as_often_as_they_run() -> None:
     schedule = TILE.replace("tile(", "peel(i.o); tile(")
     s = summarise(product(66, 32, 10, schedule), V4)
