@@ -22,7 +22,7 @@ from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import analyse
-from rutc.tuner.heuristic import spaces
+from rutc.tuner.heuristic import spaces, usual
 
 BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
     **{case.name: case.build for case in (*CASES, *MORE)},
@@ -66,10 +66,12 @@ def largest(name: str, machine: Machine) -> tuple[Kernel, frozenset[str]]:
         own = spaces(kernel, machine, constants)
         if not own or analyse(kernel, constants).symbolic:
             continue
-        usual = next((s.preferred() for s in own if s.preferred() is not None), None)
-        if usual is None:
+        found = usual(own)
+        if found is None:
             continue
-        cycles = estimate(summarise(scheduled(kernel, usual), machine), machine).cycles
+        space, point = found
+        made = scheduled(kernel, space.choice(point))
+        cycles = estimate(summarise(made, machine), machine).cycles
         if best is None or cycles > best[0]:
             best = cycles, kernel, constants
     if best is None:

@@ -23,7 +23,7 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
-from rutc.tuner.heuristic import spaces
+from rutc.tuner.heuristic import spaces, usual
 
 POINTS, POINTS_OF_MODELS = 8, 5
 """Schedules that are drawn of the spaces of a kernel, beside the default."""
@@ -82,7 +82,8 @@ def _choices(
     """Returns the default schedule of a kernel, and some that are drawn, with their templates."""
     default = choose(kernel, machine, constants)
     found = spaces(kernel, machine, constants)
-    own = next((s.template.name for s in found if s.preferred() == default), "none")
+    liked = usual(found)
+    own = "none" if liked is None else liked[0].template.name
     chosen = [(own, default)]
     rng = Random(seed)
     for number in range(POINTS if source in BUILDERS else POINTS_OF_MODELS):

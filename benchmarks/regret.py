@@ -31,7 +31,7 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable
 from rutc.tuner.choice import Choice
-from rutc.tuner.heuristic import spaces
+from rutc.tuner.heuristic import spaces, usual
 from rutc.tuner.space import Space
 from rutc.tuner.templates.tiled import Tiling
 
@@ -62,9 +62,10 @@ class Found:
 
 
 def default(own: Sequence[Space[Any]]) -> tuple[Space[Any], Any]:
-    """Returns the point that the model of the machine prefers, and the space that it is of."""
-    liked = ((s, s.default.point) for s in own if s.default is not None and s.default.liked)
-    return next(liked)
+    """Returns the point that is taken without a search, and the space that it is of."""
+    found = usual(own)
+    assert found is not None
+    return found
 
 
 def measured(kernel: Kernel, constants: frozenset[str], machine: Machine, rng: Random) -> Entry:

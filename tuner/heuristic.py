@@ -19,13 +19,14 @@ Seven templates, told apart by a kernel's accesses alone, each a file of `tuner/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from rutc.tensor_ir.kernel import Kernel, Loop, Put
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Schedule, apply_schedule
+from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.collapse import collapse, collapse_bound
@@ -58,9 +59,44 @@ def spaces(
 
 
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choice:
-    """The default schedule of a freshly lowered kernel: the first that its template likes."""
-    found = (s.preferred() for s in _spaces(kernel, machine, constants))
-    return next((choice for choice in found if choice is not None), Choice(()))
+    """The default schedule of a freshly lowered kernel: that of the `usual` point."""
+    found = usual(_spaces(kernel, machine, constants))
+    return Choice(()) if found is None else found[0].unchecked(found[1])
+
+
+def usual(own: Iterable[Space[Any]]) -> tuple[Space[Any], Any] | None:
+    """The default point of a kernel's spaces, and the space that it is of; None without any.
+
+    It is the first that its template likes, or one that is estimated to take clearly less: a rival
+    of it, or one of a template before that leaves it to estimates.
+    """
+    passed: list[tuple[Space[Any], Any]] = []
+    for space in own:
+        found = space.default
+        if found is None:
+            continue
+        if found.liked:
+            rivals = [*passed, *((space, point) for point in found.rivals)]
+            return _fastest((space, found.point), rivals)
+        if found.weighed:
+            passed.append((space, found.point))
+    return None
+
+
+def _fastest(
+    first: tuple[Space[Any], Any], rivals: Sequence[tuple[Space[Any], Any]]
+) -> tuple[Space[Any], Any]:
+    """The first of some points, or the one of them that is estimated to take clearly less."""
+    if not rivals:
+        return first
+    best, space = first, first[0]
+    least = (1 - space.machine.coefficients.plans.least_gain) * space.cycles(first[1])
+    for rival in rivals:
+        with suppress(NotApplicable):
+            cycles = rival[0].cycles(rival[1])
+            if cycles < least:
+                best, least = rival, cycles
+    return best
 
 
 def _spaces(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Iterator[Space[Any]]:

@@ -25,6 +25,7 @@ from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.steps import NotApplicable, print_schedule
 from rutc.tuner.choice import Choice
+from rutc.tuner.heuristic import usual
 from rutc.tuner.space import Space
 
 CHAINS = 4
@@ -193,8 +194,7 @@ class Search:
     @cached_property
     def default(self) -> Candidate | None:
         """The point that is taken without a search."""
-        liked = ((s, s.default.point) for s in self._spaces if s.default and s.default.liked)
-        return self.candidate(*next(liked, (None, None)))
+        return self.candidate(*(usual(self._spaces) or (None, None)))
 
     @property
     def best(self) -> tuple[Candidate, float] | None:

@@ -19,6 +19,7 @@ from random import Random
 from typing import Generic, TypeVar
 
 from rutc.base.record import record
+from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
@@ -37,11 +38,15 @@ T = TypeVar("T")
 class Default(Generic[P]):
     """The point that the model of the machine prefers among those of a template.
 
-    With `liked` it prefers it to all points of templates that are asked later.
+    With `liked` it prefers it to all points of templates that are asked later. That model looks at
+    few numbers of a kernel: estimates of its code (`tensor_ir.cost`) may prefer one of the `rivals`,
+    or a `weighed` point that is not liked, where it is known that they tell these apart.
     """
 
     point: P
     liked: bool = True
+    weighed: bool = False
+    rivals: tuple[P, ...] = ()
 
 
 @record
@@ -81,12 +86,14 @@ class Space(Generic[P]):
 
     @cached_property
     def axes(self) -> dict[str, Axis]:
-        """The values of every parameter, that of the default among them."""
+        """The values of every parameter, those of the default and its rivals among them."""
         axes = self.template.axes(self.kernel, self.shape, self.machine)
         if self.default is None or not all(axes.values()):
             return dict(axes)
         mine = self._values(self.default.point, axes)
-        free = {n: axis if mine[n] in axis else (mine[n], *axis) for n, axis in axes.items()}
+        liked = [mine, *(self._values(point, axes) for point in self.default.rivals)]
+        added = {n: dict.fromkeys(v[n] for v in liked if v[n] not in axes[n]) for n in axes}
+        free = {n: (*added[n], *axis) for n, axis in axes.items()}
         return {n: (mine[n],) if n in self.fixed else axis for n, axis in free.items()}
 
     def __len__(self) -> int:
@@ -97,10 +104,15 @@ class Space(Generic[P]):
         for values in product(*self.axes.values()):
             yield self.of_values(dict(zip(self.axes, values, strict=True)))
 
-    def preferred(self) -> Choice | None:
-        """The default's schedule; None where the model of the machine prefers other templates."""
-        found = self.default
-        return self.unchecked(found.point) if found is not None and found.liked else None
+    def cycles(self, point: P) -> float:
+        """What a point is estimated to take.
+
+        Raises:
+            NotApplicable: it does not fit the kernel.
+        """
+        steps = self.unchecked(point).schedule[len(self.before) :]
+        summary = summarise(apply_schedule(self.kernel, steps), self.machine)
+        return estimate(summary, self.machine).cycles
 
     def choice(self, point: P) -> Choice:
         """The schedule of a point.

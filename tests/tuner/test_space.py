@@ -16,7 +16,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, print_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
-from rutc.tuner.heuristic import TEMPLATES, spaces
+from rutc.tuner.heuristic import TEMPLATES, spaces, usual
 from rutc.tuner.space import Space
 from rutc.tuner.templates.matrix import MATRIX
 from rutc.tuner.templates.pointwise import POINTWISE, Form
@@ -113,16 +113,19 @@ def test_the_command_counts_points_and_shows_wrong_ones(
 def check_default(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> str:
     """Checks that the default schedule is that of a point; the name of its template."""
     chosen = choose(kernel, machine, constants)
-    for space in spaces(kernel, machine, constants):
-        found = space.default
-        assert found is not None
-        choice = space.choice(found.point)
+    own = spaces(kernel, machine, constants)
+    for space in own:
+        assert space.default is not None
+        space.choice(space.default.point)
         assert all(len(set(axis)) == len(axis) > 0 for axis in space.axes.values())
-        if found.liked:
-            assert choice == chosen
-            return space.template.name
-    assert chosen.schedule == ()
-    return ""
+    found = usual(own)
+    if found is None:
+        assert chosen.schedule == ()
+        return ""
+    space, point = found
+    assert space.choice(point) == chosen
+    assert all(value in space.axes[name] for name, value in space.values(point).items())
+    return space.template.name
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -296,9 +296,29 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
             pointwise(kernel, shape, point, machine)
         except NotApplicable:
             continue
-        return Default(point)
+        return Default(point, rivals=_other_squares(point) if point.form is Form.SQUARES else ())
     made = Pointwise(Form.VECTORS, order, copies, parallel=parallel)
-    return Default(_longest(kernel, shape, made, ends, machine))
+    liked = _longest(kernel, shape, made, ends, machine)
+    return Default(liked, rivals=tuple(_squares_beside(vector, others, shape, fused, parallel)))
+
+
+def _squares_beside(
+    vector: str, others: list[str], shape: Shape, fused: int, parallel: int | None
+) -> Iterator[Pointwise]:
+    """Squares whose vectors lie along another loop, where loads along this one lie apart."""
+    loads = (t for t in shape.touches if not t.packed and not t.gathered and not t.is_store)
+    if all(t.strides.get(vector) in (None, 0, 1, *NEAR_STRIDES) for t in loads):
+        return
+    for v in others:
+        order = (*(x for x in others if x != v), vector, v)
+        if found := across(order, shape.touches):
+            yield Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel)
+
+
+def _other_squares(point: Pointwise) -> tuple[Pointwise, ...]:
+    """The same with squares one after the other along their other side."""
+    *others, along, vector = point.order
+    return (replace(point, order=(*others, vector, along)),)
 
 
 def _longest(

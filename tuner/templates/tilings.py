@@ -31,12 +31,15 @@ SHORTEST_BLOCK = 8
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Tiling] | None:
-    """The tiling with the cheapest tile, liked if lanes of partial sums do not cost less."""
+    """The tiling with the cheapest tile, liked if lanes of partial sums do not cost less.
+
+    Where they seem to, estimates tell: short rows leave many of their lanes idle.
+    """
     tile = choose_tile(shape, machine)
     if tile is None:
         return None
     lanes = products_together(shape, machine) == 1 and tile.cost > lanes_cost(shape, machine)
-    return Default(default_tiling(kernel, shape, tile, machine), liked=not lanes)
+    return Default(default_tiling(kernel, shape, tile, machine), liked=not lanes, weighed=lanes)
 
 
 def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> Tiling:
