@@ -189,7 +189,10 @@ class Inputs:
         given = self.shapes.get(info.name)
         if not tensor.HasField("shape"):
             if given is None:
-                raise UserError(f"input {info.name!r} has no declared shape; give one for it")
+                raise UserError(
+                    f"input {info.name!r} has no declared shape; give one, with "
+                    f"--shape {info.name}=..., one number for each axis"
+                )
             shape_of(given, f"input {info.name!r}", MAX_ELEMENTS)
             return kind, [Index.of(n) for n in given], [""] * len(given)
         declared = tensor.shape.dim

@@ -103,3 +103,13 @@ def test_what_onnx_runtime_refuses(name: str, tmp_path: Path) -> None:
     onnx.save(made, tmp_path / "m.onnx")
     with pytest.raises(UserError, match=words):
         import_model(tmp_path / "m.onnx")
+
+
+def test_an_input_without_a_shape_needs_one(tmp_path):
+    made = model([helper.make_node("Relu", ["x"], ["y"])], domains={})
+    made.graph.input[0].type.tensor_type.ClearField("shape")
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    with pytest.raises(UserError, match=r"'x' has no declared shape; give one, with --shape x="):
+        import_model(path)
+    assert interpret(import_model(path, shapes={"x": [2]}), {"x": -X})["y"].tolist() == [0, 0]
