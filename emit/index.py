@@ -200,21 +200,26 @@ class IndexEmitter:
         self.constants[name] = old
 
     def resolve(self, index: Index) -> Index:
-        """The index with constant variables put in, simplified."""
+        """The index with constant variables put in, simplified for the lanes that are emitted."""
         polynomial, names = index.is_polynomial, index.ordered_names()
         # Without divisions nothing depends on ranges.
         at = tuple([self.constants.get(n) for n in names]) if polynomial else self.at(names)
         known = self._resolved.get((index, at))
         if known is None:
             known = index.subs(self.constants)
-            known = known if polynomial else known.simplify(self.ranges)
+            known = known if polynomial else known.simplify({**self.ranges, **self._of_lanes()})
             self._resolved[index, at] = known
         return known
 
     def at(self, names: tuple[str, ...]) -> tuple[Index | Range | None, ...]:
         """What is known of variables: equal wherever indices over them resolve to equal ones."""
-        constants, ranges = self.constants, self.ranges
-        return tuple([constants.get(name) or ranges.get(name) for name in names])
+        constants, ranges, lanes = self.constants, self.ranges, self._of_lanes()
+        return tuple([constants.get(n) or lanes.get(n) or ranges.get(n) for n in names])
+
+    def _of_lanes(self) -> dict[str, Range]:
+        """The range of a vector loop's variable in the lanes that are emitted."""
+        lane = self.lane
+        return {} if lane is None else {lane.var: (lane.base, lane.base + lane.lanes - 1)}
 
     def varies(self, index: Index) -> bool:
         """Whether a resolved index differs between the lanes."""

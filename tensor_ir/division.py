@@ -228,15 +228,17 @@ def _scaled_down(x: Index, g: int) -> Index:
 def _split_small(inside: Index, d: int, ranges: Ranges) -> tuple[Index, Index, int] | None:
     """(big, small, g) with inside = big*g + small, g a proper divisor of d and 0 <= small < g.
 
-    16*a + b  ->  (a, b, 16)  for d = 64 when 0 <= b < 16.
+    16*a + b  ->  (a, b, 16)           for d = 64 when 0 <= b < 16
+    16*a + b  ->  (a + 1, b - 16, 16)  for d = 64 when 16 <= b < 32
     """
     for g in sorted({gcd(c, d) for _, c in inside.terms}, reverse=True):
         if g in (1, d):
             continue
         big = tuple((m, c // g) for m, c in inside.terms if c % g == 0)
         small = Index(tuple((m, c) for m, c in inside.terms if c % g != 0), inside.const % g)
-        if _known_quotient(small, g, ranges) == 0:
-            return Index(big, inside.const // g), small, g
+        times = _known_quotient(small, g, ranges)
+        if times is not None:
+            return Index(big, inside.const // g + times), small - times * g, g
     return None
 
 

@@ -2,16 +2,21 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir import Nest
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import apply_schedule
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import apply_schedule, parse_schedule
 from rutc.tuner import choose
-from tests.machines import V4
+from tests.emit.run_kernel import run_kernel
+from tests.machines import V4, on_machines
+from tests.tensor_ir.test_steps import kernel_of
 
 SOURCE = """
 graph "rows of any number"
@@ -50,3 +55,31 @@ def test_what_reductions_ask_for_takes_no_division_in_their_loops(limits: tuple[
     asking = [block for block in blocks if "prefetch" in block and "fma" in block]
     assert asking
     assert not any("udiv" in block for block in asking)
+
+
+@on_machines
+@pytest.mark.parametrize(
+    ("columns", "divided"), [(160, False), (48, False), (16, False), (2, True), (37, True)]
+)
+def test_vectors_that_lie_in_one_row_divide_for_no_lane(
+    columns: int, divided: bool, machine: Machine
+) -> None:
+    """Each of the vectors of a block, of which the rows are no multiples."""
+    kernel = kernel_of(
+        f"""
+        graph "triangle"
+        dims a = 5, b = {columns}
+        %x : f32{{a,b}} = input "x" [a, b]
+        %y : f32{{a,b}} = select(index(b - a) > 0, %x[a, b], -1.0)
+        output "y" [a, b] = %y
+        """
+    )
+    steps = "fuse(a, b, ab); split(ab, 64); peel(ab.o); mark(ab.i, vector)"
+    kernel = apply_schedule(kernel, parse_schedule(steps))
+    assert bool(re.search(r"[us](div|rem) <", emit_kernel(kernel, machine).text)) == divided
+    x = np.random.default_rng(1).standard_normal(5 * columns).astype(np.float32)
+    want = {"x": x, "y": np.zeros_like(x)}
+    got = {name: a.copy() for name, a in want.items()}
+    interpret_kernel(kernel, want)
+    run_kernel(kernel, machine, got)
+    np.testing.assert_array_equal(got["y"], want["y"])

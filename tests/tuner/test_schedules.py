@@ -24,7 +24,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import Pack, PrefetchBlock, Prepare, Split, apply_schedule
+from rutc.tensor_ir.steps import Fuse, Pack, PrefetchBlock, Prepare, Split, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.arms import choosing_loops, turns
@@ -746,3 +746,31 @@ def test_vectors_take_turns_over_a_short_loop_that_either_operand_lies_along(
     assert point.form is Form.TURNS
     assert point.order == ("y", "c", "x")
     assert space.choice(point) == choose(kernel, MACHINE, constants)
+
+
+@pytest.mark.parametrize(
+    ("columns", "value", "fused"),
+    [
+        ("161", "select(index(b - a) > 0, %x[a, b], -1.0)", False),
+        ("160", "select(index(b - a) > 0, %x[a, b], -1.0)", True),
+        ("7", "select(index(b - a) > 0, %x[a, b], -1.0)", True),
+        ("n", "select(index(b - a) > 0, %x[a, b], -1.0)", False),
+        ("161", "select(%x[a, b] > 0.0, %x[a, b], -1.0)", True),
+        ("n", "select(%x[a, b] > 0.0, %x[a, b], -1.0)", True),
+    ],
+)
+def test_loops_whose_places_are_asked_for_become_one_where_no_lane_divides(
+    columns: str, value: str, fused: bool
+) -> None:
+    kernel, _ = lowered(
+        f"""
+        graph "triangle"
+        symbols n = 1..4096@160
+        dims a = 9, b = {columns}
+        %x : f32{{a,b}} = input "x" [a, b]
+        %y : f32{{a,b}} = {value}
+        output "y" [a, b] = %y
+        """
+    )
+    schedule = choose(kernel, MACHINE, frozenset()).schedule
+    assert any(isinstance(s, Fuse) for s in schedule) == fused

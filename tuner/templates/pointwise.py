@@ -9,7 +9,8 @@ from enum import Enum
 from itertools import combinations, pairwise, permutations
 
 from rutc.base.record import record
-from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.expr import IndexValue, walk
+from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step, Tile
 from rutc.tuner.access import Shape, memory_order, never_longer
@@ -333,10 +334,14 @@ def _longest(
     touches = shape.touches
     extent, many = shape.extents[vector], shape.shared_extents[vector]
     alike = len(made.order) - len(fuse_innermost(made.order, shape.sizes, touches).loops)
-    fused = 0
+    fused, asked, last = 0, _asked(kernel), {vector}
     for v in reversed(others[len(others) - alike :]):
-        if ends.get(v) and extent >= machine.width:
+        # Each lane would divide, unless those of a vector are one in all but the last loop.
+        uneven = not shape.symbolic.isdisjoint(last) or extent % machine.width != 0
+        divided = uneven and not asked.isdisjoint({v, *last})
+        if extent >= machine.width and (ends.get(v) or divided):
             break
+        last.add(v)
         fused += 1
         extent, many = extent * shape.extents[v], many * shape.shared_extents[v]
     around = others[: len(others) - fused]
@@ -354,6 +359,12 @@ def _longest(
         long = loops_of_long_tasks([shape.shared_extents[v] for v in around], cycles, machine)
         made = replace(made, parallel=long)
     return made
+
+
+def _asked(kernel: Kernel) -> frozenset[str]:
+    """The loops of which elements ask how far they are."""
+    found = (x for s in walk_stmts(kernel.body) for e in exprs(s) for x in walk(e))
+    return frozenset(n for x in found if isinstance(x, IndexValue) for n in x.index.names())
 
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
