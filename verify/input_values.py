@@ -117,21 +117,29 @@ def generate(
     spread: Spread = STANDARD,
     *,
     joined: str | None = None,
+    length: int | None = None,
 ) -> dict[str, Array]:
     """Returns seeded values for every input; the same seed gives the same values.
 
     Floats are normal, by default standard normal. 8-bit integers take all values. Wider integers
     are 0 or 1, which is valid as an index, a token, a mask and a length alike. They are 1 in what
     has an element for each token before and each new one, where an extent is a sum or the one that
-    is `joined` of two others: nothing of a cache is masked. A symbol of a shape has the extent that
-    `dims` gives it, or else 2. An input that may hold one value only gets that.
+    is `joined` of two others: nothing of a cache is masked. With a `length` of sequences, a single
+    one is this, and those in a row are the last position before it. A symbol of a shape has the
+    extent that `dims` gives it, or else 2. An input that may hold one value only gets that.
 
     Raises:
         UserError: they are larger than the memory of this machine.
     """
     extents = dict(dims or {})
     _check_memory(specs, extents)
-    return {item.name: _draw(item, seed, extents, spread, joined) for item in specs}
+    return {item.name: _draw(item, seed, extents, spread, joined, length) for item in specs}
+
+
+def is_length(item: InputSpec) -> bool:
+    """Whether an input may say how long sequences are: a single integer of more than 8 bits."""
+    single = item.shape in ((), (1,)) and not item.depth and item.value is None
+    return single and item.dtype.kind in "iu" and item.dtype.itemsize > 1
 
 
 def _check_memory(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> None:
@@ -152,7 +160,12 @@ def _check_memory(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> None:
 
 
 def _draw(
-    item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread, joined: str | None
+    item: InputSpec,
+    seed: int,
+    dims: Mapping[str, int],
+    spread: Spread,
+    joined: str | None,
+    length: int | None,
 ) -> Array:
     if item.value is not None:
         return item.value.copy()
@@ -176,6 +189,8 @@ def _draw(
     if dtype.kind in "iu" and dtype.itemsize == 1:
         low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
         return random.integers(low, high, shape, endpoint=True).astype(dtype)
+    if length is not None and dtype.kind in "iu" and len(shape) < 2:
+        return np.full(shape, length if is_length(item) else length - 1, dtype)
     names = [extent for extent in item.shape if isinstance(extent, str)]
     low = 1 if any(name == joined or JOINED.fullmatch(name) for name in names) else 0
     return random.integers(low, 1, shape, endpoint=True).astype(dtype)
@@ -188,7 +203,7 @@ def _draw_boxes(
     made: npt.NDArray[np.object_] = np.empty(count, object)
     for place in range(count):
         inner = InputSpec(f"{item.name}[{place}]", item.dtype, item.shape[1:])
-        made[place] = _draw(inner, seed, dims, spread, None)
+        made[place] = _draw(inner, seed, dims, spread, None, None)
         for _ in range(item.depth - 1):
             made[place] = [made[place]]
     return made

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 
 from rutc.base.record import record
 from rutc.runtime import InferenceSession
+from rutc.tensor_ir.ranges import multiple
 from rutc.verify.compare import Value
-from rutc.verify.input_values import STANDARD, Spread, generate
+from rutc.verify.input_values import STANDARD, Spread, generate, is_length
 from rutc.verify.ports import input_specs
 from rutc.verify.sizes import (
     Sizes,
@@ -53,6 +55,8 @@ class Draw:
     spread: Spread = STANDARD
     joined: str | None = None
     """A size that is the sum of two others."""
+    lengths: tuple[str, str] | None = None
+    """Two sizes whose sum the lengths are that inputs hold, of caches with what is appended."""
 
     @property
     def extra(self) -> bool:
@@ -69,9 +73,12 @@ class Draw:
         parts = [f"inputs generated from seed {self.seed}", at, str(self.spread)]
         brief = str(self.spread) if self.extra else sizes_text(self.sizes)
         specs, extents = input_specs(session), extents_at(session, self.sizes)
+        length = sum(self.sizes[name] for name in self.lengths) if self.lengths else None
         values = session.bundled(
-            generate(specs, self.seed, extents, self.spread, joined=self.joined)
+            generate(specs, self.seed, extents, self.spread, joined=self.joined, length=length)
         )
+        if self.lengths is not None:
+            parts.append(f"lengths of {' + '.join(multiple(n)[0] for n in self.lengths)}")
         return Round(" ".join(filter(None, parts)), values, brief)
 
 
@@ -93,6 +100,22 @@ def draws(session: WholeSession, seed: int, dims: Mapping[str, int]) -> tuple[Dr
         return tuple(plain)
     spread = [Draw(seed + 1 + k, sampled[0], s) for k, s in enumerate(SPREADS)]
     return (*plain, *spread)
+
+
+def with_lengths(session: InferenceSession, draw: Draw, common: Sizes) -> list[Draw]:
+    """Returns what is drawn with lengths that are the sum of two sizes, if an input may hold one.
+
+    What is commonly 1, as a batch is, is in no sum at first, and then 1: many a decoder takes several
+    new tokens of a single sequence only.
+    """
+    if not any(is_length(item) for item in input_specs(session)):
+        return []
+    single = {name: 1 for name in draw.sizes if common[name] == 1}
+    several = list(combinations([name for name in draw.sizes if name not in single], 2))
+    found = [replace(draw, lengths=pair) for pair in several]
+    found += [replace(draw, sizes={**draw.sizes, **single}, lengths=pair) for pair in several]
+    found += [replace(draw, lengths=pair) for pair in combinations(draw.sizes, 2)]
+    return found
 
 
 STEPS = 3

@@ -25,7 +25,15 @@ from rutc.verify.informative import says_nothing
 from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
 from rutc.verify.reference import Reference, comparable
-from rutc.verify.rounds import Draw, Round, affordable, draws, following, others
+from rutc.verify.rounds import (
+    Draw,
+    Round,
+    affordable,
+    draws,
+    following,
+    others,
+    with_lengths,
+)
 from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
     MOST_BYTES,
@@ -160,6 +168,8 @@ class Verifier:
                 if ran is None or not self.oracle.affords_more:
                     continue
                 draw = replace(draw, sizes=ran.sizes, joined=ran.joined)
+            if ran is not None:
+                draw = replace(draw, lengths=ran.lengths)
             # Where one of the first sizes is the sum of others, it is so of all.
             sum_wanted = ran is not None and ran.joined is not None and not draw.extra
             try:
@@ -212,6 +222,7 @@ class Verifier:
         # Multiples of one size may be taken where a sum is meant: a mask that is too short.
         joined = sums(draw.sizes, common, symbols)
         near = [replace(draw, sizes=s, joined=name) for s, name in joined]
+        near += with_lengths(self.session, draw, common)
         near += [replace(draw, sizes=s) for s in multiples(draw.sizes, symbols)]
         tried = [d for d in near if affordable(self.session, d.sizes)]
         refused_here = not self.takes(draw)

@@ -299,3 +299,17 @@ def test_a_file_of_all_inputs_is_read_once(tmp_path: Path, monkeypatch: pytest.M
     found = gather(items, [str(path)])
     assert (found["x"].sum(), found["b"].sum()) == (3, 0)
     assert opened == [path]
+
+
+def test_lengths_are_those_of_sequences_and_last_positions() -> None:
+    ints, mask = np.dtype(np.int32), InputSpec("m", np.dtype(np.bool_), ())
+    single = [InputSpec("a", ints, ()), InputSpec("b", ints, (1,))]
+    rows = InputSpec("c", ints, ("batch",))
+    others = [IDS, InputSpec("d", np.dtype(np.int8), ()), mask, X]
+    made = generate([*single, rows, *others], dims={"batch": 3}, length=18)
+    for item in single:
+        np.testing.assert_array_equal(made[item.name], np.full(item.shape, 18))
+    np.testing.assert_array_equal(made["c"], [17, 17, 17])
+    plain = generate(others, dims={"batch": 3})
+    for item in others:
+        np.testing.assert_array_equal(made[item.name], plain[item.name])

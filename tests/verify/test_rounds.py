@@ -316,3 +316,37 @@ def test_a_decoder_is_verified_at_sizes_that_belong_together(tmp_path: Path) -> 
     runs = re.findall(r"batch=(\d+) total=(\d+) seq=(\d+) past=(\d+)", found.inputs)
     assert len(runs) >= 2
     assert all((int(b), int(t)) == (1, int(s) + int(p)) for b, t, s, p in runs)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_lengths_that_an_input_holds_belong_to_the_sizes(rank: int, tmp_path: Path) -> None:
+    """That of a cache with the new tokens; ONNX Runtime takes several of one sequence only."""
+    node = helper.make_node(
+        "GroupQueryAttention",
+        ["q", "k", "v", "past_k", "past_v", "seqlens", "count"],
+        ["y", "present_k", "present_v"],
+        domain="com.microsoft",
+        num_heads=4,
+        kv_num_heads=2,
+    )
+    floats = {
+        "q": ["batch", "seq", 64],
+        "k": ["batch", "seq", 32],
+        "v": ["batch", "seq", 32],
+        "past_k": ["batch", 2, "past", 16],
+        "past_v": ["batch", 2, "past", 16],
+    }
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in floats.items()]
+    inputs.append(helper.make_tensor_value_info("seqlens", TensorProto.INT32, ["batch"]))
+    inputs.append(helper.make_tensor_value_info("count", TensorProto.INT32, [1] * rank))
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in node.output]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), model)
+    library = compile_model(model, tmp_path / "m.so").library
+    found = verify_model(model, library)
+    assert found.passed
+    assert not found.unverified
+    assert "batch=1 seq=7 past=11 lengths of seq + past" in found.inputs
+    assert "batch=1 seq=1 past=1" in found.inputs
