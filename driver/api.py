@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
+from rutc.base.garbage import uncollected
 from rutc.base.progress import Progress
 from rutc.base.record import record
 from rutc.base.room import with_room
@@ -80,6 +81,7 @@ class Compiled:
 
 
 @with_room
+@uncollected
 def compile(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,

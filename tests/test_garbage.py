@@ -1,0 +1,51 @@
+"""Compiling looks for no garbage in cycles, and leaves the search as it was."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rutc
+from rutc.base.garbage import uncollected
+from rutc.driver import api
+
+
+@pytest.fixture(params=[True, False])
+def searching(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether garbage is looked for before; as it was again afterwards."""
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+def test_no_garbage_is_looked_for_during_a_call(searching: bool) -> None:
+    @uncollected
+    def state(x: int, *, y: int) -> tuple[int, bool]:
+        """What it says."""
+        return x + y, gc.isenabled()
+
+    assert state(1, y=2) == (3, False)
+    assert gc.isenabled() is searching
+    assert state.__doc__ == "What it says."
+
+
+def test_an_error_ends_it(searching: bool) -> None:
+    @uncollected
+    def fails() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        fails()
+    assert gc.isenabled() is searching
+
+
+def test_compiling_looks_for_none(
+    searching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(api, "limited", lambda *work: seen.append(gc.isenabled()))
+    rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", db="none")
+    assert seen == [False]
+    assert gc.isenabled() is searching
