@@ -53,6 +53,10 @@ MOST_CHAINED = 4 * MOST_OPERATIONS
 """Operations of a chain's bodies: its code is made by one process."""
 
 
+Place = tuple[str, Mapping[str, tuple[str, int]], bool]
+"""A value that is read, what `loop_of` tells of its coordinates, and whether there is a fill."""
+
+
 @record
 class Member:
     """A kernel of a chain: its slice holds `ratios` indices of `dims` for each of the first one's.
@@ -269,16 +273,14 @@ class Chains:
         if not isinstance(step, Run):
             return None
         found: set[tuple[tuple[str, int], ...]] = set()
-        owners = {v: m for m in members for v in m.group.stored}
-        for r in step.group.reads_outside:
-            own = owners.get(r.value)
+        for value, loops, filled in self._places(step.group):
+            own = next((m for m in members if value in m.group.stored), None)
             if own is None:
                 continue
-            coords = dict(r.coords)
-            loops = [loop_of(coords.get(d)) for d in own.dims]
-            if r.fill is not None:
+            if filled:
                 return None
-            found.add(tuple((x[0], k * x[1]) for x, k in zip(loops, own.ratios, strict=True) if x))
+            pairs = zip(own.dims, own.ratios, strict=True)
+            found.add(tuple((loops[d][0], k * loops[d][1]) for d, k in pairs if d in loops))
         if len(found) != 1:
             return None
         (parts,) = found
@@ -291,6 +293,23 @@ class Chains:
             return None
         following = Member(number, step.group, dims, ratios)
         return following if self.alike(following) else None
+
+    def _places(self, group: Group) -> tuple[Place, ...]:
+        """Where a kernel reads what others give; a window's reads are often of one place."""
+        known = self._known_places.get(group.name)
+        if known is None:
+            found: dict[object, Place] = {}
+            for r in group.reads_outside:
+                loops = {d: x for d, c in r.coords if (x := loop_of(c)) is not None}
+                place = r.value, loops, r.fill is not None
+                found.setdefault((r.value, tuple(loops.items()), place[2]), place)
+            known = self._known_places[group.name] = tuple(found.values())
+        return known
+
+    @functools.cached_property
+    def _known_places(self) -> dict[str, tuple[Place, ...]]:
+        """Kernels -> where they read: each may follow many chains."""
+        return {}
 
     def alike(self, member: Member) -> bool:
         """Whether slices of a multiple of so many indices of its dims all do the same.

@@ -172,8 +172,8 @@ class PrefetchBlock(Step):
         share = -(-block.elements // known)
         # A quotient by what may be 0 has to stay in the loop, where it costs more than the hints.
         turns = maximum(turns, ONE, ranges)
-        each = Index.of(block.elements - 1) // (turns * known) + 1 if symbolic else Index.of(share)
-        place = block.start + position * each
+        last = Index.of(block.elements - 1) // (turns * known)
+        place = block.start + position * (last + 1)
 
         def hints(lines: int) -> tuple[Stmt, ...]:
             at = range(0, lines * self.line, self.line)
@@ -183,11 +183,11 @@ class PrefetchBlock(Step):
         if not symbolic or lines == 1:
             return (replace(loop, body=(*hints(lines), *loop.body)),)
         once = all(n == 1 or not v.names().isdisjoint(block.along) for v, n in inner)
-        several = (self._lines(place, Index.of(block.elements - 1) // (turns * known), block),)
+        several: Stmt = self._lines(place, last, block)
         if once and block.in_order:
-            several = (Branch(turns, Index.of(2), (), several),)
-        found = (Branch(turns, Index.of(lines), several, hints(1)),)
-        return (replace(loop, body=(*found, *loop.body)),)
+            several = Branch(turns, Index.of(2), (), (several,))
+        few = Branch(turns, Index.of(lines), (several,), hints(1))
+        return (replace(loop, body=(few, *loop.body)),)
 
     def _lines(self, first: Index, last: Index, block: _Block) -> Loop:
         """A loop over the lines from an element on, the last of them that many elements further."""
