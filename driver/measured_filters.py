@@ -11,10 +11,12 @@ import numpy as np
 
 from rutc.driver.calibration import first_case
 from rutc.driver.options import Calibration
+from rutc.errors import UserError
 from rutc.graph_opt.alternatives.filtering import Looser
 from rutc.graph_opt.larger_filters import has_windows, larger_filters, within_bits
 from rutc.graph_opt.quantise import normal, sites
 from rutc.graph_opt.rounded_filters import lost_by_rounding
+from rutc.runtime.errors import ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
 
@@ -24,10 +26,12 @@ def measured_filters(
 ) -> Looser:
     """Returns the filters that an imported graph's sums may have, as a case shows.
 
-    None of those whose inputs are `spread`, or are not finite there.
+    None of those whose inputs are `spread`, or are not finite there; none at all if the model does
+    not run on a generated case.
 
     Raises:
-        UserError: the case does not fit the model, or the model does not run on it.
+        ModelError: the model does not run on the case that is given.
+        UserError: that case does not fit the model.
     """
     if not has_windows(graph):
         return ()
@@ -35,9 +39,16 @@ def measured_filters(
     found = larger_filters(before, sites(before), machine, spread)
     if not found:
         return ()
+    try:
+        seen = tuple(first_case(before, (f.site.value for f in found), how))
+    except (ModelError, UserError):
+        # A model need not run on whatever is drawn: then nothing is known.
+        if how.data is None:
+            return ()
+        raise
     energies: dict[tuple[str, str], np.ndarray] = {}
     rounded: dict[str, float] = {}
-    for value, array in first_case(before, (f.site.value for f in found), how):
+    for value, array in seen:
         if array.size and np.isfinite(array).all():
             rounded[value] = lost_by_rounding(array)
             own = (f for f in found if f.site.value == value)

@@ -11,10 +11,12 @@ import rutc
 from rutc.driver.in_precision import rounds
 from rutc.driver.measured_filters import measured_filters
 from rutc.driver.options import Calibration, Options
+from rutc.errors import UserError
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
 from rutc.graph_opt.larger_filters import has_windows
 from rutc.importer import import_model
 from rutc.runtime import load
+from rutc.runtime.errors import ModelError
 from tests.cli.conftest import Rutc, invoke
 from tests.graph_opt.networks import Net
 from tests.machines import V3, V4, needs
@@ -125,3 +127,17 @@ def test_models_without_windows_are_not_run(windows: Path, tmp_path: Path) -> No
     y = n("Conv", n.input(1, 61, 31, 29), n.weight(64, 61, 3, 3), strides=[2, 2])
     assert not has_windows(import_model(n.save(tmp_path / "apart.onnx", y)))
     assert has_windows(import_model(windows))
+
+
+@pytest.mark.parametrize("error", [ModelError, UserError])
+def test_a_model_need_not_run_on_generated_inputs(
+    windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fails(*_: object) -> None:
+        raise error("place 7 is outside")
+
+    monkeypatch.setattr("rutc.driver.measured_filters.first_case", fails)
+    graph = import_model(windows)
+    assert not measured_filters(graph, PAIRS, Calibration())
+    with pytest.raises(error, match="place 7"):
+        measured_filters(graph, PAIRS, Calibration(case(tmp_path / "given", alike())))
