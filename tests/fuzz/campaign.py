@@ -175,7 +175,7 @@ def _pattern(reason: str) -> str:
 
 
 def _key(case: Case) -> bytes:
-    way = (case.target, case.exact, case.precision)
+    way = (case.target, case.exact, case.precision, case.eager)
     parts = [case.model, repr(way).encode()]
     for data in case.sets:
         parts += [repr((a.shape, a.tobytes())).encode() for a in data.feeds.values()]

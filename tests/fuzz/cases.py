@@ -47,7 +47,8 @@ class DataSet:
 class Case:
     """A model, the ranges of its symbolic sizes, and inputs of one or more sizes.
 
-    It is compiled for a `target` in a `precision`, with `exact` algorithms or the fastest ones.
+    It is compiled for a `target` in a `precision`, with `exact` algorithms or the fastest ones;
+    if it is `eager`, threads share all kernels, however small they are.
     `hostile` are inputs with indices beyond what they index, with sizes that make no sense, or of
     sizes that do not fit together, for which any result or error will do but no crash.
     """
@@ -59,6 +60,7 @@ class Case:
     target: str = "native"
     exact: bool = False
     precision: str = FP32
+    eager: bool = False
 
     def proto(self) -> ModelProto:
         """The model."""
@@ -117,8 +119,8 @@ def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
     sets = [DataSet(feeds, {v.name: v.runs for v in outputs}), *others]
     model = model_of(build, outputs, symbols)
     wild = (*misfits, *hostile(build.nodes, build.inputs))
-    target, exact, precision = build.one(TARGETS), build.chance(20), build.one(PRECISIONS)
-    return Case(model.SerializeToString(), ranges, tuple(sets), wild, target, exact, precision)
+    how = (build.one(TARGETS), build.chance(20), build.one(PRECISIONS), build.chance(50))
+    return Case(model.SerializeToString(), ranges, tuple(sets), wild, *how)
 
 
 def _outputs(build: Build) -> list[Val]:

@@ -18,24 +18,29 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
+from rutc.driver import compiler
 from rutc.driver.compiler import compile_model
 from rutc.driver.options import FP32, Options
+from rutc.driver.planning import machine_for
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.machine import Machine
 from tests.conformance.adapter import SIZES_DIFFER
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.fuzz.cases import Case
+from tests.machines import eager
 
 CASES_PER_PROCESS = 200
 """A process ends after so many, to give back the libraries that it loaded."""
 
-THREADS = (1, 2)
+THREADS = (1, 2, 3)
 INTERPRETED = "interpreter"
 _REFUSED_SIZES = re.compile(rf"{SIZES_DIFFER.pattern}|^axis .* the model was compiled for")
 """What a run says of sizes that are beyond what the compiler, with notice, made of their range."""
@@ -177,11 +182,17 @@ class _Work:
             exact_algorithms=self.case.exact,
             keep_subnormals=self.case.precision == FP32,
         )
-        compile_model(model, library, options, self.progress, on_import=self.interpret)
+        with patch.object(compiler, "machine_for", self.machine):
+            compile_model(model, library, options, self.progress, on_import=self.interpret)
         for threads in THREADS:
             self.begin(f"open with {threads} threads")
             with InferenceSession(library, threads=threads) as session:
                 self.run(session, threads)
+
+    def machine(self, options: Options) -> Machine:
+        """The machine that the case is compiled for."""
+        machine = machine_for(options)
+        return eager(machine) if self.case.eager else machine
 
     def progress(self, stage: str, done: int, total: int) -> None:
         """Tells the stages of the compiler."""

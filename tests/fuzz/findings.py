@@ -46,7 +46,8 @@ class Finding:
             "again: python -m tests.fuzz --replay FOLDER",
             f"symbolic sizes: {dict(self.case.dims) or 'none'}",
             f"target: {self.case.target}, {self.case.precision}"
-            f"{', exact algorithms' if self.case.exact else ''}",
+            f"{', exact algorithms' if self.case.exact else ''}"
+            f"{', all kernels shared' if self.case.eager else ''}",
             "",
             printer.to_text(self.case.proto()),
         ]

@@ -17,6 +17,7 @@ from hypothesis import Phase
 from onnx import helper
 
 import tests.fuzz.child as child_module
+from rutc.driver import compiler
 from rutc.driver.options import BF16, FP32, Options
 from rutc.errors import UserError
 from tests.fuzz.campaign import Campaign, Hunt
@@ -158,6 +159,23 @@ def test_a_case_says_how_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None
     assert [a.kind for a in answers] == ["refused"] * 2
     wanted = [("native", FP32, False, True), ("x86-64-v3", BF16, True, "n", False)]
     assert [a.reason for a in answers] == [repr(w) for w in wanted]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_threads_may_share_kernels_however_small(
+    monkeypatch: pytest.MonkeyPatch, eager: bool
+) -> None:
+    def told(
+        model: object, output: object, options: Options, *rest: object, **more: object
+    ) -> None:
+        raise UserError(repr(compiler.machine_for(options).launch_cycles == 0))
+
+    monkeypatch.setattr(child_module, "compile_model", told)
+    case = model([("Abs", ["x"], ["y"])], np.array([-1.5, 2.0], np.float32), "y")
+    child = Child(60.0)
+    answer = child.answer(replace(case, eager=eager))
+    child.close()
+    assert (answer.kind, answer.reason) == ("refused", repr(eager))
 
 
 def test_of_rounded_results_types_and_shapes_count() -> None:
