@@ -211,6 +211,15 @@ class Shape:
         """Whether a run tells how long a loop is, and that may be more than so many iterations."""
         return loop in self.symbolic and self.longest.get(loop, iterations + 1) > iterations
 
+    def varies(self, loop: str, iterations: int) -> bool:
+        """Whether a run tells how long a loop is, and that is not mostly, at most, so many.
+
+        Tiles of so many rows are then shorter in many a run, or one of them does some rows again.
+        """
+        most = self.longest.get(loop)
+        usual = most is not None and self.common_extents[loop] == most <= iterations
+        return loop in self.symbolic and not usual
+
     @cached_property
     def tile_cycles(self) -> dict[object, Callable[[int, tuple[tuple[str, int], ...]], float]]:
         """What gives the cycles of a register tile of vectors and rows, where it was asked for."""
@@ -330,23 +339,6 @@ def moves_evenly(kernel: Kernel, buffer: str, loop: str) -> bool:
         elif any(c.coefficient(loop) is None for c in plain.values() if loop in c.names()):
             return False
     return True
-
-
-def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
-    """The dim of a buffer that each loop variable is a coordinate of, no dim twice.
-
-    What a reduction reads counts before what is read around it.
-    """
-    found: dict[str, str] = {}
-    for s in sorted(walk_stmts(kernel.body), key=lambda s: not isinstance(s, Update)):
-        for e in exprs(s):
-            for x in walk(e):
-                if isinstance(x, Read) and x.value == buffer:
-                    for d, c in x.coords:
-                        var = c.as_var if isinstance(c, Index) else None
-                        if var is not None and var not in found and d not in found.values():
-                            found[var] = d
-    return found
 
 
 def memory_order(loops: Iterable[str], shape: Shape) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Read, walk
+from rutc.tensor_ir.kernel import Kernel, Update, exprs, walk_stmts
 from rutc.tensor_ir.machine import QUAD
 from rutc.tensor_ir.steps import Pack, Step
-from rutc.tuner.access import Touch, dim_of_loop
+from rutc.tuner.access import Touch
 from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_packing
 from rutc.tuner.register_tile import RegisterTile
@@ -75,3 +77,20 @@ def grouped_packing(
 
 def _pack(t: Touch, order: tuple[str, ...], blocks: Mapping[str, int]) -> Pack:
     return Pack(t.buffer, order, tuple(blocks.items()))
+
+
+def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
+    """The dim of a buffer that each loop variable is a coordinate of, no dim twice.
+
+    What a reduction reads counts before what is read around it.
+    """
+    found: dict[str, str] = {}
+    for s in sorted(walk_stmts(kernel.body), key=lambda s: not isinstance(s, Update)):
+        for e in exprs(s):
+            for x in walk(e):
+                if isinstance(x, Read) and x.value == buffer:
+                    for d, c in x.coords:
+                        var = c.as_var if isinstance(c, Index) else None
+                        if var is not None and var not in found and d not in found.values():
+                            found[var] = d
+    return found

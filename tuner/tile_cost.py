@@ -164,7 +164,7 @@ def _cost_inside(
         unknown *= 1 + w.unknown * vectors * lanes / shape.extents[vector]
     for v, f in rows:
         extent = shape.extents[v]
-        if shape.may_exceed(v, f):
+        if shape.varies(v, f):
             unknown *= 1 + w.unknown * f / extent
         wanted *= extent
         parts = _parts(extent, f)

@@ -105,8 +105,8 @@ def draws(session: WholeSession, seed: int, dims: Mapping[str, int]) -> tuple[Dr
 def with_lengths(session: InferenceSession, draw: Draw, common: Sizes) -> list[Draw]:
     """Returns what is drawn with lengths that are the sum of two sizes, if an input may hold one.
 
-    What is commonly 1, as a batch is, is in no sum at first, and then 1: many a decoder takes several
-    new tokens of a single sequence only.
+    What is commonly 1, as a batch is, is in no sum at first, and then 1: many a decoder takes
+    several new tokens of a single sequence only.
     """
     if not any(is_length(item) for item in input_specs(session)):
         return []

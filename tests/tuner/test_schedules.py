@@ -774,3 +774,31 @@ def test_loops_whose_places_are_asked_for_become_one_where_no_lane_divides(
     )
     schedule = choose(kernel, MACHINE, frozenset()).schedule
     assert any(isinstance(s, Fuse) for s in schedule) == fused
+
+
+@pytest.mark.parametrize(
+    ("limits", "exceeded", "varied"),
+    [
+        ("1..6@6", False, False),
+        ("1..6@1", False, True),  # most runs have fewer rows than the tile
+        ("1..5@5", False, False),
+        ("1..7@6", True, True),
+        ("0..2147483648@6", True, True),
+    ],
+)
+def test_rows_of_a_known_number_at_most(limits: str, exceeded: bool, varied: bool) -> None:
+    kernel, constants = lowered(
+        f"""
+        graph "few rows"
+        symbols n = {limits}
+        dims i = n, j = 48, k = 32
+        %x : f32{{i,k}} = input "x" [i, k]
+        %w : f32{{j,k}} = input "w" [k, j]
+        %y : f32{{i,j}} = sum{{k}} %x[i, k] * %w[j, k]
+        output "y" [i, j] = %y
+        """
+    )
+    shape = analyse(kernel, constants)
+    assert (shape.may_exceed("i", 6), shape.varies("i", 6)) == (exceeded, varied)
+    assert not shape.may_exceed("j", 6)
+    assert not shape.varies("j", 6)

@@ -11,9 +11,9 @@ from rutc.tensor_ir.expr import operations
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Lanes, Mark, NotApplicable, Pack, Reorder, Step
-from rutc.tuner.access import Shape, Touch, dim_of_loop
+from rutc.tuner.access import Shape, Touch
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
-from rutc.tuner.packing import packed
+from rutc.tuner.packing import dim_of_loop, packed
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.vectors import copies_of_body, vectorised
 
