@@ -53,6 +53,14 @@ def _crossing(vector: str, touches: tuple[Touch, ...]) -> tuple[Touch, ...]:
     return tuple(crossing)
 
 
+def of_words(order: Sequence[str], touches: tuple[Touch, ...]) -> bool:
+    """Whether squares of the last two loops are of words, of which estimates tell what they take.
+
+    A square of narrower elements is a small part of each line, which they do not count.
+    """
+    return all(t.bytes == WORD for t in _crossing(order[-1], touches))
+
+
 def beside_gathers(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
     """The order in which a loop comes last along which an operand lies that the last one gathers.
 

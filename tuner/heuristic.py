@@ -67,20 +67,23 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
 def usual(own: Iterable[Space[Any]]) -> tuple[Space[Any], Any] | None:
     """The default point of a kernel's spaces, and the space that it is of; None without any.
 
-    It is the first that its template likes, or one that is estimated to take clearly less: a rival
-    of it, or one of a template before that leaves it to estimates.
+    It is the first that its template likes, or what is estimated to take clearly less: a rival of
+    it, or the default of another template, as far as templates leave that to estimates.
     """
-    passed: list[tuple[Space[Any], Any]] = []
+    first: tuple[Space[Any], Any] | None = None
+    rivals: list[tuple[Space[Any], Any]] = []
     for space in own:
         found = space.default
         if found is None:
             continue
-        if found.liked:
-            rivals = [*passed, *((space, point) for point in found.rivals)]
-            return _fastest((space, found.point), rivals)
-        if found.weighed:
-            passed.append((space, found.point))
-    return None
+        if found.liked and first is None:
+            first = space, found.point
+            rivals += ((space, point) for point in found.rivals)
+        elif found.liked or found.weighed:
+            rivals.append((space, found.point))
+        if found.liked and not found.weighed:
+            break
+    return None if first is None else _fastest(first, rivals)
 
 
 def _fastest(

@@ -39,8 +39,8 @@ class Default(Generic[P]):
     """The point that the model of the machine prefers among those of a template.
 
     With `liked` it prefers it to all points of templates that are asked later. That model looks at
-    few numbers of a kernel: estimates of its code (`tensor_ir.cost`) may prefer one of the `rivals`,
-    or a `weighed` point that is not liked, where it is known that they tell these apart.
+    few numbers of a kernel: estimates of its code (`tensor_ir.cost`) may prefer one of the `rivals`
+    or, where it is `weighed`, choose between it and the default of a later template.
     """
 
     point: P

@@ -78,7 +78,7 @@ class Counter(Accesses):
         self.started: dict[str, tuple[int, ...]] = {}
         """The regions in which the states of reductions begin."""
         self.written = dict[str, Names]()
-        """The loops around what writes to memory: what they read of it is not loaded before them."""
+        """The loops around what writes to memory: none of it is loaded before them."""
         self._note_writes(kernel.body, NONE)
         self._stmts(kernel.body, ())
 

@@ -5,7 +5,9 @@ from random import Random
 
 import pytest
 
+from rutc.tensor_ir.kernel import Loop, walk_stmts
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces, usual
 from rutc.tuner.templates.pointwise import Form, Pointwise
@@ -19,7 +21,7 @@ dims c = 3, p = 61, q = 61, y = 28, x = 28, ky = 7, kx = 7
 %o : i32{y,x} = sum{c,ky,kx} i32(%v[c, p=2*y+ky, q=2*x+kx])
 output "o" [y, x] = %o
 """
-"""Sums of short rows, seven bytes of which are read: lanes along them are idle for the most part."""
+"""Sums of short rows: of lanes along seven bytes most are idle."""
 PLACES = """
 graph "places"
 dims i = 37, j = 53, c = 2
@@ -28,11 +30,11 @@ dims i = 37, j = 53, c = 2
 output "o" [i, j] = %o
 """
 """Every other number along memory, stored across it."""
-BYTES = """
-graph "bytes"
+TURNED = """
+graph "turned"
 dims c = {c}, p = {p}
-%v : u8{{c,p}} = input "v" [c, p]
-%o : u8{{c,p}} = %v[c, p]
+%v : {dtype}{{c,p}} = input "v" [c, p]
+%o : {dtype}{{c,p}} = %v[c, p]
 output "o" [p, c] = %o
 """
 
@@ -82,9 +84,13 @@ def test_loads_in_steps_are_turned_in_squares(machine: Machine) -> None:
 
 
 @on_machines
+@pytest.mark.parametrize("dtype", ["f32", "u8"])
 @pytest.mark.parametrize(("c", "p"), [(1024, 196), (128, 196), (512, 50), (61, 37), (5, 1)])
-def test_squares_follow_one_another_as_estimates_tell(machine: Machine, c: int, p: int) -> None:
-    found = subject(BYTES.format(c=c, p=p))
+def test_squares_follow_one_another_as_estimates_tell(
+    machine: Machine, c: int, p: int, dtype: str
+) -> None:
+    """Those of words; of bytes they follow one another as they are stored."""
+    found = subject(TURNED.format(c=c, p=p, dtype=dtype))
     (space,) = spaces(found.kernel, machine, found.free)
     assert space.default is not None
     chosen = usual((space,))
@@ -94,6 +100,45 @@ def test_squares_follow_one_another_as_estimates_tell(machine: Machine, c: int, 
     clear = [r for r in space.default.rivals if space.cycles(r) < least]
     assert chosen[1] == (clear[0] if clear else space.default.point)
     if space.default.point.form is Form.SQUARES:
-        (rival,) = space.default.rivals
-        assert rival.order[::-1] == space.default.point.order
+        orders = [r.order[::-1] for r in space.default.rivals]
+        assert orders == ([space.default.point.order] if dtype == "f32" else [])
     run(found, machine)
+
+
+POOL = """
+graph "pool"
+dims p = 57, q = 57, y = 28, x = 28, c = 67, i = 3, j = 3
+%v : f32{c,p,q} = input "v" [p, q, c]
+%o : f32{c,y,x} = max{i,j} %v[c, p=2*y+i, q=2*x+j]
+output "o" [y, x, c] = %o
+"""
+
+
+@on_machines
+def test_windows_without_weights_are_weighed_against_tiles(machine: Machine) -> None:
+    found = subject(POOL)
+    own = spaces(found.kernel, machine, found.free)
+    first = next(s for s in own if s.default is not None and s.default.liked)
+    assert first.default is not None
+    assert (first.template.name, first.default.weighed) == ("windows", True)
+    tiled = next(s for s in own if s.template.name == "tiled")
+    assert tiled.default is not None
+    chosen = usual(own)
+    assert chosen is not None
+    least = (1 - machine.coefficients.plans.least_gain) * first.cycles(first.default.point)
+    if tiled.cycles(tiled.default.point) < least:
+        assert chosen[0] is not first
+    run(found, machine)
+
+
+def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:
+    """Of an image whose channels lie side by side, rows are outside of columns."""
+    found = subject(POOL)
+    own = spaces(found.kernel, V4, found.free)
+    space = next(s for s in own if s.template.name == "windows")
+    assert space.default is not None
+    point = space.default.point
+    assert point.rows[0] == "y"
+    done = apply_schedule(found.kernel, space.choice(point).schedule)
+    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    assert loops[:3] == ["y.o", "x", "c.o"]

@@ -19,6 +19,7 @@ from rutc.tuner.across import (
     along_reads,
     beside_gathers,
     blocks_of_stores,
+    of_words,
     short_and_long,
     squares,
     turns_of_short,
@@ -297,7 +298,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
             pointwise(kernel, shape, point, machine)
         except NotApplicable:
             continue
-        return Default(point, rivals=_other_squares(point) if point.form is Form.SQUARES else ())
+        return Default(point, rivals=_other_squares(point, shape))
     made = Pointwise(Form.VECTORS, order, copies, parallel=parallel)
     liked = _longest(kernel, shape, made, ends, machine)
     return Default(liked, rivals=tuple(_squares_beside(vector, others, shape, fused, parallel)))
@@ -312,12 +313,15 @@ def _squares_beside(
         return
     for v in others:
         order = (*(x for x in others if x != v), vector, v)
-        if found := across(order, shape.touches):
+        found = across(order, shape.touches)
+        if found is not None and of_words(found, shape.touches):
             yield Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel)
 
 
-def _other_squares(point: Pointwise) -> tuple[Pointwise, ...]:
-    """The same with squares one after the other along their other side."""
+def _other_squares(point: Pointwise, shape: Shape) -> tuple[Pointwise, ...]:
+    """The same with squares one after the other along their other side; none of other forms."""
+    if point.form is not Form.SQUARES or not of_words(point.order, shape.touches):
+        return ()
     *others, along, vector = point.order
     return (replace(point, order=(*others, vector, along)),)
 

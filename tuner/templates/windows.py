@@ -34,7 +34,7 @@ from rutc.tensor_ir.steps import (
     Tile,
 )
 from rutc.tensor_ir.steps.tile import MOST_EXACT
-from rutc.tuner.access import Shape, leaves_rest, memory_order, never_longer
+from rutc.tuner.access import Shape, Touch, leaves_rest, memory_order, never_longer
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.dot import products_together
 from rutc.tuner.packing import packed, packing
@@ -64,8 +64,8 @@ class Windows:
     A tile has `vectors` registers along the loop `vector`, for each of the `rows` (loop, how many)
     or for a single one. Rows are computed `together`, a tap of all before the next, or each by
     itself. Loops over the window are taken in the order `taps`, and written out but for those
-    `looped` over what lies inside. The other loops around are taken in the `order` of all; threads
-    share the first `parallel` ones of these and of the tiles', or all. The edges of loops in
+    `looped` over what lies inside. The loops around, those of tiles among them, are taken in the
+    `order` of all; threads share the first `parallel` ones, or all. The edges of loops in
     `parts` have code of their own. A last vector with idle lanes lies over the one before with
     `overlap`. With `prefetch` the next images' or channels' rows are asked for.
     """
@@ -115,7 +115,9 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
         vectors = _vectors(found, vector, machine)
     tiled = {vector, *(rows[:1] if rows is not None else ())}
     own = [x.var for x in shape.shared]
-    others = memory_order([v for v in own if v not in tiled], shape)
+    # Tiles of rows follow one another as they lie in memory: those of images' rows outside.
+    order = memory_order([v for v in own if v != vector], shape)
+    others = [v for v in order if v not in tiled]
     factors = _factors(found, vector, vectors, rows, machine)
     looped = _looped(found, tiled) if rows is not None else ()
     # Where rows lie is found once for all vectors of them, if that takes the run's sizes.
@@ -128,14 +130,22 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
         rows,
         rows is not None and not found.strided(vector),
         _taps(found, vector, rows),
-        (*others, *(v for v in own if v in tiled)),
+        (*order, vector),
         looped,
         tuple(v for v, _ in edge_parts(found, (*factors, *reversed(others)), factors, looped)),
         idle and _lanes_apart(shape, machine),
         prefetch=not (found.strided(vector) and 2 * vectors * machine.width >= extents[vector]),
         parallel=shared if worth_sharing(shape, machine) else 0,
     )
-    return Default(point, liked and _liked(found, vector, machine))
+    liked = liked and _liked(found, vector, machine)
+    # Without weights tiles share little, but read, and store, many rows at a time.
+    weighed = liked and not shape.symbolic and not _weights(found, vector)
+    return Default(point, liked, weighed)
+
+
+def _weights(found: Pass, vector: str) -> list[Touch]:
+    """The operands that are the same in all windows, or lie as the schedule says."""
+    return [t for t in found.reduction.reads if t.packed or vector not in t.strides]
 
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
@@ -193,7 +203,7 @@ def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
     best: tuple[bool, float, str, int] | None = None
     w, shape, taps = machine.coefficients.windows, found.shape, found.taps
     extents = shape.extents
-    weights = [t for t in found.reduction.reads if t.packed or vector not in t.strides]
+    weights = _weights(found, vector)
     strided = found.strided(vector)
     for bound, v in sorted(found.partners.items()):
         if v == vector or not _may_be_rows(found, v):
@@ -288,7 +298,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     tiled = (*(rows[:1] if rows is not None else ()), vector)
     inside = [f"{v}.i" if v in factors else v for v in tiled]
     others = [v for v in point.order if v not in tiled]
-    outer = (*others, *(f"{v}.o" for v in factors))
+    outer = tuple(f"{v}.o" if v in factors else v for v in point.order if v in {*others, *factors})
     steps: list[Step] = [*found.fused, *(Split(v, f) for v, f in factors.items())]
     steps.append(Reorder((*outer, *inside)))
     steps += shared_out(outer, point.parallel)
