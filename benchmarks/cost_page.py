@@ -34,7 +34,8 @@ an arm of a branch. Of each region the summary has
   transposed where an unrolled loop goes along memory, and single lanes elsewhere;
 - elementary functions by name;
 - the registers that its sums and operands take, and what is spilled of them;
-- the cycles of operations that wait for those of the iteration before;
+- the cycles of operations that wait for those of the iteration before, and those in which lanes of
+  a row are put together, where a loop behind waits for that: else the next row is begun meanwhile;
 - the bytes that come from each level of memory, and go there: the outermost loop whose iterations
   fit a cache brings every line once, each time that it runs. Half of a cache and all of it are
   looked at, and the mean is taken. Lines that share the sets of the first cache are counted apart.
