@@ -165,7 +165,7 @@ class RepeatedShapes:
 
     def known(self, inputs: Mapping[str, object]) -> PlainTensors | None:
         """Returns descriptors for inputs of these shapes, if such were run before."""
-        shapes = _shapes(self._inputs, inputs)
+        shapes = shapes_of(self._inputs, inputs)
         return None if shapes is None else self._seen.get(shapes)
 
     def after(
@@ -175,8 +175,8 @@ class RepeatedShapes:
 
         The shapes of the inputs are taken to tell those of all outputs.
         """
-        given, made = _shapes(self._inputs, inputs), _shapes(self._outputs, outputs)
-        if given is None or made is None:
+        given, made = shapes_of(self._inputs, inputs), shapes_of(self._outputs, outputs)
+        if given is None or made is None or any(0 in s for s in (*given, *made)):
             return None
         if given not in self._seen:
             if len(self._seen) == SHAPES_KEPT:
@@ -199,7 +199,7 @@ def repeated_shapes(
     return RepeatedShapes(inputs, outputs, objects) if plain else None
 
 
-def _shapes(infos: Sequence[TensorInfo], values: Mapping[str, object]) -> Shapes | None:
+def shapes_of(infos: Sequence[TensorInfo], values: Mapping[str, object]) -> Shapes | None:
     """The shapes of tensors by name; None where one is missing or no array."""
     found = tuple(
         value.shape

@@ -20,7 +20,7 @@ from rutc.runtime.c_interface import Options, ProfileRecord
 from rutc.runtime.errors import ModelError
 from rutc.runtime.kept import States
 from rutc.runtime.loader import Library, open_library
-from rutc.runtime.plain import Addresses, plain_tensors, repeated_shapes
+from rutc.runtime.plain import Addresses, Shapes, plain_tensors, repeated_shapes, shapes_of
 from rutc.runtime.ports import Maker, NodeArg, Ports, named, undamaged
 from rutc.runtime.tensors import Array
 
@@ -114,6 +114,8 @@ class InferenceSession:
         self._input_slots = {x.name: slot_of("input", x, objects) for x in self._inputs}
         self._output_slots = {x.name: slot_of("output", x, objects) for x in self._outputs}
         shapes = [() if x.computed else x.known_shape for x in self._outputs]
+        # The inputs' shapes of the last run and what outputs have for them.
+        self._last_shapes: tuple[Shapes | None, list[tuple[int, ...]]] = None, []
         self._fixed_shapes = None if None in shapes else [x for x in shapes if x is not None]
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
@@ -246,6 +248,9 @@ class InferenceSession:
         if self._fixed_shapes is not None:
             return self._fixed_shapes
         self._check_inputs(inputs)
+        given = None if self._states.grows else shapes_of(self._inputs, inputs)
+        if given is not None and given == self._last_shapes[0]:
+            return self._last_shapes[1]
         with self._lock:
             try:
                 self._describe(inputs, {})
@@ -264,6 +269,7 @@ class InferenceSession:
                 raise ModelError(
                     f"output {info.name!r} has no shape for these inputs: {list(shape)} it would be"
                 )
+        self._last_shapes = given, found
         return found
 
     def run_into(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:

@@ -1,9 +1,9 @@
 """Tensors of the caller as DLPack descriptors, without copying where possible."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +42,6 @@ class TensorInfo:
     dtype_name: str
     fixed: bytes | None = None
     computed: bool = False
-
-    @property
-    def is_static(self) -> bool:
-        """Whether all extents are known."""
-        return self.known_shape is not None
 
     @property
     def known_shape(self) -> tuple[int, ...] | None:
@@ -97,7 +92,10 @@ class Slot:
         self._tensor = DLTensor(None, CPU, 0, ndim, code, bits, 1, self._shape, None, 0)
         self._address = ctypes.addressof(self._tensor)
         self._usual_dtype = info.dtype
-        self._usual_shape = info.known_shape
+        self._is_buffer = info.dtype.kind in "biufc" and info.dtype.isbuiltin == 1
+        self._known_shape = info.known_shape
+        # The shape that the descriptor has, if the caller's tensor was the last to be described.
+        self._usual_shape = self._known_shape
         self._held: object = None
 
     def describe(self, value: object) -> int:
@@ -114,7 +112,11 @@ class Slot:
         ):
             # Nothing to check or to convert: small models run as long as what follows takes.
             self._tensor.strides = None
-            self._tensor.data = value.__array_interface__["data"][0]
+            if self._is_buffer and value.size:
+                # A third of the time that the array interface takes.
+                self._tensor.data = ctypes.addressof(_first_byte(value))
+            else:
+                self._tensor.data = value.__array_interface__["data"][0]
             self._held = value
             return self._address
         if isinstance(value, np.ndarray | np.generic):
@@ -132,13 +134,15 @@ class Slot:
         """Returns the address of a descriptor that asks for the session's own memory."""
         self._tensor.data = None
         self._tensor.strides = None
-        if not self._info.is_static:
+        if self._known_shape is None:
             self._tensor.shape = None
+            self._usual_shape = None
         return self._address
 
     def describe_shape(self) -> int:
         """Returns the address of a descriptor whose `shape` is to be filled in."""
         self._tensor.shape = self._shape
+        self._usual_shape = self._known_shape
         return self._address
 
     @property
@@ -149,11 +153,11 @@ class Slot:
     def read(self) -> Array:
         """Returns a copy of the tensor that the library has described."""
         tensor = self._tensor
-        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-        if 0 in shape:
-            return np.empty(shape, self._info.dtype)
-        result = np.empty(shape, self._info.dtype)
-        ctypes.memmove(result.ctypes.data, tensor.data, result.nbytes)
+        shape = tensor.shape[: tensor.ndim] if tensor.ndim else ()
+        result = np.empty(shape, self._usual_dtype)
+        if result.size:
+            address = result.__array_interface__["data"][0]
+            ctypes.memmove(address, tensor.data, result.nbytes)
         return result
 
     def finish(self) -> None:
@@ -181,10 +185,10 @@ class Slot:
         elif not flags.aligned:
             array = np.array(array)
             flags = array.flags
-        if not info.is_static:
-            for axis, extent in enumerate(array.shape):
-                self._shape[axis] = extent
+        if self._known_shape is None:
+            self._shape[:] = list(array.shape)
             self._tensor.shape = self._shape
+            self._usual_shape = array.shape
         if flags.c_contiguous:
             self._tensor.strides = None
         else:
@@ -222,6 +226,7 @@ class Slot:
         return int(_capsule_pointer(capsule, b"dltensor"))
 
 
+_first_byte: Final[Callable[[Any], ctypes.c_char]] = ctypes.c_char.from_buffer
 _capsule_pointer: Final = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _capsule_pointer.restype = ctypes.c_void_p

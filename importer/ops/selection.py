@@ -111,8 +111,10 @@ def non_max_suppression(
     """
     if boxes.rank != 3 or scores.rank != 3:
         raise OperatorError(f"boxes and scores must have three axes, not {boxes} and {scores}")
-    if (boxes.shape[0], boxes.shape[1]) != (scores.shape[0], scores.shape[2]):
+    pairs = ((boxes.shape[0], scores.shape[0]), (boxes.shape[1], scores.shape[2]))
+    if any(one.is_const and other.is_const and one != other for one, other in pairs):
         raise OperatorError(f"the boxes {boxes} and the scores {scores} differ in number")
+    _, per_class = (b.same(*pair) for pair in pairs)
     b.number(boxes.shape[2], 4, "the number of coordinates of a box")
 
     def scalar(t: Tensor | None, default: Lit) -> Tensor:
@@ -123,7 +125,6 @@ def non_max_suppression(
     limit = scalar(max_output_boxes_per_class, Lit(0, DType.I64))
     overlap = scalar(iou_threshold, Lit(0.0, DType.F32))
     least = scalar(score_threshold, Lit(float("-inf"), DType.F32))
-    per_class = boxes.shape[1]
     if max_output_boxes_per_class is None:
         per_class = ZERO
     elif max_output_boxes_per_class.array is not None:

@@ -11,6 +11,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir import Bind
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret import interpret
+from tests.reference import oracle
 from tests.close import assert_close
 
 
@@ -52,6 +53,26 @@ def test_non_max_suppression(centered, most, threshold, fixed, check, make_node,
         limits["t"] = np.array([threshold], "f4")
     node = make_node("NonMaxSuppression", ["b", "s", *limits], center_point_box=centered)
     check(node, boxes if fixed else {**boxes, **limits}, limits if fixed else {}, opset=11)
+
+
+def test_boxes_and_scores_whose_numbers_have_two_names(tmp_path, make_node, make_model, rng):
+    boxes, scores = rng.random((1, 7, 4)).astype("f4"), rng.random((1, 2, 7)).astype("f4")
+    inputs = {"b": boxes, "s": scores}
+    node = make_node("NonMaxSuppression", ["b", "s", "m", "o"])
+    model = make_model([node], inputs, ["y"], {"m": np.array([3]), "o": np.array([0.25], "f4")})
+    for info, axis, name in zip(model.graph.input, (1, 2), ("boxes", "scores"), strict=True):
+        info.type.tensor_type.shape.dim[axis].dim_param = name
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    (want,) = oracle(model.SerializeToString()).run(None, inputs)
+    assert interpret(graph, inputs)["y"].tolist() == want.tolist()
+    with pytest.raises(UserError, match="differ|must have"):
+        interpret(graph, {"b": boxes, "s": scores[..., :5]})
+    node = make_node("NonMaxSuppression", ["b", "s", "m"])
+    wrong = make_model([node], {"b": boxes, "s": scores[..., :5]}, ["y"], {"m": np.array([3])})
+    onnx.save(wrong, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match="differ in number"):
+        import_model(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("k", [0, 1, 4, 6])

@@ -65,6 +65,14 @@ def test_models_with_other_tensors_are_not_plain(other: TensorInfo) -> None:
     assert plain_tensors([other], [info("y", (8,))], None) is None
 
 
+def test_shapes_without_elements_are_not_described_once() -> None:
+    repeated = repeated_shapes([info("x", ("n",))], [info("y", ("n",))], None)
+    assert repeated is not None
+    for _ in range(3):
+        assert repeated.after({"x": X[:0]}, {"y": X[:0]}) is None
+    assert not repeated._seen
+
+
 def test_shapes_that_come_again_are_described_once() -> None:
     repeated = repeated_shapes([info("x", ("n",))], [info("y", ("n",))], None)
     assert repeated is not None

@@ -179,5 +179,14 @@ def skip_group_norm(
     s = b.map(add, x, skip)
     if bias is not None:
         s = b.map(add, s, by_channel(bias, (b.axis(1),)))
-    options = {"channels_last": channels_last, "epsilon": epsilon, "groups": groups}
-    return group_norm(b, s, scale, shift, activation=activation, **options), s
+    y = group_norm(
+        b,
+        s,
+        scale,
+        shift,
+        activation=activation,
+        channels_last=channels_last,
+        epsilon=epsilon,
+        groups=groups,
+    )
+    return y, s

@@ -1,0 +1,100 @@
+"""Runs that compute the shape of an output, and so describe all tensors each time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import rutc
+from rutc.runtime import InferenceSession, load
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The places of x that are positive, and twice x, which has x's shape."""
+    folder = tmp_path_factory.mktemp("computed")
+    nodes = [
+        helper.make_node("Greater", ["x", "zero"], ["above"]),
+        helper.make_node("NonZero", ["above"], ["places"]),
+        helper.make_node("Add", ["x", "x"], ["twice"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "places",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["m", "n"])],
+        [
+            helper.make_tensor_value_info("places", TensorProto.INT64, None),
+            helper.make_tensor_value_info("twice", TensorProto.FLOAT, None),
+        ],
+        [helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0])],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / "m.onnx")
+    rutc.compile(folder / "m.onnx", folder / "m.so", verify=False)
+    return folder / "m.so"
+
+
+@pytest.fixture
+def session(library: Path) -> Iterator[InferenceSession]:
+    with load(library, threads=1) as opened:
+        yield opened
+
+
+def made(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def test_shapes_come_and_go(session: InferenceSession) -> None:
+    for shape in [(3, 5), (3, 5), (5, 3), (0, 7), (3, 5), (1, 1), (0, 7), (0, 7), (5, 3)]:
+        x = made(*shape)
+        for wanted in (None, ["twice"], ["places"], ["places", "twice"]):
+            got = dict(
+                zip(wanted or ["places", "twice"], session.run(wanted, {"x": x}), strict=True)
+            )
+            if "places" in got:
+                assert got["places"].tolist() == np.array(np.nonzero(x > 0)).tolist()
+            if "twice" in got:
+                np.testing.assert_array_equal(got["twice"], x + x)
+
+
+def test_arrays_that_need_a_closer_look(session: InferenceSession) -> None:
+    x = made(6, 8)
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    for given in (x, x[:, ::2], x, x.T, np.asfortranarray(x), x, read_only, x[::2, :4].copy(), x):
+        places, twice = session.run(None, {"x": given})
+        assert places.tolist() == np.array(np.nonzero(given > 0)).tolist()
+        np.testing.assert_array_equal(twice, given + given)
+
+
+def test_results_are_kept(session: InferenceSession) -> None:
+    x = made(3, 5)
+    first = session.run(None, {"x": x})
+    second = session.run(None, {"x": -x})
+    np.testing.assert_array_equal(first[1], x + x)
+    np.testing.assert_array_equal(second[1], -x - x)
+    assert first[0].shape[1] + second[0].shape[1] == x.size
+
+
+def test_shapes_of_outputs_are_asked_for_once(
+    session: InferenceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    usual = session._call
+    monkeypatch.setattr(session, "_call", lambda *given: (calls.append(given[0]), usual(*given)))
+    for shape, asked in [((3, 5), 2), ((3, 5), 1), ((3, 5), 1), ((5, 3), 2), ((5, 3), 1)]:
+        calls.clear()
+        session.run(None, {"x": made(*shape)})
+        assert len(calls) == asked
+
+
+def test_refused_inputs_change_nothing(session: InferenceSession) -> None:
+    x = made(3, 5)
+    session.run(None, {"x": x})
+    for wrong in (x.astype(np.float64), x[0], x.tolist()):
+        with pytest.raises(rutc.runtime.ModelError):
+            session.run(None, {"x": wrong})
+        np.testing.assert_array_equal(session.run(["twice"], {"x": x})[0], x + x)
