@@ -114,7 +114,8 @@ def non_max_suppression(
     pairs = ((boxes.shape[0], scores.shape[0]), (boxes.shape[1], scores.shape[2]))
     if any(one.is_const and other.is_const and one != other for one, other in pairs):
         raise OperatorError(f"the boxes {boxes} and the scores {scores} differ in number")
-    _, per_class = (b.same(*pair) for pair in pairs)
+    # What is made of both sizes has to be needed, or nothing would see to it that they are one.
+    batch, per_class = (b.same(*pair) for pair in pairs)
     b.number(boxes.shape[2], 4, "the number of coordinates of a box")
 
     def scalar(t: Tensor | None, default: Lit) -> Tensor:
@@ -130,7 +131,7 @@ def non_max_suppression(
     elif max_output_boxes_per_class.array is not None:
         allowed = int(max_output_boxes_per_class.array.reshape(-1)[0])
         per_class = minimum(per_class, max(allowed, 0), b.ranges)
-    room = scores.shape[0] * scores.shape[1] * per_class
+    room = batch * scores.shape[1] * per_class
     rows = (Axis(b.dim(room), room), Axis(b.dim(3), Index.of(3)))
     chosen, number = b.call(
         "non_max_suppression",

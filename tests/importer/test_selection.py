@@ -56,21 +56,31 @@ def test_non_max_suppression(centered, most, threshold, fixed, check, make_node,
 
 
 def test_boxes_and_scores_whose_numbers_have_two_names(tmp_path, make_node, make_model, rng):
-    boxes, scores = rng.random((1, 7, 4)).astype("f4"), rng.random((1, 2, 7)).astype("f4")
-    inputs = {"b": boxes, "s": scores}
-    node = make_node("NonMaxSuppression", ["b", "s", "m", "o"])
-    model = make_model([node], inputs, ["y"], {"m": np.array([3]), "o": np.array([0.25], "f4")})
-    for info, axis, name in zip(model.graph.input, (1, 2), ("boxes", "scores"), strict=True):
-        info.type.tensor_type.shape.dim[axis].dim_param = name
+    x, scores = rng.random((2, 7, 4)).astype("f4"), rng.random((2, 2, 7)).astype("f4")
+    inputs = {"x": x, "s": scores}
+    # Boxes of which the run tells how many there are.
+    nodes = [
+        make_node("Slice", ["x", "zeros", "ends"], ["b"]),
+        make_node("NonMaxSuppression", ["b", "s", "m", "o"]),
+    ]
+    constants = {"zeros": np.zeros(2, "i8"), "m": np.array([3]), "o": np.array([0.25], "f4")}
+    ends = np.array([2, 7])
+    model = make_model(nodes, {**inputs, "ends": ends}, ["y"], constants)
+    for axis, name in enumerate(("batch", "classes", "boxes")):
+        model.graph.input[1].type.tensor_type.shape.dim[axis].dim_param = name
     onnx.save(model, tmp_path / "m.onnx")
     graph = import_model(tmp_path / "m.onnx")
-    (want,) = oracle(model.SerializeToString()).run(None, inputs)
-    assert interpret(graph, inputs)["y"].tolist() == want.tolist()
-    with pytest.raises(UserError, match=r"of shape \[1, 2, 5\] is given"):
-        interpret(graph, {"b": boxes, "s": scores[..., :5]})
+    (want,) = oracle(model.SerializeToString()).run(None, {**inputs, "ends": ends})
+    assert interpret(graph, {**inputs, "ends": ends})["y"].tolist() == want.tolist()
+    for other in ([1, 7], [2, 6]):
+        with pytest.raises(UserError, match="the sizes .* differ"):
+            interpret(graph, {**inputs, "ends": np.array(other)})
+
+
+def test_boxes_and_scores_that_differ_in_number(tmp_path, make_node, make_model):
+    inputs = {"b": np.zeros((1, 7, 4), "f4"), "s": np.zeros((1, 2, 5), "f4")}
     node = make_node("NonMaxSuppression", ["b", "s", "m"])
-    wrong = make_model([node], {"b": boxes, "s": scores[..., :5]}, ["y"], {"m": np.array([3])})
-    onnx.save(wrong, tmp_path / "m.onnx")
+    onnx.save(make_model([node], inputs, ["y"], {"m": np.array([3])}), tmp_path / "m.onnx")
     with pytest.raises(UserError, match="differ in number"):
         import_model(tmp_path / "m.onnx")
 
