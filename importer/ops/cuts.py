@@ -9,6 +9,7 @@ from rutc.importer.expressions import FEW, OperatorError, lit
 from rutc.importer.ops.operands import axes_of, axis_of, indices, ints
 from rutc.importer.ops.run_time_axes import sliced
 from rutc.importer.ops.size_operands import (
+    checked,
     cut_dynamic,
     elements,
     most_of,
@@ -19,8 +20,18 @@ from rutc.importer.ops.size_operands import (
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MANY
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum
+
+
+def _for_axes(b: Builder, t: Tensor, what: str, axes: Tensor | None) -> list[Expr]:
+    """The elements of starts or ends: as many as known axes, where a run tells how many."""
+    if axes is None or axes.known is None or t.rank != 1 or t.shape[0].is_const:
+        return elements(b, t, what)
+    count = axes.known.size
+    fits = apply("eq", number(t.shape[0]), number(count))
+    given = (cast(b.read(t, [k], nothing(t.dtype)), DType.I64) for k in range(count))
+    return [checked(b, e, fits, f"{what} and axes differ in length") for e in given]
 
 
 @operator("Slice")
@@ -33,7 +44,7 @@ def slice_of(
     steps: Tensor | None = None,
 ) -> Tensor:
     """x[start:end:step] along the named axes."""
-    begin, end = elements(b, starts, "starts"), elements(b, ends, "ends")
+    begin, end = (_for_axes(b, t, w, axes) for t, w in ((starts, "starts"), (ends, "ends")))
     if any(t is not None and t.known is None for t in (axes, steps)):
         places = (
             elements(b, axes, "axes") if axes is not None else list(map(number, range(len(begin))))

@@ -367,3 +367,26 @@ def test_of_sizes_some_of_which_are_computed_the_others_are_known(whole, make_no
     graph = computed(nodes, {"x": x, "s": np.array([5.0, 7.0], "f4")}, constants=constants)
     (y,) = [n for n in graph.nodes if any(v.name == "y" for v in getattr(n, "outs", ()))]
     assert 3 in [plain(graph.extents[d]) for d in y.out.dims]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("axes", [(2,), (0, 2)])
+def test_axes_tell_how_many_starts_there_are(axes, count, x, tmp_path, make_node, make_model):
+    nodes = [
+        make_node("Slice", ["firsts", "zero", "count"], ["starts"]),
+        make_node("Slice", ["x", "starts", "ends", "axes"], ["y"]),
+    ]
+    constants = {"zero": i64(0), "axes": i64(*axes), "ends": i64(*[4] * len(axes))}
+    inputs = {"x": x, "firsts": i64(1, -3, 0), "count": i64(count)}
+    model = make_model(nodes, inputs, ["y"], constants)
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    if count != len(axes):
+        with pytest.raises(UserError, match="starts and axes differ in length"):
+            interpret(graph, inputs)
+        return
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (want,) = session.run(None, inputs)
+    np.testing.assert_array_equal(interpret(graph, inputs)["y"], want)
