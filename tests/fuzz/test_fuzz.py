@@ -216,6 +216,21 @@ def test_chains_of_layers_are_of_several_operators() -> None:
         assert max(a.size for c in found for a in c.sets[0].feeds.values()) > MOST_ELEMENTS
 
 
+@pytest.mark.parametrize(("values", "given"), [(1, True), (2, False), (3, True), (4, False)])
+def test_values_for_other_features_than_there_are_count_nowhere(values: int, given: bool) -> None:
+    numbers = [float(n + 5) for n in range(values)]
+    node = helper.make_node(
+        "Imputer", ["x"], ["y"], domain="ai.onnx.ml", imputed_value_floats=numbers
+    )
+    feed = {"x": np.zeros((2, 3), np.float32)}
+    if not given:
+        with pytest.raises(NoOracle):
+            evaluate(node, 18, [feed] * RUNS)
+        return
+    ((first, *_),) = evaluate(node, 18, [feed] * RUNS)
+    np.testing.assert_array_equal(first, [numbers if values == 3 else numbers * 3] * 2)
+
+
 def test_a_rule_decides_between_oracles() -> None:
     node = helper.make_node("Div", ["a", "b"], ["y"])
     feed = {"a": np.array([7, -7], np.int32), "b": np.array([0, 2], np.int32)}

@@ -266,6 +266,12 @@ def _reflects(node: NodeProto, feed: Feed) -> bool:
     return all(p < max(1, x.shape[a]) for a, p in zip(axes, most, strict=False))
 
 
+def _one_or_as_many(node: NodeProto, feed: Feed) -> bool:
+    """One value for all features or one for each; of others ONNX Runtime takes the first."""
+    counts = {len(a.floats) + len(a.ints) for a in node.attribute if a.name.startswith("imputed")}
+    return counts <= {1, *feed[node.input[0]].shape[-1:]}
+
+
 VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "NegativeLogLikelihoodLoss": _labelled,
     "SoftmaxCrossEntropyLoss": _labelled,
@@ -279,6 +285,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "LpPool": _pools_plainly,
     "Upsample": _finite_image,
     "Pad": _reflects,
+    "Imputer": _one_or_as_many,
     "QuantizeLinear": _scales_fit,
     "DequantizeLinear": _scales_fit,
     "Concat": _joinable,
