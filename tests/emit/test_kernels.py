@@ -12,7 +12,7 @@ from rutc.tensor_ir import DType, Index, Lit
 from rutc.tensor_ir.expr import IndexValue, Read, apply
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import halo_kernel
 from rutc.tensor_ir.machine import Machine
@@ -584,3 +584,25 @@ def test_equal_kernels_give_equal_text(machine: Machine) -> None:
     )
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset({"b"})).schedule)
     assert emit_kernel(scheduled, machine) == emit_kernel(scheduled, machine)
+
+
+@on_machines
+def test_few_rows_of_any_number_ask_for_lines_in_a_loop(machine: Machine) -> None:
+    kernel = kernel_of("""
+        graph "rows of any number"
+        symbols n = 1..40
+        dims i = n, j = 37, k = 7
+        %a : f32{i,k} = input "a" [i, k]
+        %b : f32{j,k} = input "b" [j, k]
+        %c : f32{i,j} = sum{k} %a[i, k] * %b[j, k]
+        output "c" [i, j] = %c
+    """)
+    steps = "split(j, 16); reorder([j.o, i, j.i]); peel(j.o); tile([j.i], [vector])"
+    asking = apply_schedule(kernel, parse_schedule(f"{steps}; prefetch_block(b, j.o, 0, 4, 2)"))
+    assert any(isinstance(s, Loop) and s.var == "j.o.line" for s in walk_stmts(asking.body))
+    for n in (1, 2, 3, 5, 37):
+        a = np.arange(7 * n, dtype=np.float32).reshape(n, 7) % 5
+        b = np.arange(7 * 37, dtype=np.float32).reshape(37, 7) % 3
+        memory = {"a": a.ravel(), "b": b.ravel(), "c": np.zeros(37 * n, np.float32)}
+        run_kernel(asking, machine, memory, {"n": n})
+        np.testing.assert_array_equal(memory["c"].reshape(n, 37), a @ b.T)
