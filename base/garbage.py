@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -11,22 +12,47 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class _Search:
+    """The search of the process, which calls in several threads may have left out."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._was_on = False
+
+    def leave_out(self) -> None:
+        """No garbage is looked for until as many calls have ended as began."""
+        with self._lock:
+            if not self._calls:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._calls += 1
+
+    def go_on(self) -> None:
+        """A call has ended; after the last one the search is as it was."""
+        with self._lock:
+            self._calls -= 1
+            if not self._calls and self._was_on:
+                gc.enable()
+
+
+_SEARCH = _Search()
+
+
 def uncollected(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, during which no garbage in cycles is looked for.
+    """The function, during which no garbage in cycles is looked for in this process.
 
     What a compilation makes lives as long as it, and what does not is in no cycles, mostly: the
     search takes a seventh of a compiling process's time and finds next to nothing. It goes on when
-    the function ends, in whatever way, if it was on before.
+    the last of such functions ends, in whatever way, if it was on before the first.
     """
 
     @functools.wraps(function)
     def quiet(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not gc.isenabled():
-            return function(*args, **kwargs)
-        gc.disable()
+        _SEARCH.leave_out()
         try:
             return function(*args, **kwargs)
         finally:
-            gc.enable()
+            _SEARCH.go_on()
 
     return quiet

@@ -219,7 +219,12 @@ class IndexEmitter:
     def _of_lanes(self) -> dict[str, Range]:
         """The range of a vector loop's variable in the lanes that are emitted."""
         lane = self.lane
-        return {} if lane is None else {lane.var: (lane.base, lane.base + lane.lanes - 1)}
+        if lane is None:
+            return {}
+        last = lane.base + lane.lanes - 1
+        # Lanes behind the loop's end compute nothing that counts.
+        last = min(last, lane.end.value - 1) if lane.end.is_const else last
+        return {lane.var: (lane.base, max(last, lane.base))}
 
     def varies(self, index: Index) -> bool:
         """Whether a resolved index differs between the lanes."""
@@ -364,7 +369,7 @@ class IndexEmitter:
         match a:
             case FloorDiv(x, y) | Mod(x, y):
                 num, den = self._matched(self.emit(x), self.emit(y))
-                bounds = x.bounds(self.ranges)
+                bounds = x.bounds({**self.ranges, **self._of_lanes()})
                 if bounds is not None and bounds[0] >= 0:
                     divide = self.quotient if isinstance(a, FloorDiv) else self.rest
                     if not is_vector(num) or not y.is_const or not _is_short(bounds[1], y.const):

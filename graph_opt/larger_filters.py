@@ -28,7 +28,7 @@ from rutc.graph_opt.rounded_filters import (
 )
 from rutc.tensor_ir import DType, Graph, Nest
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.machine import PAIR, Machine
+from rutc.tensor_ir.machine import Machine
 
 
 def has_windows(graph: Graph) -> bool:
@@ -66,10 +66,9 @@ def _larger(site: Site, editor: Editor, rule: MinimalFiltering) -> Iterator[Roun
     n, machine = editor.nest(site.nest), rule.machine
     usual = Reason("no nest") if n is None else rule.choice(n, editor)
     least = np.inf if isinstance(usual, Reason) else rule.weight(usual)
-    faster = PAIR * machine.bf16_pairs_per_cycle / machine.fma_per_cycle
     every = MinimalFiltering(machine=machine, spread=rule.spread, rounded=True, most_bits=np.inf)
     for way, found in rounded_filters(site, editor, every):
-        direct = direct_cycles(way.form, editor, machine, faster, DType.BF16)
+        direct = direct_cycles(way.form, editor, machine, machine.pairs_by_singles, DType.BF16)
         larger = lost_bits(way.form.filters) > rule.most_bits
         if larger and every.weight(way) < min(least, direct):
             yield found

@@ -166,7 +166,7 @@ class _Work:
             x == extent
             or extent in extreme_operands(x, Min)
             or any(self.at_most(y, extent) for y in self.b.alike.get(x.as_var or "", ()))
-            or self.b.at_most.get(x.as_var or "") == extent
+            or self.b.longest_of.get(x.as_var or "") == extent
         )
 
     def extents(self, dims: Sequence[str], around: tuple[Index, ...]) -> tuple[Index, ...]:

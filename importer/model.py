@@ -150,7 +150,7 @@ class _Importer:
         ranges = [*((s, b.ranges[s]) for s in inputs.symbols.values()), *b.bound.items()]
         made = assembled(name, b, inputs.ports, outputs, ranges)
         params = {symbol: param for param, symbol in inputs.symbols.items()}
-        computed = {**b.at_most, **{symbol: size for symbol, (size, _) in b.alike.items()}}
+        computed = {**b.longest_of, **{symbol: size for symbol, (size, _) in b.alike.items()}}
         made = with_common_sizes(made, inputs.common, params, computed)
         interface = Interface(takes, gives)
         return made if interface.is_plain else replace(made, interface=interface)

@@ -75,8 +75,8 @@ class NestBuilder:
     """The symbols that tell whether an element is a size: 1, in every run that does not end."""
     alike: dict[str, tuple[Index, Index]] = field(default_factory=dict)
     """The sizes that stand for two extents that are checked to be equal."""
-    at_most: dict[str, Index] = field(default_factory=dict)
-    """What a size that the program computes is never more than, and commonly is."""
+    longest_of: dict[str, Index] = field(default_factory=dict)
+    """By the size of the longest of some parts: what that is never more than, and commonly is."""
     strides: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """What an index along the second extent is multiplied with to be one along the first."""
     open_sizes: dict[str, None] = field(default_factory=dict)

@@ -101,7 +101,7 @@ def inspect_library(
     if profile:
         times, ran = _step_times(path, kernels, inputs, dims or {}, threads)
         payload["profile"] = [asdict(time) for time in times]
-        payload["sizes"] = ran.sizes
+        payload |= {"sizes": ran.sizes, "refused": ran.refused}
         shown += ran.lines
         shown.append(display.profile_table(times))
     elif all_kernels or len(kernels) <= MOST_LISTED:

@@ -249,8 +249,9 @@ class InferenceSession:
             return self._fixed_shapes
         self._check_inputs(inputs)
         given = None if self._states.grows else shapes_of(self._inputs, inputs)
-        if given is not None and given == self._last_shapes[0]:
-            return self._last_shapes[1]
+        last = self._last_shapes
+        if given is not None and given == last[0]:
+            return last[1]
         with self._lock:
             try:
                 self._describe(inputs, {})

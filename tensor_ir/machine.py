@@ -171,6 +171,11 @@ class Machine:
         return 1 if registers <= 2 else 4
 
     @property
+    def pairs_by_singles(self) -> float:
+        """How many products of bf16 vectors add up, in pairs, in the time of one of f32."""
+        return PAIR * self.bf16_pairs_per_cycle / self.fma_per_cycle
+
+    @property
     def adds_products(self) -> bool:
         """Whether one instruction adds products of neighbours, of bytes or of i16, to an i32."""
         return ("avx512vnni" if self.vector_bits == 512 else "avxvnni") in self.features

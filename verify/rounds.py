@@ -19,6 +19,7 @@ from rutc.verify.compare import Value
 from rutc.verify.input_values import STANDARD, Spread, generate, is_length
 from rutc.verify.ports import input_specs
 from rutc.verify.sizes import (
+    Ranges,
     Sizes,
     extents_at,
     modest,
@@ -26,6 +27,7 @@ from rutc.verify.sizes import (
     sample_sizes,
     session_symbols,
     sizes_text,
+    sums,
 )
 from rutc.verify.tolerance import is_float
 from rutc.verify.whole import WholeSession
@@ -102,7 +104,17 @@ def draws(session: WholeSession, seed: int, dims: Mapping[str, int]) -> tuple[Dr
     return (*plain, *spread)
 
 
-def with_lengths(session: InferenceSession, draw: Draw, common: Sizes) -> list[Draw]:
+def joined(session: InferenceSession, draw: Draw, common: Sizes, symbols: Ranges) -> Iterator[Draw]:
+    """Yields what is drawn where a size, or a length that an input holds, is the sum of two sizes.
+
+    A model that is refused may be one whose mask or cache has room for both.
+    """
+    for sizes, name in sums(draw.sizes, common, symbols):
+        yield replace(draw, sizes=sizes, joined=name)
+    yield from _with_lengths(session, draw, common)
+
+
+def _with_lengths(session: InferenceSession, draw: Draw, common: Sizes) -> list[Draw]:
     """Returns what is drawn with lengths that are the sum of two sizes, if an input may hold one.
 
     What is commonly 1, as a batch is, is in no sum at first, and then 1: many a decoder takes
@@ -115,7 +127,7 @@ def with_lengths(session: InferenceSession, draw: Draw, common: Sizes) -> list[D
     found = [replace(draw, lengths=pair) for pair in several]
     found += [replace(draw, sizes={**draw.sizes, **single}, lengths=pair) for pair in several]
     found += [replace(draw, lengths=pair) for pair in combinations(draw.sizes, 2)]
-    return found
+    return [d for number, d in enumerate(found) if d not in found[:number]]
 
 
 STEPS = 3

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from rutc.tensor_ir import DType
 from rutc.verify.compare import (
     Value,
 )
-from rutc.verify.input_values import gather, generate, some_generated
+from rutc.verify.input_values import gather, some_generated
 from rutc.verify.ports import input_specs
+from rutc.verify.rounds import Draw, joined
 from rutc.verify.sizes import (
     Sizes,
     advice,
@@ -29,7 +30,6 @@ from rutc.verify.sizes import (
     sizes_lines,
     sizes_of,
     sizes_text,
-    sums,
 )
 from rutc.verify.tolerance import Level
 from rutc.verify.weight_noise import stored_type
@@ -78,9 +78,10 @@ class Ran:
 def run_once(session: InferenceSession, sources: Sequence[str], dims: Mapping[str, int]) -> Ran:
     """Runs a compiled model on all its inputs, as `session_values` gives them.
 
-    Where it does not run at the sizes that it was planned for, and no input is given, others stand
-    in: those of which one is the sum of two others, as a decoder's mask has a column for each token
-    before and each new one, and those that it is verified at, or multiples of these.
+    Where it does not run at the sizes that it was planned for, no input is given, and it has no
+    states, others stand in: those of which one, or a length that an input holds, is the sum of two
+    others, as a decoder's mask has a column for each token before and each new one, and those that
+    it is verified at, or multiples of these.
 
     Raises:
         UserError: an item or a size does not fit the model, what is given has other sizes, or the
@@ -97,8 +98,8 @@ def run_once(session: InferenceSession, sources: Sequence[str], dims: Mapping[st
     except ModelError as error:
         failure = error
     if not sources and not session.get_states():
-        for other, joined in _other_sizes(session, dims):
-            values = _generated(session, other, joined)
+        for other in _others(session, dims):
+            values = other.made(session).values
             with suppress(ModelError):
                 outputs = _outputs(session, values)
                 return Ran(values, sizes_of(session, values), outputs, sizes)
@@ -113,24 +114,18 @@ def _outputs(session: InferenceSession, values: Mapping[str, Value]) -> dict[str
     return dict(zip(names, session.run(None, values), strict=True))
 
 
-def _other_sizes(
-    session: InferenceSession, dims: Mapping[str, int]
-) -> Iterator[tuple[Sizes, str | None]]:
-    """Yields sizes of other runs, and which of them is a sum, where one is."""
+def _others(session: InferenceSession, dims: Mapping[str, int]) -> Iterator[Draw]:
+    """Yields inputs of other runs, none of which is more work than is wanted."""
     ranges = narrowed(session_symbols(session), dims)
-    common = session_common_sizes(session, dims)
-    if len(ranges) > 2:
-        yield from sums(common, common, ranges)
-    for sampled in sample_sizes(ranges, partial(modest, session)) if ranges else ():
-        yield sampled, None
-        for larger in multiples(sampled, ranges):
-            if modest(session, larger):
-                yield larger, None
-
-
-def _generated(session: InferenceSession, sizes: Sizes, joined: str | None) -> dict[str, Value]:
-    specs = input_specs(session)
-    return session.bundled(generate(specs, 0, extents_at(session, sizes), joined=joined))
+    if ranges:
+        common = session_common_sizes(session, dims)
+        usual = Draw(0, common)
+        near = partial(modest, session)
+        yield from (d for d in joined(session, usual, common, ranges) if near(d.sizes))
+        for sampled in sample_sizes(ranges, near):
+            yield replace(usual, sizes=sampled)
+            longer = filter(near, multiples(sampled, ranges))
+            yield from (replace(usual, sizes=sizes) for sizes in longer)
 
 
 def session_level(session: InferenceSession, model: Path) -> Level:

@@ -31,8 +31,8 @@ from rutc.verify.rounds import (
     affordable,
     draws,
     following,
+    joined,
     others,
-    with_lengths,
 )
 from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
@@ -45,7 +45,6 @@ from rutc.verify.sizes import (
     session_common_sizes,
     session_symbols,
     sizes_text,
-    sums,
 )
 from rutc.verify.tolerance import Level, is_float
 from rutc.verify.verification import (
@@ -220,9 +219,7 @@ class Verifier:
         symbols = narrowed(session_symbols(self.session), dims)
         common = session_common_sizes(self.session, dims)
         # Multiples of one size may be taken where a sum is meant: a mask that is too short.
-        joined = sums(draw.sizes, common, symbols)
-        near = [replace(draw, sizes=s, joined=name) for s, name in joined]
-        near += with_lengths(self.session, draw, common)
+        near = [*joined(self.session, draw, common, symbols)]
         near += [replace(draw, sizes=s) for s in multiples(draw.sizes, symbols)]
         tried = [d for d in near if affordable(self.session, d.sizes)]
         refused_here = not self.takes(draw)

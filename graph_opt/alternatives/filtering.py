@@ -43,7 +43,7 @@ from rutc.tensor_ir import (
     cast,
 )
 from rutc.tensor_ir.affine import floordiv, mod
-from rutc.tensor_ir.machine import PAIR, Machine
+from rutc.tensor_ir.machine import Machine
 
 MOST_GROWTH = 4.0
 """How much larger than the weights the transformed weights may be."""
@@ -152,7 +152,7 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
             return Reason("its windows are too long")
         cycles = [(work.cycles(f), f, False) for f in known]
         if self.rounded and are_neighbours(n, source, weights, editor, self.machine):
-            faster = PAIR * self.machine.bf16_pairs_per_cycle / self.machine.fma_per_cycle
+            faster = self.machine.pairs_by_singles
             pairs = replace(work, faster=faster, bytes=float(DType.BF16.bytes))
             able = (f for f in known if len(f) == len(windows) and self._may_round(n, f))
             cycles += [(pairs.cycles(f), f, True) for f in able]

@@ -270,7 +270,7 @@ class Operands:
         longest = b.read(reduced(b, lengths, (0,), "max", keepdims=False), [])
         some = apply("max", _as_i64(longest), lit(least, DType.I64))
         steps = bound(b, some, "steps", high, least)
-        b.at_most[next(iter(steps.names()))] = full
+        b.longest_of[next(iter(steps.names()))] = full
         return steps
 
     def initial(self, given: Tensor | None, direction: int) -> Tensor:

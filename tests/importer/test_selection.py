@@ -73,7 +73,7 @@ def test_boxes_and_scores_whose_numbers_have_two_names(tmp_path, make_node, make
     (want,) = oracle(model.SerializeToString()).run(None, {**inputs, "ends": ends})
     assert interpret(graph, {**inputs, "ends": ends})["y"].tolist() == want.tolist()
     for other in ([1, 7], [2, 6]):
-        with pytest.raises(UserError, match="the sizes .* differ"):
+        with pytest.raises(UserError, match=r"the sizes .* differ"):
             interpret(graph, {**inputs, "ends": np.array(other)})
 
 

@@ -99,6 +99,9 @@ def test_squares_follow_one_another_as_estimates_tell(
     least = (1 - machine.coefficients.plans.least_gain) * first
     clear = [r for r in space.default.rivals if space.cycles(r) < least]
     assert chosen[1] == (clear[0] if clear else space.default.point)
+    if p == 196 and dtype == "f32":
+        # Of registers of 8 words, lines that are left half-written would be fetched again.
+        assert (chosen[1] != space.default.point) == (machine is V3)
     if space.default.point.form is Form.SQUARES:
         orders = [r.order[::-1] for r in space.default.rivals]
         assert orders == ([space.default.point.order] if dtype == "f32" else [])
@@ -107,33 +110,36 @@ def test_squares_follow_one_another_as_estimates_tell(
 
 POOL = """
 graph "pool"
-dims p = 57, q = 57, y = 28, x = 28, c = 67, i = 3, j = 3
-%v : f32{c,p,q} = input "v" [p, q, c]
-%o : f32{c,y,x} = max{i,j} %v[c, p=2*y+i, q=2*x+j]
+dims p = {size}, q = {size}, y = {rows}, x = {rows}, c = {c}, i = {taps}, j = {taps}
+%v : f32{{c,p,q}} = input "v" [p, q, c]
+%o : f32{{c,y,x}} = max{{i,j}} %v[c, p=2*y+i, q=2*x+j]
 output "o" [y, x, c] = %o
 """
+SMALL_POOL = POOL.format(size=57, rows=28, c=67, taps=3)
 
 
 @on_machines
-def test_windows_without_weights_are_weighed_against_tiles(machine: Machine) -> None:
-    found = subject(POOL)
+@pytest.mark.parametrize(
+    ("text", "template"),
+    [(SMALL_POOL, "windows"), (POOL.format(size=112, rows=56, c=64, taps=2), "tiled")],
+)
+def test_windows_without_weights_are_weighed_against_tiles(
+    machine: Machine, text: str, template: str
+) -> None:
+    found = subject(text)
     own = spaces(found.kernel, machine, found.free)
     first = next(s for s in own if s.default is not None and s.default.liked)
     assert first.default is not None
     assert (first.template.name, first.default.weighed) == ("windows", True)
-    tiled = next(s for s in own if s.template.name == "tiled")
-    assert tiled.default is not None
     chosen = usual(own)
     assert chosen is not None
-    least = (1 - machine.coefficients.plans.least_gain) * first.cycles(first.default.point)
-    if tiled.cycles(tiled.default.point) < least:
-        assert chosen[0] is not first
+    assert chosen[0].template.name == template
     run(found, machine)
 
 
 def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:
     """Of an image whose channels lie side by side, rows are outside of columns."""
-    found = subject(POOL)
+    found = subject(SMALL_POOL)
     own = spaces(found.kernel, V4, found.free)
     space = next(s for s in own if s.template.name == "windows")
     assert space.default is not None
