@@ -25,10 +25,11 @@ from rutc.driver.launch_times import written
 from rutc.driver.options import METHODS, Calibration
 from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
+from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.filtering import Looser
 from rutc.graph_opt.quantise import MOST, Span
-from rutc.runtime import InferenceSession
+from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Output
 from rutc.verify.compare import Value
@@ -145,7 +146,14 @@ class Running:
             UserError: a case does not fit the model, or the model does not run on it.
         """
         for case in self._cases():
-            yield list(self._session.run(None, case))
+            try:
+                made = list(self._session.run(None, case))
+            except ModelError as error:
+                raise UserError(
+                    f"the model does not run on the inputs of its calibration: {error}; fix the "
+                    "model's sizes, or narrow their ranges, with --dim, or give --calibrate FOLDER"
+                ) from error
+            yield made
 
     def _cases(self) -> Iterator[Mapping[str, Value]]:
         if not self._paths:

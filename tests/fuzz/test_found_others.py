@@ -10,8 +10,10 @@ from tempfile import TemporaryDirectory
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto, parser
+from onnx import TensorProto, numpy_helper, parser
 
+from rutc.driver.compiler import compile_model
+from rutc.driver.options import Options
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.tensor_ir.interpret import interpret
@@ -417,3 +419,23 @@ def test_more_scales_than_columns_are_refused(tmp_path: Path) -> None:
     path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
     with pytest.raises(UserError, match=r"scales columns: its shape should be \[1\]"):
         import_model(path)
+
+
+def test_a_calibration_on_sizes_that_do_not_fit_is_the_users(tmp_path: Path) -> None:
+    text = """
+    g (float[m, 8] x, float[3, 8] y) => (float[a, b] z) {
+        h = Slice (x, first, last, first, step)
+        s = Add (h, y)
+        z = MatMul (s, w)
+    }
+    """
+    model = parser.parse_model(HEADER + text)
+    w = np.linspace(-1, 1, 8 * 64, dtype=np.float32).reshape(8, 64)
+    lists = {"first": np.array([0]), "last": np.array([99]), "step": np.array([2])}
+    for name, array in {"w": w, **lists}.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    options = Options(precision="int8", dims={"m": (4, 9)}, jobs=1)
+    with pytest.raises(UserError, match="does not run on the inputs of its calibration"):
+        compile_model(path, tmp_path / "m.so", options)
