@@ -99,10 +99,10 @@ def run_once(session: InferenceSession, sources: Sequence[str], dims: Mapping[st
         failure = error
     if not sources and not session.get_states():
         for other in _others(session, dims):
-            values = other.made(session).values
+            drawn = other.made(session).values
             with suppress(ModelError):
-                outputs = _outputs(session, values)
-                return Ran(values, sizes_of(session, values), outputs, sizes)
+                outputs = _outputs(session, drawn)
+                return Ran(drawn, sizes_of(session, drawn), outputs, sizes)
     if not some_generated(input_specs(session), sources):
         raise failure
     at = f" Inputs were generated at {sizes_text(sizes)}." if sizes else " Inputs were generated."
