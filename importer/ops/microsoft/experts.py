@@ -10,6 +10,7 @@ they lie, so only those of chosen experts are read, and none is copied.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -26,8 +27,9 @@ from rutc.importer.ops.activations import (
     sigmoid_of,
     tanh_gelu_of,
 )
+from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.ops.microsoft.packed import UNSIGNED, unpacked
+from rutc.importer.ops.microsoft.packed import UNSIGNED, known, unpacked
 from rutc.importer.ops.normalization import softmax
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reductions import reduced
@@ -35,7 +37,7 @@ from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.sorting import top_k
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import Coord, DType, Expr, apply, cast
+from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
 from rutc.tensor_ir.affine import floordiv
 
 ACTIVATIONS = {
@@ -53,13 +55,30 @@ class Layer:
     """One layer of every expert: weights {e, n, c} and perhaps biases {e, n}.
 
     Numbers of quantised weights are (stored - middle) * scale, with scales {e, n, blocks} and
-    middles of that shape or one for all, for blocks of equally many numbers of c.
+    middles of that shape or one for all, for blocks of `block` numbers of c (the last may be
+    shorter).
     """
 
     weights: Tensor
     bias: Tensor | None
     scales: Tensor | None = None
     middles: Tensor | float = 0.0
+    block: int = 0
+
+    def fitted(self, b: Builder, experts: Index, rows: Index, columns: Index) -> Layer:
+        """The layer, with operands of so many experts, rows of weights, and columns.
+
+        Raises OperatorError where they have other shapes.
+        """
+        shape = (experts, rows, columns)
+        weights = of_shape(b, self.weights, shape, "holds the weights of a layer")
+        bias, scales = self.bias, self.scales
+        if bias is not None:
+            bias = of_shape(b, bias, (experts, rows), "holds the biases of a layer")
+        if scales is not None:
+            blocks = floordiv(columns + (self.block - 1), Index.of(self.block), b.ranges)
+            scales = of_shape(b, scales, (experts, rows, blocks), "holds the scales of a layer")
+        return replace(self, weights=weights, bias=bias, scales=scales)
 
     def applied(self, b: Builder, x: Tensor, chosen: Tensor) -> Tensor:
         """The layer's sums {t, j, n} as real numbers, of x {t, c} or {t, j, c}."""
@@ -68,8 +87,11 @@ class Layer:
         expert = cast(b.read(chosen, [t.index, j.index]), DType.I64)
         weight = cast(b.read(self.weights, [expert, n.index, c.index]), DType.F32)
         if self.scales is not None:
-            each = self.weights.shape[2] // self.scales.shape[2]
-            block: list[Coord] = [expert, n.index, floordiv(c.index, each, b.ranges)]
+            block: list[Coord] = [
+                expert,
+                n.index,
+                floordiv(c.index, Index.of(self.block), b.ranges),
+            ]
             middle: Expr = (
                 cast(b.read(self.middles, block), DType.F32)
                 if isinstance(self.middles, Tensor)
@@ -105,6 +127,8 @@ class Gate:
         """The activations {t, j, i} of a layer's sums, and of l's where that is another one."""
         if self.name in ACTIVATIONS and other is None:
             return b.map(ACTIVATIONS[self.name], first)
+        if self.name in ACTIVATIONS:
+            raise OperatorError(f"a third layer goes with {GATED!r} only, not with {self.name!r}")
         if self.name != GATED:
             raise OperatorError(f"activation {self.name!r} is not supported here")
         if (self.fusion == 0) != (other is not None) or self.fusion not in (0, 1, 2):
@@ -142,10 +166,20 @@ class Router:
     whole: bool
     shares: Tensor | None = None
 
+    def fitted(self, b: Builder, rows: Index, experts: Index) -> Router:
+        """The router, with scores and shares of so many rows and experts.
+
+        Raises OperatorError where they have other shapes.
+        """
+        shape = (rows, experts)
+        scores = of_shape(b, self.scores, shape, "scores the experts for each row")
+        shares = self.shares
+        if shares is not None:
+            shares = of_shape(b, shares, shape, "says what the experts of each row count")
+        return replace(self, scores=scores, shares=shares)
+
     def chosen(self, b: Builder) -> tuple[Tensor, Tensor]:
         """The experts {t, j} of each row, and what each counts."""
-        if self.scores.rank != 2:
-            raise OperatorError(f"scores for rows and experts are expected, not {self.scores}")
         experts = static(self.scores.shape[1], "the number of experts")
         if not 0 < self.count <= experts:
             raise OperatorError(f"there are {experts} experts, of which k={self.count} cannot be")
@@ -168,12 +202,24 @@ def mixed(
     gate: Gate,
 ) -> Tensor:
     """What each row's experts make of it, by what they count; x {.., c} with any leading axes."""
-    rows = router.scores.shape[0]
-    flat = x if x.rank == 2 else reshape(b, x, (rows, x.shape[-1]))
-    chosen, counts = router.chosen(b)
+    if x.rank < 2 or router.scores.rank != 2:
+        given = f"{x} and {router.scores}"
+        raise OperatorError(f"rows, and scores for rows and experts, are expected, not {given}")
     first, second, third = layers
-    other = None if third is None else third.applied(b, flat, chosen)
-    middle = gate.applied(b, first.applied(b, flat, chosen), other)
+    for layer in (first, second):
+        _check_rank(layer.weights)
+    experts, inner, columns = first.weights.shape
+    rows = x.shape[0] if x.rank == 2 else router.scores.shape[0]
+    router = router.fitted(b, rows, experts)
+    flat = x if x.rank == 2 else reshape(b, x, (rows, x.shape[-1]))
+    flat = of_shape(b, flat, (rows, columns), f"goes through layers of {columns} columns")
+    chosen, counts = router.chosen(b)
+    other = None
+    if third is not None:
+        other = third.fitted(b, experts, inner, columns).applied(b, flat, chosen)
+    made = first.fitted(b, experts, inner, columns).applied(b, flat, chosen)
+    middle = gate.applied(b, made, other)
+    second = second.fitted(b, experts, second.weights.shape[1], middle.shape[2])
     made = second.applied(b, middle, chosen)
     t, m, j = b.axis(rows), b.axis(made.shape[2]), b.axis(made.shape[1])
     part = b.read(made, [t.index, j.index, m.index])
@@ -252,28 +298,21 @@ def quantised_moe(
     use_sparse_mixer: int = 0,
     weights_prepacked: int = 0,
 ) -> Tensor:
-    """The same with constant weights of 2, 4 or 8 bits, by rows or blocks of `block_size`."""
+    """The same with constant weights of 2, 4 or 8 bits, by rows or blocks of `block_size`.
+
+    Without `shares`, what the chosen experts count always adds up to 1.
+    """
     _plain(use_sparse_mixer, swiglu_limit_after_activation)
     if quant_type != "int" or weights_prepacked > 0:
         raise OperatorError("only integer weights that are not prepacked are supported")
+    if block_size < 0:
+        raise OperatorError(f"blocks of {block_size} columns cannot be")
 
     def layer(
         w: Tensor, scales: Tensor | None, bias: Tensor | None, zeros: Tensor | None, own: int | None
     ) -> Layer:
         bits = expert_weight_bits if own is None else own
-        if bits not in UNSIGNED:
-            raise OperatorError(f"weights of {bits} bits are not supported; of 2, 4 and 8 are")
-        if w.array is None or scales is None or (zeros is not None and zeros.array is None):
-            raise OperatorError("weights, scales and zero points must be constants")
-        numbers = unpacked(w.array, bits, w.array.shape[2] * 8 // bits)
-        by = scales if scales.rank == 3 else b.reshaped(scales, (*scales.axes, b.axis(1)))
-        middles: Tensor | float = float(1 << (bits - 1))
-        if zeros is not None and zeros.array is not None:
-            shape = [static(e, "the scales") for e in by.shape]
-            points = zeros.array if zeros.rank == 3 else zeros.array[:, None, :]
-            count = shape[2] if zeros.rank == 3 else shape[1]
-            middles = b.constant(unpacked(points, bits, count).reshape(shape), UNSIGNED[bits])
-        return Layer(b.constant(numbers, UNSIGNED[bits]), bias, by, middles)
+        return _packed_layer(b, w, scales, bias, zeros, bits, block_size)
 
     layers = (
         layer(first, first_scales, first_bias, first_zeros, fc1_expert_weight_bits),
@@ -283,7 +322,50 @@ def quantised_moe(
         else layer(third, third_scales, third_bias, third_zeros, fc3_expert_weight_bits),
     )
     gate = Gate(activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
-    return mixed(b, x, Router(router, k, bool(normalize_routing_weights), shares), layers, gate)
+    whole = bool(normalize_routing_weights) or shares is None
+    return mixed(b, x, Router(router, k, whole, shares), layers, gate)
+
+
+def _packed_layer(
+    b: Builder,
+    w: Tensor,
+    scales: Tensor | None,
+    bias: Tensor | None,
+    zeros: Tensor | None,
+    bits: int,
+    block_size: int,
+) -> Layer:
+    """A layer of weights {e, n, c} and zero points in so many bits, packed along the last axis.
+
+    Scales {e, n} and zero points {e, n} are those of whole rows, {e, n, blocks} those of blocks
+    of `block_size` columns, or of a row if that is 0.
+    """
+    if bits not in UNSIGNED:
+        raise OperatorError(f"weights of {bits} bits are not supported; of 2, 4 and 8 are")
+    if scales is None:
+        raise OperatorError(f"a layer's weights {w} have no scales")
+    _check_rank(w)
+    experts, rows, size = (static(e, "the extent of weights") for e in w.shape)
+    columns = size * 8 // bits
+    numbers = unpacked(known(w, "the weights"), bits, columns)
+    by_rows = scales.rank == 2
+    block = max(columns, 1) if by_rows or not block_size else block_size
+    by = b.reshaped(scales, (*scales.axes, b.axis(1))) if by_rows else scales
+    middles: Tensor | float = float(1 << (bits - 1))
+    if zeros is not None:
+        blocks = -(-columns // block)
+        shape = (experts, rows) if zeros.rank == 2 and blocks == 1 else (experts, rows, blocks)
+        held = [Index.of(e) for e in (*shape[:-1], -(-shape[-1] * bits // 8))]
+        zeros = of_shape(b, zeros, held, "holds the zero points of a layer")
+        points = unpacked(known(zeros, "the zero points"), bits, shape[-1])
+        middles = b.constant(points.reshape(experts, rows, blocks), UNSIGNED[bits])
+    return Layer(b.constant(numbers, UNSIGNED[bits]), bias, by, middles, block)
+
+
+def _check_rank(weights: Tensor) -> None:
+    """Raises OperatorError where weights are not {e, n, c}."""
+    if weights.rank != 3:
+        raise OperatorError(f"weights for experts, rows and columns are expected, not {weights}")
 
 
 def _plain(sparse_mixer: int, limit_after: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from rutc.base.record import record
@@ -33,7 +35,12 @@ LARGEST = 127
 
 
 def unpacked(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """The first `count` numbers of each row of packed bytes, the low bits of a byte first."""
+    """The first `count` numbers of each row of packed bytes, the low bits of a byte first.
+
+    Raises OperatorError where they are no bytes.
+    """
+    if packed.dtype != np.uint8:
+        raise OperatorError(f"numbers of {bits} bits are packed in u8, not in {packed.dtype}")
     each = 8 // bits
     shifts = np.arange(each, dtype=np.uint8) * bits
     mask = (1 << bits) - 1
@@ -78,16 +85,18 @@ def matmul_n_bits(
     """
     if bits not in UNSIGNED or order is not None or weight_prepacked:
         raise OperatorError("only 2, 4 or 8 bits without g_idx and prepacking are supported")
+    _check_sizes(K, N, block_size)
     blocks = -(-K // block_size)
-    stored = _known(packed, "the weights").reshape(N, blocks, -1)
+    stored = _elements(packed, "the weights", N, blocks, -(-block_size * bits // 8))
     numbers = unpacked(stored, bits, block_size).reshape(N, blocks * block_size)[:, :K]
-    by = b.constant(_known(scales, "the scales").reshape(N, blocks), scales.dtype)
+    by = b.constant(_elements(scales, "the scales", N, blocks), scales.dtype)
     points: Tensor | None = None
     if zeros is not None:
-        array, of = _known(zeros, "the zero points"), zeros.dtype
-        if of is DType.U8:
-            array, of = unpacked(array.reshape(N, -1), bits, blocks), UNSIGNED[bits]
-        points = b.constant(array.reshape(N, blocks), of)
+        if zeros.dtype is DType.U8:
+            packed_points = _elements(zeros, "the zero points", N, -(-blocks * bits // 8))
+            points = b.constant(unpacked(packed_points, bits, blocks), UNSIGNED[bits])
+        else:
+            points = b.constant(_elements(zeros, "the zero points", N, blocks), zeros.dtype)
     w = Weights(numbers, by, points, bits, block_size)
     rounds = rounds_to_bytes(accuracy_level, bits, K, block_size)
     total = _of_bytes(b, x, w) if rounds else matmul_of(b, x, transpose(b, _dense(b, w, x.dtype)))
@@ -115,12 +124,11 @@ def matmul_bnb4(
     """
     if quant_type not in LEVELS:
         raise OperatorError(f"quant_type={quant_type} is unknown; 0 and 1 are known")
-    if block_size < 1:
-        raise OperatorError(f"blocks of {block_size} elements cannot be")
-    stored = _known(packed, "the weights").reshape(-1)
+    _check_sizes(K, N, block_size)
+    stored = _elements(packed, "the weights", -(-N * K // 2))
     # The first of two elements is in the upper half of a byte.
-    numbers = np.stack([stored >> 4, stored & 15], axis=-1).reshape(-1)[: N * K]
-    by = _known(largest, "the largest numbers").astype(np.float32).reshape(-1)
+    numbers = unpacked(stored[:, None], 4, 2)[:, ::-1].astype(np.uint8).reshape(-1)[: N * K]
+    by = _elements(largest, "the largest numbers", -(-N * K // block_size)).astype(np.float32)
     levels = np.array(LEVELS[quant_type], np.float32)
     dense = levels[numbers] * by.repeat(block_size)[: N * K]
     weights = dense.reshape(N, K).T if transB else dense.reshape(N, K)
@@ -191,7 +199,25 @@ def _in_bytes(b: Builder, x: Tensor, block: int, times: float) -> tuple[Tensor, 
     return numbers, steps, b.map(lambda e: mul(cast(e, DType.F32), lit(times, DType.F32)), total)
 
 
-def _known(t: Tensor, what: str) -> np.ndarray:
+def known(t: Tensor, what: str) -> np.ndarray:
+    """The elements of a constant. Raises OperatorError where it is none."""
     if t.array is None:
         raise OperatorError(f"{what} are computed at run time; they must be constants")
     return t.array
+
+
+def _elements(t: Tensor, what: str, *shape: int) -> np.ndarray:
+    """The elements of a constant in a shape. Raises OperatorError where there are not as many."""
+    array = known(t, what)
+    if array.size != prod(shape):
+        sizes = " * ".join(map(str, shape))
+        raise OperatorError(f"{what} {t} should be {sizes} elements")
+    return array.reshape(shape)
+
+
+def _check_sizes(k: int, n: int, block: int) -> None:
+    """Raises OperatorError where there are no weights of such sizes in such blocks."""
+    if block < 1:
+        raise OperatorError(f"blocks of {block} elements cannot be")
+    if min(k, n) < 0:
+        raise OperatorError(f"weights of K={k} and N={n} cannot be")

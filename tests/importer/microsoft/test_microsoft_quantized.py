@@ -11,6 +11,7 @@ from rutc.importer.quantised import is_quantised
 from tests.fuzz.decomposed import expanded
 
 DOMAIN = "com.microsoft"
+BITS_OF_LAYERS = ("fc1_expert_weight_bits", "fc2_expert_weight_bits")
 BLOCKS = {"K": 64, "N": 3, "bits": 4, "block_size": 32}
 
 
@@ -182,6 +183,33 @@ def test_which_models_quantise(op, domain, given, quantised, tmp_path, make_node
     step = make_node(op, ["x"], domain=domain, **given)
     path = tmp_path / "model.onnx"
     onnx.save(make_model([step], {"x": np.zeros(3, "f4")}, ["y"], {}), path)
+    assert is_quantised(path) == quantised
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "quantised"),
+    [
+        ({"expert_weight_bits": 8}, (64, 64), True),
+        ({"expert_weight_bits": 8}, (48, 64), True),
+        ({"expert_weight_bits": 8}, (48, 33), False),
+        ({"expert_weight_bits": 8}, (48, 33, 96), True),
+        ({"expert_weight_bits": 8}, (48, 33, 97), False),
+        ({"fc3_expert_weight_bits": 8}, (64, 64), False),
+        ({"fc3_expert_weight_bits": 8}, (64, 64, 64), True),
+        ({"fc1_expert_weight_bits": 8}, (48, 64), False),
+        ({"expert_weight_bits": 8, "fc1_expert_weight_bits": 4}, (64, 48), False),
+        (dict.fromkeys(BITS_OF_LAYERS, 4) | {"expert_weight_bits": 8}, (64, 64), False),
+        (dict.fromkeys(BITS_OF_LAYERS, 4) | {"expert_weight_bits": 8}, (64, 64, 64), True),
+    ],
+)
+def test_layers_of_which_experts_quantise(
+    given, columns, quantised, tmp_path, make_node, make_model
+):
+    names = ["x", "r", "w1", "s", "", "w2", "s", "", "w3", "s"][: 7 if len(columns) == 2 else 10]
+    constants = {f"w{i}": np.zeros((2, 3, c), "u1") for i, c in enumerate(columns, 1)}
+    step = make_node("QMoE", names, domain=DOMAIN, block_size=32, **given)
+    path = tmp_path / "model.onnx"
+    onnx.save(make_model([step], {"x": np.zeros(3, "f4")}, ["y"], constants), path)
     assert is_quantised(path) == quantised
 
 

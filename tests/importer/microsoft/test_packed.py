@@ -161,3 +161,38 @@ def test_levels_that_are_unknown(check, node, normal):
     constants = {"w": np.zeros(4, "u1"), "a": np.ones(1, "f4")}
     with pytest.raises(UserError, match="quant_type=2 is unknown"):
         check(step, {"x": normal(3, 4)}, constants)
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "name", "count", "message"),
+    [
+        ("MatMulBnb4", {"quant_type": 1}, "w", 45, r"the weights u8\[45\] should be 46 elements"),
+        ("MatMulBnb4", {"quant_type": 1}, "w", 47, r"the weights u8\[47\] should be 46 elements"),
+        ("MatMulBnb4", {"quant_type": 1}, "s", 5, "the largest numbers .* should be 6 elements"),
+        ("MatMulBnb4", {"quant_type": 1, "block_size": 0}, "w", 46, "blocks of 0 elements"),
+        ("MatMulBnb4", {"quant_type": 1, "N": -7}, "w", 46, "K=13 and N=-7 cannot be"),
+        ("MatMulNBits", {}, "w", 55, r"the weights u8\[55\] should be 7 \* 1 \* 8 elements"),
+        ("MatMulNBits", {}, "s", 8, r"the scales .* should be 7 \* 1 elements"),
+        ("MatMulNBits", {}, "z", 6, r"the zero points u8\[6\] should be 7 \* 1 elements"),
+        ("MatMulNBits", {"block_size": 0}, "w", 56, "blocks of 0 elements"),
+    ],
+)
+def test_sizes_that_do_not_fit(op, options, name, count, message, check, node, normal):
+    sizes = {"w": 46, "s": 6} if op == "MatMulBnb4" else {"w": 56, "s": 7, "z": 7}
+    sizes[name] = count
+    constants = {n: np.ones(c, "f4" if n == "s" else "u1") for n, c in sizes.items()}
+    step = node(op, ["x", *sizes], **{"K": 13, "N": 7, "block_size": 16} | options)
+    with pytest.raises(UserError, match=message):
+        check(step, {"x": normal(3, 13)}, constants)
+
+
+@pytest.mark.parametrize(("op", "more"), [("MatMulBnb4", {"quant_type": 0}), ("MatMulNBits", {})])
+def test_numbers_that_are_no_bytes(op, more, check, node, normal):
+    count = 8 if op == "MatMulBnb4" else 2 * 8
+    constants = {"w": np.ones(count, "f4"), "s": np.ones(1 if op == "MatMulBnb4" else 2, "f4")}
+    with pytest.raises(UserError, match="packed in u8, not in float32"):
+        check(
+            node(op, ["x", "w", "s"], K=8, N=2, block_size=16, **more),
+            {"x": normal(3, 8)},
+            constants,
+        )
