@@ -38,7 +38,7 @@ from rutc.importer.ops.sorting import top_k
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import floordiv
+from rutc.tensor_ir.affine import floordiv, product
 
 ACTIVATIONS = {
     "relu": relu_of,
@@ -209,7 +209,7 @@ def mixed(
     for layer in (first, second):
         _check_rank(layer.weights)
     experts, inner, columns = first.weights.shape
-    rows = x.shape[0] if x.rank == 2 else router.scores.shape[0]
+    rows = product(x.shape[:-1])
     router = router.fitted(b, rows, experts)
     flat = x if x.rank == 2 else reshape(b, x, (rows, x.shape[-1]))
     flat = of_shape(b, flat, (rows, columns), f"goes through layers of {columns} columns")

@@ -162,6 +162,15 @@ def test_quantised_experts(bits, block, columns, hidden, zeros, check, node, nor
     check(step, {"x": x, "r": scores}, made, expected=expected)
 
 
+@pytest.mark.parametrize("block", [0, 16])
+def test_scales_that_are_computed(block, check, node, normal, rng):
+    made, _ = quantised(rng, 4, block, 40, HIDDEN)
+    inputs = {"x": normal(3, 40), "r": normal(3, EXPERTS)}
+    inputs |= {n: made.pop(n) for n in ("s1", "s2")}
+    options = {"block_size": block} if block else {}
+    check(node("QMoE", PACKED, k=2, **options), inputs, made)
+
+
 @pytest.mark.parametrize("normalised", [None, 0, 1])
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("k", [1, 2, EXPERTS])
@@ -292,19 +301,23 @@ def test_what_quantised_experts_refuse(names, options, message, check, node, nor
         check(node("QMoE", names, **options), inputs, made)
 
 
-def test_a_run_with_other_scores_than_experts_ends(tmp_path, make_model, node, normal, layers):
-    x, scores = normal(3, COLUMNS), normal(3, EXPERTS)
+@pytest.mark.parametrize("names", [("rows", None), ("one", "rows", None)])
+def test_a_run_with_other_scores_than_rows_ends(names, tmp_path, make_model, node, normal, layers):
+    x, scores = normal(3, COLUMNS).reshape(*(1,) * (len(names) - 2), 3, COLUMNS), normal(3, EXPERTS)
     step = node("MoE", ["x", "r", "w1", "b1", "w2", "b2"], k=2)
     model = make_model([step], {"x": x, "r": scores}, ["y"], layers())
     x_info, r_info = (i.type.tensor_type.shape for i in model.graph.input)
-    x_info.dim[0].dim_param, r_info.dim[0].dim_param = "rows", "scored"
+    for i, name in enumerate(names[:-1]):
+        x_info.dim[i].dim_param = name
+    r_info.dim[0].dim_param = "scored"
     path = tmp_path / "experts.onnx"
     onnx.save(model, path)
     rutc.compile(path, tmp_path / "experts.so", verify=False)
     with rutc.load(tmp_path / "experts.so", threads=1) as session:
         assert session.run(None, {"x": x, "r": scores})[0].shape == x.shape
-        with pytest.raises(ModelError, match="which is 3 .* but 2 here"):
-            session.run(None, {"x": x, "r": scores[:2]})
+        for given in ({"r": scores[:2]}, {"x": x[..., :2, :]}):
+            with pytest.raises(ModelError, match='input "r"'):
+                session.run(None, {"x": x, "r": scores} | given)
 
 
 @on_machines
@@ -329,3 +342,31 @@ def test_compiled(machine, tmp_path, make_model, node, normal, layers):
             (got,) = session.run(None, {"x": x[:rows], "r": scores[:rows]})
             want = mixture(x[:rows], scores[:rows], network, 2).reshape(rows, COLUMNS)
             assert_close(got, want, reduction=HIDDEN * COLUMNS)
+
+
+@on_machines
+@pytest.mark.parametrize(
+    ("bits", "block", "columns", "hidden"),
+    [(4, 16, 40, 24), (8, 32, 37, 17), (2, 16, 52, 8), (8, 0, 1, 3)],
+)
+def test_compiled_blocks(
+    bits, block, columns, hidden, machine, tmp_path, make_model, node, normal, rng
+):
+    made, dense = quantised(rng, bits, block, columns, hidden, zeros=True)
+    x, scores = normal(7, columns), normal(7, EXPERTS)
+    options = {"block_size": block} if block else {}
+    options |= {"activation_type": "silu", "expert_weight_bits": bits, "k": 2}
+    path = tmp_path / "experts.onnx"
+    onnx.save(
+        make_model([node("QMoE", WITH_ZEROS, **options)], {"x": x, "r": scores}, ["y"], made), path
+    )
+    # No layer's rows are rounded to 8 bits, so ONNX Runtime is to agree as with real weights.
+    rutc.compile(path, tmp_path / "experts.so", target=machine.name)
+    wanted = mixture(x, scores, of_layers(dense), 2, normalised=True)
+    x[3, 0], scores[5, 1] = np.inf, np.nan
+    with rutc.load(tmp_path / "experts.so", threads=1) as session:
+        (got,) = session.run(None, {"x": x, "r": scores})
+    finite = [0, 1, 2, 4, 6]
+    assert_close(got[finite], wanted[finite], reduction=hidden * columns)
+    assert np.isnan(got[5]).all()
+    assert not np.isfinite(got[3]).any()
