@@ -88,6 +88,24 @@ def test_shapes_and_types(shape, kind, check, node, normal, layers):
     check(step, inputs, constants, expected=expected)
 
 
+@pytest.mark.parametrize("scores", [[np.nan, 1, 2, 3, 4], [np.inf, 1, 2, 3, 4], [-np.inf] * 5])
+@pytest.mark.parametrize("normalised", [0, 1])
+def test_rows_whose_scores_have_no_softmax(normalised, scores, check, node, normal, layers):
+    x, r = normal(3, COLUMNS), normal(3, EXPERTS)
+    r[1] = scores
+    made = layers()
+    exact = {n: a.astype("f8") for n, a in made.items()}
+
+    def network(row, e):
+        hidden = np.maximum(exact["w1"][e] @ row + exact["b1"][e], 0)
+        return exact["w2"][e] @ hidden + exact["b2"][e]
+
+    expected = mixture(x, np.nan_to_num(r), network, 2, normalised=bool(normalised))
+    expected[1] = np.nan
+    step = node("MoE", list("xr") + list(made), k=2, normalize_routing_weights=normalised)
+    check(step, {"x": x, "r": r}, made, expected=[expected])
+
+
 def test_gates_in_turns(check, node, normal, layers):
     inputs = {"x": normal(7, COLUMNS), "r": normal(7, EXPERTS)}
     options = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.75}
