@@ -86,8 +86,8 @@ class Inside(Step):
 
 
 def _only_asks(s: Stmt) -> bool:
-    """Whether a statement does nothing but to ask for memory, or to choose what is asked for."""
-    return isinstance(s, Prefetch | Branch)
+    """Whether a statement does nothing but to ask for memory, or to tell what is asked for."""
+    return isinstance(s, Prefetch | Branch | Loop)
 
 
 def _bounds(
