@@ -30,8 +30,7 @@ def measured_filters(
     not run on a generated case.
 
     Raises:
-        ModelError: the model does not run on the case that is given.
-        UserError: that case does not fit the model.
+        UserError: the case that is given does not fit the model, or the model does not run on it.
     """
     if not has_windows(graph):
         return ()

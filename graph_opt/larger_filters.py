@@ -87,10 +87,13 @@ def within_bits(
     # Losses are squares of errors.
     most = 4.0 ** MinimalFiltering().most_bits
     chosen = []
+    direct: dict[str, float] = {}
     for f in found:
         if f.algorithm not in energies:
             continue
-        direct = rounded[f.site.value] + lost_by_rounding(f.form.const.data.array)
-        if f.lost(energies[f.algorithm]) <= most * direct:
+        own = f.site.nest
+        if own not in direct:
+            direct[own] = rounded[f.site.value] + lost_by_rounding(f.form.const.data.array)
+        if f.lost(energies[f.algorithm]) <= most * direct[own]:
             chosen.append(f.algorithm)
     return tuple(chosen)

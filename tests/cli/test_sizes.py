@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from rutc.driver.compiler import Options, compile_model
 from tests.cli.conftest import Rutc, invoke
+from tests.refusing import rows_of_48
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +115,8 @@ def test_sizes_and_shapes_are_told_apart(library: Path, option: str, said: str) 
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What runs at 48 to 95 rows, and is compiled for 1 to 95, mostly 5."""
     folder = tmp_path_factory.mktemp("refusing")
-    nodes = [
-        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[48, 1], strides=[48, 1]),
-        helper.make_node("Reshape", ["p", "s"], ["y"]),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "h", 5])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    shape = numpy_helper.from_array(np.array([3, 5]), "s")
-    graph = helper.make_graph(nodes, "g", [x], [y], [shape])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, folder / "m.onnx")
-    compile_model(folder / "m.onnx", folder / "m.so", Options(dims={"h": (1, 95, 1, 5)}))
+    model = rows_of_48(folder / "m.onnx")
+    compile_model(model, folder / "m.so", Options(dims={"h": (1, 95, 1, 5)}))
     return folder / "m.so"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rutc.emit.jit import KernelCode
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from tests.machines import emulated, lacking, runnable
@@ -15,6 +16,15 @@ from tests.tiles import calling_functions, load
 GUARD = 256
 """Bytes on both sides of every buffer."""
 CANARY = 0xA5
+
+
+def run_as_interpreted(kernel: Kernel, machine: Machine, given: Mapping[str, np.ndarray]) -> None:
+    """Runs the kernel's code, and interprets it, on copies of buffers, which must become equal."""
+    found, want = ({name: a.copy() for name, a in given.items()} for _ in range(2))
+    run_kernel(kernel, machine, found)
+    interpret_kernel(kernel, want)
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, want[name], name)
 
 
 def run_kernel(

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
-from tests.emit.run_kernel import run_kernel
+from tests.emit.run_kernel import run_as_interpreted
 from tests.machines import on_machines
 from tests.tensor_ir.test_steps import kernel_of
 
@@ -44,8 +43,4 @@ def test_places_compared_with_literals(
     text = emit_kernel(kernel, machine).text
     assert bool(re.search(r"icmp \w+ <\d+ x i64>", text)) != narrow
     x = np.random.default_rng(1).standard_normal(5 * 37).astype(np.float32)
-    want = {"x": x, "y": np.zeros_like(x)}
-    got = {name: a.copy() for name, a in want.items()}
-    interpret_kernel(kernel, want)
-    run_kernel(kernel, machine, got)
-    np.testing.assert_array_equal(got["y"], want["y"])
+    run_as_interpreted(kernel, machine, {"x": x, "y": np.zeros_like(x)})

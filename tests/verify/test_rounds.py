@@ -21,6 +21,7 @@ from rutc.verify.input_values import InputSpec, generate, spec
 from rutc.verify.session_values import run_once
 from rutc.verify.truth import Truth
 from rutc.verify.whole import load_whole
+from tests.refusing import rows_of_48
 
 Weights = Mapping[str, np.ndarray]
 
@@ -252,17 +253,7 @@ def test_sizes_that_no_run_takes_give_way_to_sums(tmp_path: Path) -> None:
 
 def test_sizes_that_the_artifact_refuses_are_told(tmp_path: Path) -> None:
     """ONNX Runtime gives a window that does not fit an element; rutc refuses what it makes."""
-    nodes = [
-        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[48, 1], strides=[48, 1]),
-        helper.make_node("Reshape", ["p", "s"], ["y"]),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "h", 5])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    shape = numpy_helper.from_array(np.array([3, 5]), "s")
-    graph = helper.make_graph(nodes, "g", [x], [y], [shape])
-    model = tmp_path / "m.onnx"
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), model)
+    model = rows_of_48(tmp_path / "m.onnx")
     library = compile_model(model, tmp_path / "m.so", Options(dims={"h": (1, 95)})).library
     found = verify_model(model, library)
     assert found.passed
@@ -271,56 +262,13 @@ def test_sizes_that_the_artifact_refuses_are_told(tmp_path: Path) -> None:
         verify_model(model, library, dims={"h": 5})
 
 
-def test_a_decoder_is_verified_at_sizes_that_belong_together(tmp_path: Path) -> None:
-    """ONNX Runtime takes equal ones as well, of which rows beyond a mask's tokens are anything."""
-    contrib = {"domain": "com.microsoft"}
-    nodes = [
-        helper.make_node("ReduceSum", ["mask", "one"], ["tokens"], keepdims=0),
-        helper.make_node("Sub", ["tokens", "one"], ["last"]),
-        helper.make_node("Cast", ["last"], ["seqlens"], to=TensorProto.INT32),
-        helper.make_node("Shape", ["mask"], ["shape"]),
-        helper.make_node("Gather", ["shape", "place"], ["columns"], axis=0),
-        helper.make_node("Cast", ["columns"], ["count"], to=TensorProto.INT32),
-        helper.make_node(
-            "GroupQueryAttention",
-            ["q", "k", "v", "past_k", "past_v", "seqlens", "count"],
-            ["y", "present_k", "present_v"],
-            **{"num_heads": 4, "kv_num_heads": 2, **contrib},
-        ),
-    ]
-    weights = [
-        numpy_helper.from_array(np.array([1]), "one"),
-        numpy_helper.from_array(np.array(1), "place"),
-    ]
-    floats = {
-        "q": ["batch", "seq", 64],
-        "k": ["batch", "seq", 32],
-        "v": ["batch", "seq", 32],
-        "past_k": ["batch", 2, "past", 16],
-        "past_v": ["batch", 2, "past", 16],
-    }
-    inputs = [helper.make_tensor_value_info("mask", TensorProto.INT64, ["batch", "total"])]
-    inputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in floats.items()]
-    outputs = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, None)
-        for n in ("y", "present_k", "present_v")
-    ]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), model)
-    library = compile_model(model, tmp_path / "m.so").library
-    found = verify_model(model, library)
-    assert found.passed
-    assert not found.unverified
-    runs = re.findall(r"batch=(\d+) total=(\d+) seq=(\d+) past=(\d+)", found.inputs)
-    assert len(runs) >= 2
-    assert all((int(b), int(t)) == (1, int(s) + int(p)) for b, t, s, p in runs)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_lengths_that_an_input_holds_belong_to_the_sizes(rank: int, tmp_path: Path) -> None:
-    """That of a cache with the new tokens; ONNX Runtime takes several of one sequence only."""
+def grouped_attention(
+    before: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    weights: Sequence[TensorProto],
+    folder: Path,
+) -> Verification:
+    """What verifies grouped-query attention, whose lengths are inputs or made by nodes before."""
     node = helper.make_node(
         "GroupQueryAttention",
         ["q", "k", "v", "past_k", "past_v", "seqlens", "count"],
@@ -336,17 +284,46 @@ def test_lengths_that_an_input_holds_belong_to_the_sizes(rank: int, tmp_path: Pa
         "past_k": ["batch", 2, "past", 16],
         "past_v": ["batch", 2, "past", 16],
     }
-    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in floats.items()]
-    inputs.append(helper.make_tensor_value_info("seqlens", TensorProto.INT32, ["batch"]))
-    inputs.append(helper.make_tensor_value_info("count", TensorProto.INT32, [1] * rank))
+    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in floats.items()]
     outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in node.output]
-    graph = helper.make_graph([node], "g", inputs, outputs)
+    graph = helper.make_graph([*before, node], "g", [*inputs, *given], outputs, weights)
     sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = tmp_path / "m.onnx"
+    model = folder / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), model)
-    library = compile_model(model, tmp_path / "m.so").library
-    found = verify_model(model, library)
+    found = verify_model(model, compile_model(model, folder / "m.so").library)
     assert found.passed
     assert not found.unverified
+    return found
+
+
+def test_a_decoder_is_verified_at_sizes_that_belong_together(tmp_path: Path) -> None:
+    """ONNX Runtime takes equal ones as well, of which rows beyond a mask's tokens are anything."""
+    nodes = [
+        helper.make_node("ReduceSum", ["mask", "one"], ["tokens"], keepdims=0),
+        helper.make_node("Sub", ["tokens", "one"], ["last"]),
+        helper.make_node("Cast", ["last"], ["seqlens"], to=TensorProto.INT32),
+        helper.make_node("Shape", ["mask"], ["shape"]),
+        helper.make_node("Gather", ["shape", "place"], ["columns"], axis=0),
+        helper.make_node("Cast", ["columns"], ["count"], to=TensorProto.INT32),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array([1]), "one"),
+        numpy_helper.from_array(np.array(1), "place"),
+    ]
+    mask = helper.make_tensor_value_info("mask", TensorProto.INT64, ["batch", "total"])
+    found = grouped_attention(nodes, [mask], weights, tmp_path)
+    runs = re.findall(r"batch=(\d+) total=(\d+) seq=(\d+) past=(\d+)", found.inputs)
+    assert len(runs) >= 2
+    assert all((int(b), int(t)) == (1, int(s) + int(p)) for b, t, s, p in runs)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_lengths_that_an_input_holds_belong_to_the_sizes(rank: int, tmp_path: Path) -> None:
+    """That of a cache with the new tokens; ONNX Runtime takes several of one sequence only."""
+    lengths = [
+        helper.make_tensor_value_info("seqlens", TensorProto.INT32, ["batch"]),
+        helper.make_tensor_value_info("count", TensorProto.INT32, [1] * rank),
+    ]
+    found = grouped_attention([], lengths, [], tmp_path)
     assert "batch=1 seq=7 past=11 lengths of seq + past" in found.inputs
     assert "batch=1 seq=1 past=1" in found.inputs
