@@ -1,7 +1,7 @@
 """`python -m benchmarks.fit`: fits the constants of `tensor_ir.cost` to measured kernels.
 
     python -m benchmarks.fit --measure     # times kernels anew on this processor, for its targets
-    python -m benchmarks.fit --summarise   # counts them anew, and keeps the times
+    python -m benchmarks.fit --count       # counts what all of them do anew, and keeps the times
     python -m benchmarks.fit               # fits the constants, and writes docs/cost.md
 
 Times lie in benchmarks/results/kernels_timed, a file for each processor, each time with the summary
@@ -15,6 +15,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks import cost_page
-from benchmarks.kernel_times import Cycles, Point, least_ns, points, sources
+from benchmarks.kernel_source import kernels
+from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, sources
 from benchmarks.machine import ROOT, provenance
 from rutc.driver.trials import Clock
 from rutc.emit import ir
@@ -41,6 +43,7 @@ from rutc.tensor_ir.cost.work import KINDS, LEVELS
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import ELEMENTARY, OPS
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import NotApplicable, apply_schedule, parse_schedule
 
 RESULTS = ROOT / "benchmarks" / "results" / "kernels_timed"
 HELD_OUT = 3
@@ -106,11 +109,9 @@ def machines() -> dict[str, Machine]:
     return {m.name: m for m in (narrow, native)}
 
 
-def measure(known: Times | None = None) -> None:
-    """Times the points of all kernels, or takes the cycles that are known, and writes them."""
+def measure() -> None:
+    """Times the points of all kernels on this processor, and writes them."""
     whence = asdict(provenance())
-    place = RESULTS / f"{whence['processor']}.json.gz"
-    times = {} if known is None else {(*r.kernel, r.schedule): r.cycles for r in known.points}
     rows: list[Timed] = []
     targets = machines()
     for target, machine in targets.items():
@@ -122,17 +123,41 @@ def measure(known: Times | None = None) -> None:
                 print(f"{source}: {str(error).splitlines()[0]}")
                 continue
             for point in found:
-                key = f"{whence['processor']} {target}", point.digest, point.schedule
-                cycles = _cycles(point, clock) if known is None else times.get(key)
+                cycles = _cycles(point, clock)
                 if cycles is not None:
                     rows.append(timed(point, target, cycles, machine))
             print(f"{target}: {source}: {len(rows)} points", flush=True)
-    if known is None:
-        called = {name: functions(machine) for name, machine in targets.items()}
-        save(place, rows, targets, called, whence)
-    else:
-        data = _read(place)
-        save(place, rows, targets, data["functions"], data["provenance"])
+    called = {name: functions(machine) for name, machine in targets.items()}
+    save(RESULTS / f"{whence['processor']}.json.gz", rows, targets, called, whence)
+
+
+def count_anew(place: Path) -> None:
+    """Counts what the points of a file do anew, and keeps their times.
+
+    Points are left out if their kernels are made otherwise today, or their steps do not apply.
+    """
+    data = _read(place)
+    rows = [_decoded(row) for row in data["points"]]
+    targets = _machines(data)
+    counted: dict[tuple[str, str, str], tuple[Region, ...]] = {}
+    for target, machine in targets.items():
+        wanted: dict[str, list[Timed]] = defaultdict(list)
+        for row in rows:
+            if row.target == target:
+                wanted[row.digest].append(row)
+        for source in dict.fromkeys(row.source for row in rows):
+            with suppress(RutcError):
+                for _, kernel, constants in kernels(source, machine):
+                    for row in wanted.pop(digest_of(kernel, constants), ()):
+                        with suppress(NotApplicable):
+                            done = apply_schedule(kernel, parse_schedule(row.schedule))
+                            key = target, row.digest, row.schedule
+                            counted[key] = summarise(done, machine).regions
+            print(f"{place.name}: {target}: {source}: {len(counted)} points", flush=True)
+    found = ((row, counted.get((row.target, row.digest, row.schedule))) for row in rows)
+    kept = [replace(row, regions=regions) for row, regions in found if regions is not None]
+    print(f"{place.name}: {len(kept)} of {len(rows)} points")
+    save(place, kept, targets, data["functions"], data["provenance"])
 
 
 def _cycles(point: Point, clock: Cycles) -> float | None:
@@ -184,6 +209,14 @@ def _plain(machine: Machine) -> dict[str, object]:
     return {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "coefficients"}
 
 
+def _machines(data: Mapping[str, Any]) -> dict[str, Machine]:
+    """Returns what code was for, of the contents of a file."""
+    return {
+        name: Machine(**{**facts, "features": frozenset(facts["features"])})
+        for name, facts in data["machines"].items()
+    }
+
+
 def _read(place: Path) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(gzip.decompress(place.read_bytes())))
 
@@ -206,14 +239,15 @@ def load(folder: Path = RESULTS, *, shared: bool = False) -> Times:
             continue
         own = str(data["provenance"]["processor"])
         whence.append(data["provenance"])
-        points += (_decoded(row, own) for row in data["points"])
+        rows = map(_decoded, data["points"])
+        points += (replace(row, target=f"{own} {row.target}") for row in rows)
         for name, r in data["rates"].items():
             target = f"{own} {name}"
             rates[target] = Rates(**{**r, "level_bytes": tuple(r["level_bytes"])})
             functions[target] = data["functions"][name]
-            facts = data["machines"][name]
-            known[target] = Machine(**{**facts, "features": frozenset(facts["features"])})
-            bits[target] = known[target].vector_bits
+        for name, machine in _machines(data).items():
+            known[f"{own} {name}"] = machine
+            bits[f"{own} {name}"] = machine.vector_bits
     return Times(tuple(points), rates, functions, bits, tuple(whence), known)
 
 
@@ -244,13 +278,13 @@ def _encoded(row: Timed) -> list[object]:
     return [*facts, rounded(row.cycles), regions]
 
 
-def _decoded(data: Sequence[Any], processor: str) -> Timed:
+def _decoded(data: Sequence[Any]) -> Timed:
     source, name, digest, target, template, number, schedule, cycles, regions = data
     found = []
     for times, entries, work, called, chain, moved, evicted in regions:
         pairs = zip(moved[::2], moved[1::2], strict=True) if moved else [(0.0, 0.0)] * LEVELS
         found.append(Region("", times, entries, work, called, chain, 0, tuple(pairs), evicted))
-    kernel = source, name, digest, f"{processor} {target}", template
+    kernel = source, name, digest, target, template
     return Timed(*kernel, number, schedule, cycles, tuple(found))
 
 
@@ -365,12 +399,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--measure", action="store_true", help="time kernels")
-    parser.add_argument("--summarise", action="store_true", help="count kernels anew")
+    parser.add_argument("--count", action="store_true", help="count what kernels do anew")
     options = parser.parse_args()
     if options.measure:
         measure()
-    elif options.summarise:
-        measure(load())
+    elif options.count:
+        for place in sorted(RESULTS.glob("*.json.gz")):
+            count_anew(place)
     times = load()
     model = Model(times)
     costs = fit(times, model)
