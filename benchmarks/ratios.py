@@ -10,7 +10,7 @@ from time import thread_time_ns
 from typing import NamedTuple
 
 from rutc.driver.served import Served, Unanswered
-from rutc.driver.trials import SAMPLE_NS, Prepared
+from rutc.driver.trials import Prepared, enough, sample
 from rutc.errors import RutcError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -79,15 +79,10 @@ class Sampled:
     """A kernel and how many of its runs make a sample."""
 
     def __init__(self, prepared: Prepared) -> None:
-        """Run it once."""
-        self._prepared, self._runs = prepared, 1
-        once = self.sample()
-        self._runs = max(1, int(SAMPLE_NS / max(once, 100)))
+        """Run it until that is known."""
+        self._prepared = prepared
+        self._runs = enough(prepared.runs["near"])
 
     def sample(self) -> float:
         """The thread's nanoseconds of a run."""
-        run = next(self._prepared.runs["near"])
-        start = thread_time_ns()
-        for _ in range(self._runs):
-            run()
-        return (thread_time_ns() - start) / self._runs
+        return sample(self._prepared.runs["near"], self._runs)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import cycle, islice, repeat
 from math import ceil, sqrt
 from statistics import geometric_mean, median
 from time import thread_time_ns
@@ -44,8 +43,11 @@ MOST_BYTES = 1 << 28
 """Copies of operands take no more."""
 MOST_COPIES = 64
 LINE_BYTES = 64
-PAIRS, PAIR_CYCLES = 5_000, 4
-"""Multiplications and exclusive-ors, each waiting for the one before: they tell the clock."""
+PAIRS, PAIR_CYCLES = 100_000, 4
+"""Multiplications and exclusive-ors, each waiting for the one before: they tell the clock.
+
+So many that the call and the question for the time, some 2,000 cycles, do not count.
+"""
 CHAIN = """
 define void @rutc_kernel(ptr %p, ptr %q, i64 %a, i64 %n) {
 entry:
@@ -153,17 +155,24 @@ class Clock:
     def cycle_ns(self) -> float:
         """Returns how long a cycle takes now."""
         place = self._result.ctypes.data
-        runs = repeat(partial(self._run, place, place, 7, PAIRS))
-        least = min(_sample(runs, 1) for _ in range(3))
-        return least / (PAIRS * PAIR_CYCLES)
+        least = min(sample(partial(self._run, place, place, 7), PAIRS) for _ in range(3))
+        return least / PAIR_CYCLES
 
 
-def _sample(runs: Iterator[Callable[[], object]], count: int) -> float:
-    """The thread's nanoseconds of each of the next runs, so many of them."""
+def sample(run: Callable[[int], object], count: int) -> float:
+    """Returns the thread's nanoseconds of each of so many runs, which one call does."""
     start = thread_time_ns()
-    for run in islice(runs, count):
-        run()
+    run(count)
     return (thread_time_ns() - start) / count
+
+
+def enough(run: Callable[[int], object]) -> int:
+    """Returns how many runs make a sample that takes about `SAMPLE_NS`, one at least."""
+    count = 1
+    # Few runs are counted together with their call.
+    while (ns := sample(run, count)) * count < SAMPLE_NS / 2:
+        count *= 2
+    return max(1, int(SAMPLE_NS / ns))
 
 
 class Prepared:
@@ -178,13 +187,13 @@ class Prepared:
         if "far" in states and 2 * size <= MOST_BYTES:
             copies = min(MOST_COPIES, max(2, ceil(2 * machine.l2 / max(size, 1)) + 1))
             self._memory += [arguments_of(kernel, seed) for seed in range(1, copies)]
-        runs = [self._code.runs([first_line(m) for m in own], symbols)[0] for own in self._memory]
-        for run in runs:
-            run()
-        self.runs: dict[State, Iterator[Callable[[], object]]] = {
-            "near": cycle(runs[:1]),
-            "far": cycle(runs),
+        sets = [[first_line(m) for m in own] for own in self._memory]
+        self.runs: dict[State, Callable[[int], None]] = {
+            "near": self._code.repeated(sets[:1], symbols),
+            "far": self._code.repeated(sets, symbols),
         }
+        """What runs it so many times."""
+        self.runs["far"](len(sets))
 
 
 def _timing(
@@ -195,19 +204,17 @@ def _timing(
     A reference is a kernel whose cycles are known: it takes turns, and tells how long a cycle takes
     where the processor has other work, too, that the clock does not feel.
     """
-    runs = kernel.runs[state]
-    once = _sample(runs, 1)
+    run = kernel.runs[state]
+    once = sample(run, 1)
     if once > LONGEST_S * 1e9:
         return Timing(once, once, once, clock.cycle_ns())
-    each = max(1, int(SAMPLE_NS / max(once, 100)))
-    beside = 0
-    if reference is not None:
-        beside = max(1, int(SAMPLE_NS / max(_sample(reference[0].runs[state], 1), 100)))
+    each = enough(run)
+    beside = 0 if reference is None else enough(reference[0].runs[state])
     clocks, samples, others, spent = [clock.cycle_ns()], list[float](), list[float](), 0.0
     while spent < SPENT_NS or len(samples) < FEWEST_SAMPLES:
-        samples.append(_sample(runs, each))
+        samples.append(sample(run, each))
         if reference is not None:
-            others.append(_sample(reference[0].runs[state], beside))
+            others.append(sample(reference[0].runs[state], beside))
         spent += samples[-1] * each
     clocks.append(clock.cycle_ns())
     cycle_ns = min(clocks) if reference is None else median(others) / reference[1]

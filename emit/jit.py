@@ -6,6 +6,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -25,6 +26,30 @@ from rutc.tensor_ir.machine import Machine
 
 ENTRY = "elementwise"
 I64 = ir.IntType(64)
+REPEAT = "rutc_repeat"
+LOOP = f"""
+define void @{REPEAT}(ptr %kernel, ptr %calls, i64 %sets, i64 %first, i64 %count, i64 %tasks) {{
+entry:
+  br label %loop
+loop:
+  %left = phi i64 [ %count, %entry ], [ %less, %loop ]
+  %i = phi i64 [ %first, %entry ], [ %next, %loop ]
+  %call = getelementptr [2 x ptr], ptr %calls, i64 %i
+  %pointers = load ptr, ptr %call
+  %second = getelementptr ptr, ptr %call, i64 1
+  %words = load ptr, ptr %second
+  call void %kernel(ptr %pointers, ptr %words, i64 0, i64 %tasks)
+  %j = add i64 %i, 1
+  %last = icmp eq i64 %j, %sets
+  %next = select i1 %last, i64 0, i64 %j
+  %less = sub i64 %left, 1
+  %more = icmp ne i64 %less, 0
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}
+"""
+"""Calls a kernel so often, with sets of arguments in turns from the first one on."""
 
 
 class Code:
@@ -61,10 +86,11 @@ class KernelCode:
         self, kernel: Kernel, machine: Machine, change: Callable[[str], str] = lambda text: text
     ) -> None:
         """Compile it; `change` changes the text of the module before."""
-        self._emitted = emit_kernel(kernel, machine)
+        self._emitted, self._machine = emit_kernel(kernel, machine), machine
         self._symbols = [name for name, _ in kernel.symbols]
         self._code = Code(change(self._emitted.text), ENTRY_OF_KERNELS, machine)
-        self._scratch: list[np.ndarray] = []
+        self._kept: list[Any] = []
+        """What calls need that were returned."""
         words, places = (ctypes.c_int64,) * 2, (ctypes.c_void_p,) * 2
         self._call = ctypes.CFUNCTYPE(None, *places, *words)(self._code.address)
 
@@ -75,20 +101,60 @@ class KernelCode:
 
         The addresses are multiples of 64.
         """
-        pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
+        pointers, words = self._given(addresses, symbols)
+        tasks = self._tasks(symbols)
+        edges = [tasks * i // parts for i in range(parts + 1)]
+        return tuple(
+            functools.partial(self._call, pointers, words, first, end)
+            for first, end in pairwise(edges)
+        )
+
+    def repeated(
+        self, sets: Sequence[Sequence[int]], symbols: Mapping[str, int]
+    ) -> Callable[[int], None]:
+        """Returns what runs all tasks so many times, once at least, without Python in between.
+
+        Each run has the next set of addresses, which are multiples of 64: the first one again
+        after the last. A call goes on where the one before ended.
+        """
+        given = [self._given(addresses, symbols) for addresses in sets]
+        places = [ctypes.addressof(part) for call in given for part in call]
+        calls, tasks = (ctypes.c_void_p * len(places))(*places), self._tasks(symbols)
+        code, repeat = _repeat(self._machine)
+        self._kept += [given, code]
+        first = 0
+
+        def run(count: int) -> None:
+            nonlocal first
+            repeat(self._code.address, calls, len(sets), first, count, tasks)
+            first = (first + count) % len(sets)
+
+        return run
+
+    def _given(self, addresses: Sequence[int], symbols: Mapping[str, int]) -> tuple[_Words, _Words]:
+        """The pointers and the words that a call takes, with scratch of its own."""
         words = [symbols[name] for name in self._symbols]
         needed = int(Index.of(self._emitted.thread_bytes).evaluate(dict(symbols)))
         # What was returned before goes on with the scratch that it has.
         scratch = np.empty(needed + 64, np.uint8)
-        self._scratch.append(scratch)
+        self._kept.append(scratch)
         words.append(-(-scratch.ctypes.data // 64) * 64)
-        table = (ctypes.c_int64 * len(words))(*words)
-        tasks = int(Index.of(self._emitted.tasks).evaluate(dict(symbols)))
-        edges = [tasks * i // parts for i in range(parts + 1)]
-        return tuple(
-            functools.partial(self._call, pointers, table, first, end)
-            for first, end in pairwise(edges)
-        )
+        pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
+        return pointers, (ctypes.c_int64 * len(words))(*words)
+
+    def _tasks(self, symbols: Mapping[str, int]) -> int:
+        return int(Index.of(self._emitted.tasks).evaluate(dict(symbols)))
+
+
+_Words = ctypes.Array[Any]
+
+
+@functools.lru_cache
+def _repeat(machine: Machine) -> tuple[Code, Callable[..., None]]:
+    """The function that calls kernels in a loop, and its code, without which it cannot live."""
+    code = Code(LOOP, REPEAT, machine)
+    words, places = (ctypes.c_int64,) * 4, (ctypes.c_void_p,) * 2
+    return code, ctypes.CFUNCTYPE(None, *places, *words)(code.address)
 
 
 Body = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]

@@ -4,13 +4,14 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from random import Random
 from time import monotonic, sleep
 
 import pytest
 
-from rutc.driver import served
-from rutc.driver.trials import Bench, Outcome, Reference, Timer
+from rutc.driver import served, trials
+from rutc.driver.trials import Bench, Clock, Outcome, Reference, Timer
 from rutc.driver.tuning import scheduled
 from rutc.emit.targets import native_target
 from rutc.tensor_ir.dtype import DType
@@ -53,6 +54,29 @@ def test_times_are_of_near_and_far_operands(bench: Bench) -> None:
         # 64 x 64 x 64 multiply-adds, 32 in a cycle at most.
         assert 64**3 / 64 < t.cycles < 64**3 * 20
         assert 0.1 < t.cycle_ns < 5
+
+
+def test_times_are_of_kernels_and_not_of_their_calls() -> None:
+    """A call from Python, and a question for the time, take a thousand cycles and more."""
+    text = """
+graph "little"
+dims i = 16
+%a : f32{i} = input "a" [i]
+%b : f32{i} = %a[i] + 1.0
+output "b" [i] = %b
+"""
+    found = [Timer(MACHINE).timed(kernel_of(text)).near for _ in range(3)]
+    assert min(t.cycles for t in found if t is not None) < 300
+
+
+def test_the_clock_counts_no_call() -> None:
+    """Many more pairs take as many cycles each."""
+    clock = Clock(MACHINE)
+    place = clock._result.ctypes.data
+    more = partial(clock._run, place, place, 7)
+    count = 10 * trials.PAIRS
+    pairs = [(clock.cycle_ns(), trials.sample(more, count) / trials.PAIR_CYCLES) for _ in range(9)]
+    assert min(own for own, _ in pairs) < 1.05 * min(long for _, long in pairs)
 
 
 def test_processes_ask_for_registers_for_matrices() -> None:
