@@ -60,7 +60,7 @@ class _Timer:
         """The ratio of a kernel."""
         kernel, best, samples = question
         start = thread_time_ns()
-        own = Sampled(Prepared(kernel, self._machine, ("near",)))
+        own = Sampled(Prepared(kernel, self._machine, ("near",), self._beside.prepared))
         # Samples of a pair are next to each other in time: others slow both.
         pair = functools.partial(self._pair, own)
         found = [pair()]
@@ -80,9 +80,9 @@ class Sampled:
 
     def __init__(self, prepared: Prepared) -> None:
         """Run it until that is known."""
-        self._prepared = prepared
+        self.prepared = prepared
         self._runs = enough(prepared.runs["near"])
 
     def sample(self) -> float:
         """The thread's nanoseconds of a run."""
-        return sample(self._prepared.runs["near"], self._runs)
+        return sample(self.prepared.runs["near"], self._runs)

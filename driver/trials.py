@@ -176,18 +176,32 @@ def enough(run: Callable[[int], object]) -> int:
 
 
 class Prepared:
-    """A scheduled kernel as code of this process, with operands of its own."""
+    """A scheduled kernel as code of this process, with operands."""
 
-    def __init__(self, kernel: Kernel, machine: Machine, states: Sequence[State]) -> None:
-        """Compile it, fill the operands and run it once on each copy that the states need."""
+    def __init__(
+        self,
+        kernel: Kernel,
+        machine: Machine,
+        states: Sequence[State],
+        beside: Prepared | None = None,
+    ) -> None:
+        """Compile it, fill the operands and run it once on each copy that the states need.
+
+        The operands of a kernel that runs `beside` it are its own, too, if they are as large: where
+        memory lies, and in pages of which size, may make more of a difference than a schedule.
+        """
         self._code = KernelCode(kernel, machine)
         symbols = common_sizes(dict(kernel.symbols))
-        self._memory = [arguments_of(kernel)]
-        size = sum(m.nbytes for m in self._memory[0])
+        self.memory = [arguments_of(kernel)]
+        size = sum(m.nbytes for m in self.memory[0])
         if "far" in states and 2 * size <= MOST_BYTES:
             copies = min(MOST_COPIES, max(2, ceil(2 * machine.l2 / max(size, 1)) + 1))
-            self._memory += [arguments_of(kernel, seed) for seed in range(1, copies)]
-        sets = [[first_line(m) for m in own] for own in self._memory]
+            self.memory += [arguments_of(kernel, seed) for seed in range(1, copies)]
+        for own, other in zip(self.memory, beside.memory if beside else (), strict=False):
+            for number, (x, y) in enumerate(zip(own, other, strict=False)):
+                if (x.dtype, x.size) == (y.dtype, y.size):
+                    own[number] = y
+        sets = [[first_line(m) for m in own] for own in self.memory]
         self.runs: dict[State, Callable[[int], None]] = {
             "near": self._code.repeated(sets[:1], symbols),
             "far": self._code.repeated(sets, symbols),
@@ -259,7 +273,7 @@ class Timer:
             RutcError: it does not compile.
         """
         beside = None if reference is None else self._prepared(reference.kernel, states)
-        own = Prepared(kernel, self._machine, states)
+        own = Prepared(kernel, self._machine, states, beside)
         cycles = {} if reference is None else {"near": reference.near, "far": reference.far}
         found = {
             state: _timing(

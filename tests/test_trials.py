@@ -11,12 +11,13 @@ from time import monotonic, sleep
 import pytest
 
 from rutc.driver import served, trials
-from rutc.driver.trials import Bench, Clock, Outcome, Reference, Timer
+from rutc.driver.trials import Bench, Clock, Outcome, Prepared, Reference, Timer
 from rutc.driver.tuning import scheduled
 from rutc.emit.targets import native_target
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
+from rutc.tuner.trial import State
 from tests.tiles import FEATURES
 from tests.tuner.subjects import of_text
 
@@ -77,6 +78,22 @@ def test_the_clock_counts_no_call() -> None:
     count = 10 * trials.PAIRS
     pairs = [(clock.cycle_ns(), trials.sample(more, count) / trials.PAIR_CYCLES) for _ in range(9)]
     assert min(own for own, _ in pairs) < 1.05 * min(long for _, long in pairs)
+
+
+@pytest.mark.parametrize("states", [("near",), ("near", "far")])
+def test_kernels_that_take_turns_have_their_operands_in_one_place(
+    states: tuple[State, ...],
+) -> None:
+    """Those that are as large in both."""
+    kernel = kernel_of()
+    first = Prepared(kernel, MACHINE, states)
+    again = Prepared(kernel, MACHINE, states, first)
+    assert len(again.memory) == len(first.memory)
+    for own, other in zip(again.memory, first.memory, strict=True):
+        assert all(x is y for x, y in zip(own, other, strict=True))
+    smaller = Prepared(kernel_of(TEXT.replace("i = 64", "i = 61")), MACHINE, states, first)
+    own, other = smaller.memory[0], first.memory[0]
+    assert [x is y for x, y in zip(own, other, strict=True)] == [False, True, False]
 
 
 def test_processes_ask_for_registers_for_matrices() -> None:
