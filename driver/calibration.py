@@ -27,7 +27,7 @@ from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt import versions
-from rutc.graph_opt.alternatives.filtering import Looser
+from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
 from rutc.graph_opt.quantise import MOST, Span
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
@@ -89,7 +89,7 @@ def first_case(
     """
     names = tuple(dict.fromkeys(values))
     # Other algorithms take longer to compile than one run of them saves.
-    with Running(_showing(graph, names), how, exact=True) as running:
+    with Running(_showing(graph, names), how, Leeway(exact=True)) as running:
         arrays = next(running.results())
     yield from zip(names, map(np.asarray, arrays), strict=True)
 
@@ -104,26 +104,14 @@ def _showing(graph: Graph, names: tuple[str, ...]) -> Graph:
 class Running:
     """A graph as a library of this machine, run on the cases of a calibration."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        how: Calibration,
-        *,
-        exact: bool = False,
-        spread: tuple[str, ...] = (),
-        bf16: bool = False,
-        looser: Looser = (),
-    ) -> None:
-        """Compile it; a `with` runs it.
-
-        With `bf16`, factors of sums may be rounded, of those that are `looser` in more ways; no
-        algorithm rounds more than the sum if they are to be `exact`, or its inputs are `spread`.
+    def __init__(self, graph: Graph, how: Calibration, leeway: Leeway = USUAL_LEEWAY) -> None:
+        """Compile it, its algorithms within the leeway; a `with` runs it.
 
         Raises:
             UserError: there are no cases.
         """
         machine = native_target().machine
-        found = versions(graph, machine, exact=exact, spread=spread, bf16=bf16, looser=looser)
+        found = versions(graph, machine, leeway)
         plan, alternatives = planned(found, machine)
         self._folder = tempfile.TemporaryDirectory()
         library = Path(self._folder.name) / "values.so"

@@ -100,7 +100,7 @@ def compile_model(
             if options.dump is not None:
                 make_folder(options.dump)
                 dump = DumpFolder(options.dump, write_file)
-            algorithms = Algorithms(machine, own.spread, dump, bf16=own.in_bf16, looser=own.looser)
+            algorithms = Algorithms(machine, own.leeway, dump)
             with stage("optimize"):
                 found = versions_for(graph, machine, own, algorithms)
             with stage("plan"):

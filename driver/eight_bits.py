@@ -29,9 +29,9 @@ from rutc.driver.estimates import Known, estimate_plan
 from rutc.driver.options import FP32, Calibration, Options
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
-from rutc.graph_opt.alternatives.filtering import Looser
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.filtered_instead import filtered_instead, no_less_accurate
+from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway, Looser
 from rutc.graph_opt.quantise import Site, Span, compared, normal, quantised, sites
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.machine import Machine
@@ -53,6 +53,10 @@ class Choice:
     sums: tuple[Site, ...]
     looser: Looser = ()
     bf16: bool = True
+
+    def leeway_of(self, given: Leeway, *, rounds: bool = True) -> Leeway:
+        """The leeway for what is made of the graph then, if the processor `rounds` at all."""
+        return replace(given, bf16=self.bf16 and rounds, looser=self.looser)
 
     def options_of(self, options: Options) -> Options:
         """The options for what is made of the graph then."""
@@ -96,21 +100,19 @@ def in_eight_bits(
     how: Calibration,
     tolerance: float | None = None,
     on_progress: Progress = nobody,
-    *,
-    exact: bool = False,
-    spread: tuple[str, ...] = (),
+    leeway: Leeway = USUAL_LEEWAY,
 ) -> EightBits:
     """An imported graph with sums of 8-bit integers, where it then takes less time.
 
-    With a `tolerance` only as many as leave results within it. No sum is filtered if algorithms
-    are to be `exact`, none of those whose inputs are `spread`.
+    With a `tolerance` only as many as leave results within it. What else is rounded is chosen as
+    well: of the leeway, only what is `exact` or `spread` counts.
 
     Raises:
         UserError: a calibration case does not fit the model, or the model does not run on it.
     """
     before = normal(graph, machine)
     found = sites(before)
-    instead = () if exact else filtered_instead(before, found, machine, spread)
+    instead = () if leeway.exact else filtered_instead(before, found, machine, leeway.spread)
     energies: dict[tuple[str, str], np.ndarray] = {}
 
     def see(value: str, array: np.ndarray) -> None:
@@ -125,9 +127,7 @@ def in_eight_bits(
     @cache
     def cycles(choice: Choice) -> float:
         own = quantised(before, choice.sums, known, machine)
-        version = versions(
-            own, machine, exact=exact, spread=spread, bf16=choice.bf16, looser=choice.looser
-        )[-1]
+        version = versions(own, machine, choice.leeway_of(leeway))[-1]
         plan = decide(version.graph, machine, version.assigned)
         return estimate_plan(plan, machine_of([plan], machine), known=estimated).cycles
 
@@ -140,7 +140,7 @@ def in_eight_bits(
     )
     choice = best([choice, _without(choice, looser)])
     if tolerance is not None:
-        errors = _Errors(before, known, machine, how, exact=exact, spread=spread)
+        errors = _Errors(before, known, machine, how, leeway)
         choice = errors.within(choice, MARGIN * tolerance)
     result = quantised(before, choice.sums, known, machine) if choice.sums else graph
     ranges = {s.value: (known[s.value].low, known[s.value].high) for s in choice.sums}
@@ -167,14 +167,12 @@ class _Errors:
         known: Mapping[str, Span],
         machine: Machine,
         how: Calibration,
-        *,
-        exact: bool,
-        spread: tuple[str, ...],
+        leeway: Leeway,
     ) -> None:
-        self._exact, self._spread = exact, spread
         self._graph, self._known, self._machine, self._how = graph, known, machine, how
+        self._leeway = leeway
         self._rounds = machine.has_matrices(DType.BF16) or adds_pairs(machine)
-        with Running(graph, how, exact=exact, spread=spread) as running:
+        with Running(graph, how, Choice((), bf16=False).leeway_of(leeway)) as running:
             self._wanted = list(running.results())
 
     def within(self, choice: Choice, tolerance: float) -> Choice:
@@ -204,15 +202,8 @@ class _Errors:
         """The largest relative error of an output in any case."""
         own = quantised(self._graph, choice.sums, self._known, self._machine)
         # The processor at hand may have instructions that code for another one does without.
-        bf16 = choice.bf16 and self._rounds
-        with Running(
-            own,
-            self._how,
-            exact=self._exact,
-            spread=self._spread,
-            bf16=bf16,
-            looser=choice.looser,
-        ) as running:
+        leeway = choice.leeway_of(self._leeway, rounds=self._rounds)
+        with Running(own, self._how, leeway) as running:
             return max(
                 relative_error(x, y)
                 for ours, wanted in zip(running.results(), self._wanted, strict=True)

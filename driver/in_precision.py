@@ -60,8 +60,7 @@ def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = n
             options.calibration,
             options.budget,
             tell,
-            exact=options.exact_algorithms,
-            spread=options.spread,
+            options.leeway,
         )
         graph = replace(found.graph, states=states)
         return Rounded(graph, found.choice.options_of(options), found)

@@ -12,8 +12,8 @@ import numpy as np
 from rutc.driver.calibration import first_case
 from rutc.driver.options import Calibration
 from rutc.errors import UserError
-from rutc.graph_opt.alternatives.filtering import Looser
 from rutc.graph_opt.larger_filters import has_windows, larger_filters, within_bits
+from rutc.graph_opt.leeway import Looser
 from rutc.graph_opt.quantise import normal, sites
 from rutc.graph_opt.rounded_filters import lost_by_rounding
 from rutc.runtime.errors import ModelError

@@ -17,6 +17,8 @@ from rutc.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
+    from rutc.graph_opt.leeway import Leeway
+
 
 FP32 = "fp32"
 """The precision in which nothing is rounded."""
@@ -141,6 +143,13 @@ class Options:
     def in_bf16(self) -> bool:
         """Whether factors of sums may be rounded to bf16."""
         return self.precision == BF16 or self.in_eight_bits
+
+    @property
+    def leeway(self) -> Leeway:
+        """How far algorithms may round otherwise than the model's own sums."""
+        from rutc.graph_opt.leeway import Leeway
+
+        return Leeway(self.exact_algorithms, self.in_bf16, self.spread, self.looser)
 
     @property
     def search_seconds(self) -> float | None:

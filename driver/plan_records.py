@@ -168,7 +168,7 @@ class RecordedPlans:
         if best.assignment is None or best.told is None:
             return best.why
         algorithms = Algorithms(
-            self._machine, self._options.spread, assigned=Assigned(best.assignment.algorithms)
+            self._machine, self._options.leeway, assigned=Assigned(best.assignment.algorithms)
         )
         exact = self._options.exact_algorithms
         found = realised(graph, best.assignment, self._machine, exact=exact, on_step=algorithms)

@@ -60,15 +60,7 @@ def versions_for(
     graph: Graph, machine: Machine, options: Options, on_step: OnStep | None = None
 ) -> tuple[Version, ...]:
     """The versions of an imported graph, in its precision, as they are compiled."""
-    return versions(
-        graph,
-        machine,
-        exact=options.exact_algorithms,
-        spread=options.spread,
-        bf16=options.in_bf16,
-        looser=options.looser,
-        on_step=on_step,
-    )
+    return versions(graph, machine, options.leeway, on_step=on_step)
 
 
 def narrowed(machine: Machine, precision: str) -> Change | None:

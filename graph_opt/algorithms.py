@@ -13,9 +13,10 @@ from math import prod
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.factor_parts import SMALLEST, WHOLE
-from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, Looser, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
 from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for, rounding_before
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.versions import FEW_ROWS
@@ -62,27 +63,17 @@ class Algorithms:
     """Collects the algorithms of a graph: give an instance as `on_step`; it calls `after`."""
 
     machine: Machine = COMMON
-    spread: tuple[str, ...] = ()
+    leeway: Leeway = USUAL_LEEWAY
     after: OnStep | None = None
     assigned: Assigned | None = None
     """The algorithms that are chosen already."""
-    bf16: bool = False
-    """Whether factors may be rounded."""
-    looser: Looser = ()
-    """The filters of sums that may lose more bits then."""
     found: dict[str, Algorithm] = field(default_factory=dict, init=False)
     _before: Graph | None = field(default=None, init=False)
 
     def __call__(self, name: str, graph: Graph, changed: bool) -> None:
         """Note what a step chose."""
         if changed and self._before is not None:
-            rule = filtering_for(
-                self.machine,
-                spread=self.spread,
-                assigned=self.assigned,
-                bf16=self.bf16,
-                looser=self.looser,
-            )
+            rule = filtering_for(self.machine, self.leeway, self.assigned)
             if name == FILTERING:
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
             whole = MultiplyParts(machine=self.machine, assigned=self.assigned)

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
-from rutc.graph_opt.alternatives.filtering import Looser, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.leeway import Looser
 from rutc.graph_opt.quantise import Site, Span, lost_in_eight_bits
 from rutc.graph_opt.rounded_filters import Energies, RoundedFilter, direct_cycles, rounded_filters
 from rutc.tensor_ir import DType, Graph

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
-from rutc.graph_opt.alternatives.filtering import Looser, MinimalFiltering, lost_bits
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering, lost_bits
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
+from rutc.graph_opt.leeway import Looser
 from rutc.graph_opt.quantise import Site
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounded_filters import (

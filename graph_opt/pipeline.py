@@ -11,12 +11,13 @@ from rutc.errors import InternalError
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED
-from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, Looser, MinimalFiltering
+from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.alternatives.signs import TakeSigns
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED, MultiplyParts
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
 from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
 from rutc.graph_opt.rounding import rounding_of
 from rutc.graph_opt.rules.algebra import simplify_expressions
@@ -81,25 +82,16 @@ EARLY = _clean(FoldConstants(keep_quantised=True))
 
 
 def pipeline_for(
-    machine: Machine,
-    *,
-    exact: bool = False,
-    spread: tuple[str, ...] = (),
-    assigned: Assigned | None = None,
-    bf16: bool = False,
-    looser: Looser = (),
+    machine: Machine, leeway: Leeway = USUAL_LEEWAY, *, assigned: Assigned | None = None
 ) -> tuple[Pass, ...]:
     """The steps for a machine: what its instructions do best decides which sums are taken.
 
-    With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`. The last steps
-    choose algorithms, unless these are `assigned`; with `bf16`, factors may be rounded to that,
-    and filters that are `looser` lose more by it.
+    The last steps choose algorithms within the leeway, unless these are `assigned`.
     """
     separate = SeparateWindows(machine=machine, assigned=assigned)
     parts = MultiplyParts(machine=machine, assigned=assigned)
-    bf16 = bf16 or rounds_factors(assigned)
-    filters = filtering_for(machine, spread=spread, assigned=assigned, bf16=bf16, looser=looser)
-    first = (rounding_before(filters),) if bf16 else ()
+    filters = filtering_for(machine, leeway, assigned)
+    first = (rounding_before(filters),) if leeway.bf16 or rounds_factors(assigned) else ()
     steps: tuple[Pass, ...] = (
         # Importers leave unused constants and branches behind; every later step is cheaper without.
         Sweep("remove what is unread"),
@@ -187,21 +179,18 @@ def pipeline_for(
         MergeEqual("merge equal nodes again"),
         DropDims(),
     )
-    return tuple(_exact(steps)) if exact else steps
+    return tuple(_exact(steps)) if leeway.exact else steps
 
 
-def filtering_for(
-    machine: Machine,
-    *,
-    spread: tuple[str, ...],
-    assigned: Assigned | None,
-    bf16: bool,
-    looser: Looser = (),
-) -> MinimalFiltering:
-    """The rule that filters windows; factors are rounded if `bf16` or what is assigned says so."""
-    rounded = (bf16 or rounds_factors(assigned)) and adds_pairs(machine)
+def filtering_for(machine: Machine, leeway: Leeway, assigned: Assigned | None) -> MinimalFiltering:
+    """The rule that filters windows; factors are rounded if that is allowed or assigned."""
+    rounded = (leeway.bf16 or rounds_factors(assigned)) and adds_pairs(machine)
     return MinimalFiltering(
-        spread=spread, machine=machine, assigned=assigned, rounded=rounded, looser=looser
+        spread=leeway.spread,
+        machine=machine,
+        assigned=assigned,
+        rounded=rounded,
+        looser=leeway.looser,
     )
 
 
@@ -263,7 +252,7 @@ def _exact(steps: tuple[Pass, ...]) -> Iterator[Pass]:
 PIPELINE = pipeline_for(COMMON)
 """The pipeline where no machine is named."""
 
-EXACT = pipeline_for(COMMON, exact=True)
+EXACT = pipeline_for(COMMON, Leeway(exact=True))
 """The pipeline without rules that declare to round: but for the order of sums and fused
 multiply-adds, it computes what the model states."""
 

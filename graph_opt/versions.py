@@ -18,8 +18,8 @@ from dataclasses import replace
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.alternatives.choices import Chosen
-from rutc.graph_opt.alternatives.filtering import Looser
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
+from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
 from rutc.graph_opt.pipeline import OnStep, optimize, pipeline_for
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.affine import Index
@@ -50,11 +50,8 @@ class Version:
 def versions(
     graph: Graph,
     machine: Machine,
+    leeway: Leeway = USUAL_LEEWAY,
     *,
-    exact: bool = False,
-    spread: tuple[str, ...] = (),
-    bf16: bool = False,
-    looser: Looser = (),
     on_step: OnStep | None = None,
     where: Callable[[Graph], Index | None] | None = None,
 ) -> tuple[Version, ...]:
@@ -63,10 +60,7 @@ def versions(
     Args:
         graph: A verified graph.
         machine: What its instructions do best decides which rewrites there are.
-        exact: Leave out the rewrites that declare to round otherwise than the model does.
-        spread: The sums whose inputs differ too much for most filters.
-        bf16: Factors of sums may be rounded to that.
-        looser: The filters of sums that may lose more bits then.
+        leeway: How far they may round otherwise than the model does.
         on_step: Called after every step with its name, the graph and whether the step changed it.
         where: Tells, of the graph before factors are taken apart, where that pays, instead of the
             step that does it.
@@ -74,7 +68,7 @@ def versions(
     Raises:
         InternalError: A step produced an invalid graph; the message names it.
     """
-    pipeline = pipeline_for(machine, exact=exact, spread=spread, bf16=bf16, looser=looser)
+    pipeline = pipeline_for(machine, leeway)
     chosen = Chosen(pipeline, on_step)
     parts = next((step for step in pipeline if isinstance(step, MultiplyParts)), None)
     if parts is None or not graph.symbols:

@@ -192,8 +192,7 @@ def explain(model: Path, node: str, options: Options | None = None) -> Explanati
     info = _find(ModelParts(model).nodes, graph, node)
     name = node if info is None else info.name or info.outputs[0]
     history = [Stage("import", _count(graph, name))]
-    exact, bf16 = options.exact_algorithms, options.in_bf16
-    rules = _rounding_rules(pipeline_for(machine, exact=exact, bf16=bf16))
+    rules = _rounding_rules(pipeline_for(machine, options.leeway))
     refused: dict[str, tuple[Refusal, ...]] = {}
 
     def note(step: str, after: Graph, changed: bool) -> None:
@@ -257,9 +256,7 @@ def _planned(
         in_precision = rounded(graph, machine, options)
         graph, options = in_precision.graph, in_precision.options
         note("round", graph, True)
-    algorithms = Algorithms(
-        machine, options.spread, note, bf16=options.in_bf16, looser=options.looser
-    )
+    algorithms = Algorithms(machine, options.leeway, note)
     found = versions_for(graph, machine, options, algorithms)
     recorded = None if records is None else records.plans
     return model_plan(graph, found, machine, options, algorithms, recorded)

@@ -24,6 +24,7 @@ from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED, MultiplyParts
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.leeway import Leeway
 from rutc.graph_opt.rewrite import Sweep
 from rutc.importer import import_model
 from rutc.tensor_ir import DType, Graph
@@ -188,15 +189,15 @@ def test_factors_of_any_size(tmp_path: Path, odd: float) -> None:
 
 
 def test_factors_are_rounded_only_where_a_precision_says_so() -> None:
-    for steps in (pipeline_for(PAIRS), pipeline_for(V4, bf16=True)):
+    for steps in (pipeline_for(PAIRS), pipeline_for(V4, Leeway(bf16=True))):
         assert not any(isinstance(step, MultiplyParts) for step in steps)
         assert not any(f.rounded for f in _filters(steps))
-    steps = pipeline_for(PAIRS, bf16=True)
+    steps = pipeline_for(PAIRS, Leeway(bf16=True))
     assert [step.parts for step in steps if isinstance(step, MultiplyParts)] == [ROUNDED]
     assert all(f.rounded for f in _filters(steps))
     subnormals = PAIRS.without_bf16()
-    assert pipeline_for(subnormals, bf16=True) == pipeline_for(subnormals)
-    assert not any(f.rounded for f in _filters(pipeline_for(TILES, bf16=True)))
+    assert pipeline_for(subnormals, Leeway(bf16=True)) == pipeline_for(subnormals)
+    assert not any(f.rounded for f in _filters(pipeline_for(TILES, Leeway(bf16=True))))
 
 
 def _filters(steps: tuple[object, ...]) -> list[MinimalFiltering]:
@@ -207,7 +208,7 @@ def _filters(steps: tuple[object, ...]) -> list[MinimalFiltering]:
 def test_windows_are_filtered_where_that_is_faster_and_rounded_then(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     convolution(path, (1, 64, 28, 28), 64, 3, 1)
-    told = Algorithms(PAIRS, bf16=True)
+    told = Algorithms(PAIRS, Leeway(bf16=True))
     (version,) = versions_for(import_model(path), PAIRS, Options(precision="bf16"), on_step=told)
     (fact,) = told.found.values()
     assert (fact.name, fact.outputs) == ("minimal filtering" + SAID_IN_BF16, (2, 2))
@@ -225,7 +226,7 @@ def test_windows_are_filtered_where_that_is_faster_and_rounded_then(tmp_path: Pa
 def test_windows_that_are_not_filtered_are_multiplied_in_pairs(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     convolution(path, (1, 64, 28, 28), 64, 3, 2)
-    told = Algorithms(PAIRS, bf16=True)
+    told = Algorithms(PAIRS, Leeway(bf16=True))
     versions_for(import_model(path), PAIRS, Options(precision="bf16"), on_step=told)
     assert [a.name for a in told.found.values()] == ["factors in bf16"]
 
@@ -255,7 +256,7 @@ def test_a_pair_for_all_lanes_is_an_operand_in_memory(tmp_path: Path) -> None:
 def test_verification_knows_of_factors_that_only_filters_round(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     convolution(path, (1, 64, 28, 28), 64, 3, 1)
-    told = Algorithms(PAIRS, bf16=True)
+    told = Algorithms(PAIRS, Leeway(bf16=True))
     versions_for(import_model(path), PAIRS, Options(precision="bf16"), on_step=told)
     assert stored_type({"algorithms": told.facts()}) is DType.BF16
     if not runnable(PAIRS):

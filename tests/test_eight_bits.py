@@ -16,6 +16,7 @@ from rutc.driver.options import METHODS, Calibration, Options
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
 from rutc.graph_opt.quantise import Span, normal, quantised, sites
 from rutc.importer import import_model
 from rutc.models import digits
@@ -205,11 +206,11 @@ def test_windows_are_filtered_in_bf16_where_that_is_faster(windows: Path) -> Non
     assert name not in {s.nest for s in found.chosen}
     assert algorithm.endswith(SAID_IN_BF16)
     assert found.facts()["filtered"] == [name]
-    (version,) = versions(found.graph, PAIRS, bf16=True, looser=found.choice.looser)
+    (version,) = versions(found.graph, PAIRS, found.choice.leeway_of(USUAL_LEEWAY))
     assert (name, algorithm) in version.assigned.algorithms
     for other in (
-        in_eight_bits(graph, PAIRS, Calibration(), exact=True),
-        in_eight_bits(graph, PAIRS, Calibration(), spread=(name,)),
+        in_eight_bits(graph, PAIRS, Calibration(), leeway=Leeway(exact=True)),
+        in_eight_bits(graph, PAIRS, Calibration(), leeway=Leeway(spread=(name,))),
         in_eight_bits(graph, V4, Calibration()),
     ):
         assert not other.choice.looser

@@ -12,6 +12,7 @@ from rutc.graph_opt import versions
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.exact_places import places
+from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import BF16_VECTORS, Machine
@@ -38,7 +39,7 @@ def depthwise(folder: Path, *, side: int = 32) -> Path:
 def stored(model: Path, machine: Machine, precision: str) -> list[DType]:
     """The types of what a plan stores in fewer bits."""
     graph = import_model(model)
-    found = versions(graph, machine, bf16=precision == "bf16")
+    found = versions(graph, machine, Leeway(bf16=precision == "bf16"))
     plan, _ = planned(found, machine, precision)
     assert plan.assignment is not None
     return [s.dtype for s in plan.assignment.types]
@@ -89,7 +90,7 @@ def test_places_are_exact(repeating: bool, tmp_path: Path) -> None:
 def test_rounded_values_are_near(tmp_path: Path) -> None:
     model = depthwise(tmp_path)
     graph = import_model(model)
-    (version,) = versions(graph, SMALL, bf16=True)
+    (version,) = versions(graph, SMALL, Leeway(bf16=True))
     plan, _ = planned((version,), SMALL, "bf16")
     library = build(plan, SMALL, tmp_path)
     x = np.random.default_rng(0).standard_normal((1, 16, 32, 32)).astype(np.float32)

@@ -22,6 +22,7 @@ from rutc.graph_opt.alternatives.factor_parts import HIGHEST, ROUNDED, WHOLE
 from rutc.graph_opt.alternatives.split_precision import SAID, MultiplyParts
 from rutc.graph_opt.bf16_parts import parts_of
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.tensor_ir import Const, DType, Graph
@@ -328,10 +329,11 @@ def test_machines_with_matrices_of_bf16_multiply_parts() -> None:
     parts = [step for step in pipeline_for(able()) if step.name not in known]
     assert parts == [MultiplyParts(machine=able())]
     assert [step.name for step in pipeline_for(able().without_bf16())] == known
-    rounding = [step for step in pipeline_for(able(), bf16=True) if step.name not in known]
+    rounding = [step for step in pipeline_for(able(), Leeway(bf16=True)) if step.name not in known]
     assert rounding == [MultiplyParts(parts=ROUNDED, machine=able()), MultiplyParts(machine=able())]
-    assert pipeline_for(V4, bf16=True) == plain
-    assert pipeline_for(able(), bf16=True, exact=True) == pipeline_for(able(), exact=True)
+    assert pipeline_for(V4, Leeway(bf16=True)) == plain
+    exact = Leeway(exact=True)
+    assert pipeline_for(able(), replace(exact, bf16=True)) == pipeline_for(able(), exact)
 
 
 @pytest.mark.parametrize(

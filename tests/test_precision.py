@@ -21,6 +21,7 @@ from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.leeway import Leeway
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.report.explain import explain
@@ -371,7 +372,7 @@ def test_registers_for_matrices_multiply_rounded_factors(tmp_path: Path) -> None
     n = Net()
     path = n.save(tmp_path / "net.onnx", residual(n))
     graph = import_model(path)
-    (version,) = versions(graph, TILES_V3, bf16=True)
+    (version,) = versions(graph, TILES_V3, Leeway(bf16=True))
     plan, _ = planned((version,), TILES_V3, "bf16")
     assert plan.assignment is not None
     assert [a for _, a in plan.assignment.algorithms] == [SAID_ROUNDED] * 5

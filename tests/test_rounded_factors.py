@@ -16,6 +16,7 @@ from rutc.graph_opt import EXACT, optimize, versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Index, Nest
 from rutc.tensor_ir.graph import used
@@ -173,7 +174,7 @@ def test_manifests_tell_up_to_which_size_products_of_computed_factors_are_finite
     scores = n("Add", n("MatMul", q, n("Transpose", k, perm=[0, 2, 1])), n.const(mask))
     path = n.save(tmp_path / "net.onnx", n("MatMul", n("Softmax", scores), k))
     told = Algorithms(TILES)
-    versions(import_model(path), TILES, bf16=True, on_step=told)
+    versions(import_model(path), TILES, Leeway(bf16=True), on_step=told)
     assert len(told.found) == 2
     for fact, products in zip(
         json.loads(json.dumps(told.facts(), allow_nan=False)), (64, 256), strict=True

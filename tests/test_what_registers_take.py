@@ -20,6 +20,7 @@ from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED, WHOLE
 from rutc.graph_opt.alternatives.split_precision import SAID
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.interpret import interpret
@@ -103,7 +104,7 @@ def in_registers(kernel: Kernel) -> int:
 
 def sums_of(path: Path, precision: str, machine: Machine) -> list[tuple[int, int]]:
     """(sums of products of bf16, those that are in registers) of every kernel that has any."""
-    found = versions(import_model(path), machine, bf16=precision == "bf16")
+    found = versions(import_model(path), machine, Leeway(bf16=precision == "bf16"))
     usual, others = planned(found, machine, precision)
     sums: list[tuple[int, int]] = []
 

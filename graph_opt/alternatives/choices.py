@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rutc.graph_opt.alternatives import Assigned, Choosing, Offer
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.leeway import Leeway
 from rutc.graph_opt.pipeline import OnStep, optimize, pipeline_for
 from rutc.graph_opt.rewrite import Pass, Sweep
 from rutc.tensor_ir import Graph
@@ -22,7 +23,7 @@ def with_algorithms(
     on_step: OnStep | None = None,
 ) -> Graph:
     """An imported graph after all rewrites, its sums computed by these algorithms and no others."""
-    steps = pipeline_for(machine, exact=exact, assigned=assigned)
+    steps = pipeline_for(machine, Leeway(exact=exact), assigned=assigned)
     return optimize(graph, on_step=on_step, pipeline=steps)
 
 
@@ -33,7 +34,7 @@ def offers(
 
     Some are of sums that those assigned make.
     """
-    steps = pipeline_for(machine, exact=exact, assigned=assigned)
+    steps = pipeline_for(machine, Leeway(exact=exact), assigned=assigned)
     found: list[Offer] = []
     for number, step in enumerate(steps):
         for rule in _choosing(step):

@@ -18,6 +18,7 @@ from rutc.graph_opt.bf16_parts import parts_of
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
+from rutc.graph_opt.leeway import Looser
 from rutc.graph_opt.minimal_filter import (
     Bounds,
     Filter,
@@ -52,9 +53,6 @@ UNIT_POINTS = (4, 6)
 """Points of the filters to consider for windows of unit stride."""
 SAID_IN_BF16 = " in bf16"
 """What the name of a filter ends in whose factors are rounded."""
-Looser = tuple[tuple[str, str], ...]
-"""(value, algorithm): sums whose filters of rounded factors may lose more bits, as they are known
-to lose too little to matter."""
 MOST_FILTERED = 2
 """Window dims to transform: with each, errors and tiles at the edges grow."""
 

@@ -11,6 +11,7 @@ import pytest
 from rutc.graph_opt.alternatives.choices import with_algorithms
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
 from rutc.graph_opt.filtered_instead import filtered_instead, no_less_accurate
+from rutc.graph_opt.leeway import Leeway
 from rutc.graph_opt.quantise import Span, lost_in_eight_bits, normal, sites
 from rutc.graph_opt.rounded_filters import RoundedFilter
 from rutc.graph_opt.versions import versions
@@ -102,7 +103,7 @@ def test_losses_are_those_of_sums(
     value = interpret(seen, {"x0": x})["value"]
     estimated = instead.lost(instead.energies(value))
     (wanted,) = interpret(graph, {"x0": x}).values()
-    (version,) = versions(graph, PAIRS, bf16=True, looser=(instead.algorithm,))
+    (version,) = versions(graph, PAIRS, Leeway(bf16=True, looser=(instead.algorithm,)))
     assert instead.algorithm in version.assigned.algorithms
     assert with_algorithms(graph, PAIRS, version.assigned) == version.graph
     (got,) = interpret(version.graph, {"x0": x}).values()

@@ -10,6 +10,7 @@ import pytest
 from rutc.graph_opt.alternatives.choices import with_algorithms
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.larger_filters import larger_filters, within_bits
+from rutc.graph_opt.leeway import Leeway
 from rutc.graph_opt.quantise import normal, sites
 from rutc.graph_opt.rounded_filters import RoundedFilter, lost_by_rounding
 from rutc.graph_opt.versions import versions
@@ -44,7 +45,7 @@ def test_what_is_not_faster(graph: Graph, machine: Machine) -> None:
 def test_those_are_looked_at_that_lose_more_than_any_may() -> None:
     own = found(graph_of(61, 29, 127))
     assert [BOTH in f.algorithm for f in own] == [True, False, False]
-    (usual,) = versions(graph_of(61, 29, 127), PAIRS, bf16=True)
+    (usual,) = versions(graph_of(61, 29, 127), PAIRS, Leeway(bf16=True))
     assert not {f.algorithm for f in own} & set(usual.assigned.algorithms)
 
 
@@ -88,7 +89,7 @@ def test_what_may_be_used_errs_by_a_bit_more_at_most(
     most = direct * 4.0 ** MinimalFiltering().most_bits
     may = measured(own, x)
     for f in own:
-        (version,) = versions(graph, PAIRS, bf16=True, looser=(f.algorithm,))
+        (version,) = versions(graph, PAIRS, Leeway(bf16=True, looser=(f.algorithm,)))
         assert f.algorithm in version.assigned.algorithms
         (got,) = interpret(version.graph, {"x0": x}).values()
         lost = float(np.square(got - wanted, dtype=np.float64).mean())
@@ -106,8 +107,8 @@ def test_what_only_a_looser_filter_makes_faster_is_replayed(
     windows = n("Conv", x, n.weight(outputs, channels, 3, 3), pads=[1] * 4)
     graph = normal(n.graph(n("Add", beside, windows), dims={}), PAIRS)
     looser = next(i.algorithm for i in found(graph) if BOTH in i.algorithm)
-    (usual,) = versions(graph, PAIRS, bf16=True)
+    (usual,) = versions(graph, PAIRS, Leeway(bf16=True))
     assert looser[0] not in dict(f for f in usual.assigned.algorithms if "filter" in f[1])
-    (version,) = versions(graph, PAIRS, bf16=True, looser=(looser,))
+    (version,) = versions(graph, PAIRS, Leeway(bf16=True, looser=(looser,)))
     assert looser in version.assigned.algorithms
     assert with_algorithms(graph, PAIRS, version.assigned) == version.graph

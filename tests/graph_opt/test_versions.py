@@ -11,6 +11,7 @@ from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import with_algorithms
 from rutc.graph_opt.alternatives.split_precision import SAID, SAID_ROUNDED, MultiplyParts
+from rutc.graph_opt.leeway import Leeway
 from rutc.tensor_ir import Data, Graph, Index
 from rutc.tensor_ir.parse import parse
 
@@ -60,7 +61,7 @@ def graph() -> Graph:
 
 
 def found(graph: Graph, where: Index | None, *, exact: bool = False) -> tuple[Version, ...]:
-    return versions(graph, ABLE, exact=exact, where=lambda _: where)
+    return versions(graph, ABLE, Leeway(exact=exact), where=lambda _: where)
 
 
 def has_parts(graph: Graph) -> bool:
@@ -135,7 +136,7 @@ def test_sums_of_parts_are_told_of_in_any_version(graph: Graph, sums: set[str]) 
         assert a["name"] == "parts in bf16"
         most = WEIGHTS.array.sum(axis=0).max()
         assert a["largest"] == pytest.approx(3.4e38 / most, rel=0.02)
-    assert versions(graph, ABLE, exact=True, on_step=(exact := Algorithms()))
+    assert versions(graph, ABLE, Leeway(exact=True), on_step=(exact := Algorithms()))
     assert exact.facts() == []
 
 
@@ -188,7 +189,7 @@ def test_what_has_state_has_one_version(stateful: Graph) -> None:
 def test_factors_are_rounded_for_many_rows(symbols: str, number: int) -> None:
     """Few rows leave registers for matrices idle, and wait for constants."""
     algorithms = Algorithms()
-    several = versions(made(symbols), ABLE, bf16=True, on_step=algorithms)
+    several = versions(made(symbols), ABLE, Leeway(bf16=True), on_step=algorithms)
     assert len(several) == number
     assert several[0].assigned == Assigned((("y", SAID_ROUNDED),))
     assert "x.hi" in several[0].graph.values
@@ -199,4 +200,4 @@ def test_factors_are_rounded_for_many_rows(symbols: str, number: int) -> None:
     # As it is assigned, whoever asks for it.
     again = with_algorithms(made("n = 0..999"), ABLE, several[0].assigned)
     assert again.values.keys() == several[0].graph.values.keys()
-    assert versions(made(symbols), PLAIN, bf16=True) == versions(made(symbols), PLAIN)
+    assert versions(made(symbols), PLAIN, Leeway(bf16=True)) == versions(made(symbols), PLAIN)
