@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Draft, Made
-from rutc.driver.in_precision import rounded, rounds
+from rutc.driver.in_precision import in_precision, precedes_rewrites
 from rutc.driver.launches import Pending
 from rutc.driver.options import Options, Report
 from rutc.driver.planning import imported, machine_for, model_plan, versions_for
@@ -92,10 +92,9 @@ def compile_model(
                 graph = imported(model, options, folder)
             if on_import is not None:
                 on_import(graph)
-            with stage("calibrate") if rounds(options, machine) else nullcontext():
-                in_precision = rounded(graph, machine, options, tell)
-                graph, eight_bits = in_precision.graph, in_precision.eight_bits
-                own = in_precision.options
+            with stage("calibrate") if precedes_rewrites(options, machine) else nullcontext():
+                narrow = in_precision(graph, machine, options, tell)
+                graph, own, eight_bits = narrow.graph, narrow.options, narrow.eight_bits
             dump = None
             if options.dump is not None:
                 make_folder(options.dump)
@@ -109,7 +108,7 @@ def compile_model(
                 plan, alternatives = chosen.plan, chosen.alternatives
                 graph = found[-1].graph
                 stored = stored_types([*(a.plan for a in alternatives), plan])
-                stored = (*in_precision.four_bits, *stored)
+                stored = (*narrow.four_bits, *stored)
         if options.dump is not None:
             write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
             write_file(options.dump / "assignment.txt", str(plan.assignment).encode())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Rounded:
+class InPrecision:
     """An imported graph in its precision: which of its sums are in 8 bits, which weights in 4.
 
     The `options` are those for what is made of it.
@@ -32,8 +32,8 @@ class Rounded:
     four_bits: tuple[StoredAs, ...] = ()
 
 
-def rounds(options: Options, machine: Machine) -> bool:
-    """Whether a precision changes graphs before they are optimised, or looks at a case."""
+def precedes_rewrites(options: Options, machine: Machine) -> bool:
+    """Whether a precision changes graphs before they are rewritten, or looks at a case."""
     return options.in_eight_bits or options.precision == W4 or _filters(options, machine)
 
 
@@ -43,7 +43,9 @@ def _filters(options: Options, machine: Machine) -> bool:
     return rounding and not options.exact_algorithms
 
 
-def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = nobody) -> Rounded:
+def in_precision(
+    graph: Graph, machine: Machine, options: Options, tell: Progress = nobody
+) -> InPrecision:
     """The graph in the precision of the options; itself in those that types of values make.
 
     Raises:
@@ -63,15 +65,15 @@ def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = n
             options.leeway,
         )
         graph = replace(found.graph, states=states)
-        return Rounded(graph, found.choice.options_of(options), found)
+        return InPrecision(graph, found.choice.options_of(options), found)
     if options.precision == W4:
         from rutc.driver.four_bits import in_four_bits
 
         four = in_four_bits(bare, machine)
-        return Rounded(replace(four.graph, states=states), options, None, four.stored)
+        return InPrecision(replace(four.graph, states=states), options, None, four.stored)
     if _filters(options, machine):
         from rutc.driver.measured_filters import measured_filters
 
         looser = measured_filters(bare, machine, options.calibration, options.spread)
-        return Rounded(graph, replace(options, looser=looser))
-    return Rounded(graph, options)
+        return InPrecision(graph, replace(options, looser=looser))
+    return InPrecision(graph, options)

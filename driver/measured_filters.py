@@ -12,11 +12,10 @@ import numpy as np
 from rutc.driver.calibration import first_case
 from rutc.driver.options import Calibration
 from rutc.errors import UserError
-from rutc.graph_opt.larger_filters import has_windows, larger_filters, within_bits
+from rutc.graph_opt.larger_filters import larger_filters, may_have_windows, within_bits
 from rutc.graph_opt.leeway import Looser
 from rutc.graph_opt.quantise import normal, sites
 from rutc.graph_opt.rounded_filters import lost_by_rounding
-from rutc.runtime.errors import ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
 
@@ -32,7 +31,7 @@ def measured_filters(
     Raises:
         UserError: the case that is given does not fit the model, or the model does not run on it.
     """
-    if not has_windows(graph):
+    if not may_have_windows(graph):
         return ()
     before = normal(graph, machine)
     found = larger_filters(before, sites(before), machine, spread)
@@ -40,7 +39,7 @@ def measured_filters(
         return ()
     try:
         seen = tuple(first_case(before, (f.site.value for f in found), how))
-    except (ModelError, UserError):
+    except UserError:
         # A model need not run on whatever is drawn: then nothing is known.
         if how.data is None:
             return ()

@@ -41,7 +41,10 @@ WEIGHTS = re.compile(r'\bdata "[0-9a-f]+"')
 
 
 def plan_task(graph: Graph, machine: Machine, options: Options) -> trial.Task:
-    """Returns how the database knows the plans of an imported graph."""
+    """Returns how the database knows the plans of an imported graph.
+
+    What a calibration decides is in the usual plan, which records name.
+    """
     how = {
         "precision": options.precision,
         "exact": options.exact_algorithms,

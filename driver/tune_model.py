@@ -20,7 +20,7 @@ from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.cluster import Cluster, ClusterBench
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject, timed_sizes
-from rutc.driver.in_precision import rounded
+from rutc.driver.in_precision import in_precision
 from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.options import Options
@@ -135,9 +135,9 @@ def tune_model(
     tell("plan", 0, 1)
     graph = imported(model, options)
     at = sizes_text(timed_sizes(input_symbols(graph), sizes or {}))
-    in_precision = rounded(graph, machine, options, tell)
-    graph, precision = in_precision.graph, in_precision.options.precision
-    found = versions_for(graph, machine, in_precision.options)
+    narrow = in_precision(graph, machine, options, tell)
+    graph, precision = narrow.graph, narrow.options.precision
+    found = versions_for(graph, machine, narrow.options)
     plan, alternatives = planned(found, machine, precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.

@@ -32,8 +32,11 @@ from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.machine import Machine
 
 
-def has_windows(graph: Graph) -> bool:
-    """Whether a sum of an imported graph reads neighbours: if none does, nothing is filtered."""
+def may_have_windows(graph: Graph) -> bool:
+    """Whether a sum of an imported graph reads neighbours: if none does, nothing is filtered.
+
+    Which of those that do are over windows (`filtering.windows_of`) is known in normal form only.
+    """
     editor = Editor(graph)
     sums = (n for n in graph.nodes if isinstance(n, Nest) and n.bound)
     return any(_reads_neighbours(n, editor) for n in sums)

@@ -19,7 +19,7 @@ from rutc.driver.build import machine_of
 from rutc.driver.compile_job import scheduled, with_schedule
 from rutc.driver.estimates import estimate_plan
 from rutc.driver.in_model import Subject, subjects_of
-from rutc.driver.in_precision import rounded, rounds
+from rutc.driver.in_precision import in_precision, precedes_rewrites
 from rutc.driver.options import Options
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
@@ -252,9 +252,9 @@ def _planned(
     note: OnStep = lambda step, after, changed: None,
 ) -> ModelPlan:
     """What a compilation makes of an imported graph; its steps are told."""
-    if rounds(options, machine):
-        in_precision = rounded(graph, machine, options)
-        graph, options = in_precision.graph, in_precision.options
+    if precedes_rewrites(options, machine):
+        narrow = in_precision(graph, machine, options)
+        graph, options = narrow.graph, narrow.options
         note("round", graph, True)
     algorithms = Algorithms(machine, options.leeway, note)
     found = versions_for(graph, machine, options, algorithms)
