@@ -13,7 +13,6 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic, sleep
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rutc.base.record import record
@@ -102,12 +101,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.client.close()
 
     def workers(self) -> list[str]:

@@ -56,8 +56,8 @@ class Compilation:
         self._pool.__enter__()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._pool.__exit__(*exception)
+    def __exit__(self, *error: object) -> None:
+        self._pool.__exit__(*error)
 
     def add(self, pending: Pending) -> None:
         """Adds a kernel, and begins its code if no equal one is known.

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
 from rutc.driver.worker_pool import death, forked
@@ -48,12 +47,7 @@ class Served:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def ask(self, question: Any, timeout_s: float) -> Any:

@@ -58,7 +58,7 @@ class Pool(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         with uninterrupted():
             for pipe, process in self._processes.items():
                 pipe.close()

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final
 
 ENDING: Final = (
@@ -61,12 +61,7 @@ class uninterrupted:  # noqa: N801 - reads as a statement
         self._main = threading.current_thread() is threading.main_thread()
         _depth += self._main
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global _depth, _pending
         _depth -= self._main
         if self._main and _depth == 0 and _pending is not None:
