@@ -63,14 +63,13 @@ def estimate_plan(
     plan: Plan,
     machine: Machine,
     *,
-    threads: int = 1,
     known: Known | None = None,
     reading: frozenset[str] | None = None,
     lowered: Lowered | None = None,
 ) -> PlanEstimate:
     """The estimates of a plan's launches, or of those that touch one of the values `reading`.
 
-    Routines and copies count for nothing.
+    They are of one thread. Routines and copies count for nothing.
 
     A launch finds its operands in the cache that holds what was touched since they last were, in
     the run before this one if need be. What is `known` of jobs is not found out again, and what
@@ -98,7 +97,7 @@ def estimate_plan(
             levels = {n: near.level(v) for n, v in values.items()}
             near.touch([(v, summary.arguments[n]) for n, v in values.items()])
             if turn:
-                own = estimate(summary, machine, threads=threads, levels=levels)
+                own = estimate(summary, machine, levels=levels)
                 touched = frozenset(values.values())
                 found.append(LaunchEstimate(pending.name, times, own, touched))
     return PlanEstimate(tuple(found))

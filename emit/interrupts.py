@@ -11,7 +11,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
@@ -47,9 +46,9 @@ def ending() -> BaseException | None:
     return _ending
 
 
-def ignore(numbers: Iterable[signal.Signals] = ENDING) -> None:
+def ignore() -> None:
     """Lets signals pass; for a process that somebody else ends."""
-    for number in numbers:
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
 
 

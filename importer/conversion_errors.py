@@ -47,7 +47,7 @@ def refusal(
             "negative extents do: check the shapes of what it reads, or export the model with a "
             "newer opset"
         )
-    reasons = _reasons(model, version, target, changed)
+    reasons = _reasons(model, target, changed)
     nodes = {op: [n for n in _own_nodes(model) if n.op_type == op] for op in reasons or changed}
     lines = [
         f"  {op} ({len(nodes[op])}): {_titles(nodes[op])}" + (f": {reasons[op]}" if reasons else "")
@@ -61,9 +61,7 @@ def refusal(
     )
 
 
-def _reasons(
-    model: ModelProto, version: int, target: int, changed: Sequence[str]
-) -> Mapping[str, str]:
+def _reasons(model: ModelProto, target: int, changed: Sequence[str]) -> Mapping[str, str]:
     """Why nodes of some operators cannot be converted, each alone."""
     infos = (*model.graph.input, *model.graph.output, *model.graph.value_info)
     types = {i.name: i for i in infos}

@@ -199,11 +199,6 @@ def divergence_text(divergence: Divergence | None) -> str:
     )
 
 
-def ports_json(ports: Iterable[NodeArg]) -> list[Json]:
-    """Returns inputs or outputs as JSON."""
-    return [{"name": port.name, "type": port.type, "shape": list(port.shape)} for port in ports]
-
-
 def ports_table(inputs: Iterable[NodeArg], outputs: Iterable[NodeArg]) -> Table:
     """Returns one row per input and output."""
     table = Table("", "name", "type", "shape")

@@ -209,11 +209,6 @@ class Nest:
         return (*self.out.dims, *self.bound)
 
     @property
-    def is_elementwise(self) -> bool:
-        """Whether nothing is reduced."""
-        return self.reducer is None
-
-    @property
     def is_view(self) -> bool:
         """Whether the body only reads: no arithmetic, no gather, no fill."""
         return (

@@ -27,11 +27,6 @@ from rutc.tensor_ir.reducer import Reducer
 _ON_NUMBERS = ARITHMETIC | {"neg", "abs", "sign", "lt", "le", "gt", "ge"}
 
 
-def well_typed(e: Expr) -> bool:
-    """Whether every operator in `e` gets operands of the types that it takes."""
-    return type_fault(e) is None
-
-
 def type_fault(e: Expr) -> str | None:
     """What is wrong with the types in `e`, innermost first, or None."""
     for x in reversed(tuple(walk(e))):

@@ -331,8 +331,8 @@ def _apply(
 ) -> tuple[str, str, Nest]:
     """The two dims, named as the values that `n` reads name them where possible; and `n` split."""
     d = Index.of(split.dim)
-    outer = names[0] or _known_name(n, split, d // split.factor, split.outer, editor)
-    inner = names[1] or _known_name(n, split, d % split.factor, split.inner, editor)
+    outer = names[0] or _known_name(n, d // split.factor, split.outer, editor)
+    inner = names[1] or _known_name(n, d % split.factor, split.inner, editor)
     if outer is None or outer == inner:
         outer = editor.fresh_dim(f"{split.dim}_o", split.outer)
     if inner is None:
@@ -345,7 +345,7 @@ def _apply(
     return outer, inner, replace(n, body=tuple(map(divided, n.body)))
 
 
-def _known_name(n: Nest, split: Split, part: Index, extent: Index, editor: Editor) -> str | None:
+def _known_name(n: Nest, part: Index, extent: Index, editor: Editor) -> str | None:
     """The dim along which `n` reads `part`, if it can serve as a dim of `n` too."""
     taken = {*n.dims, *editor.enclosing_dims(n)}
     for r in node_reads(n):

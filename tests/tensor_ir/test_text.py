@@ -23,7 +23,7 @@ from rutc.tensor_ir.graph import constants_of
 from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.parse import parse, parse_expr
 from rutc.tensor_ir.text import print_expr
-from rutc.tensor_ir.typecheck import well_typed
+from rutc.tensor_ir.typecheck import type_fault
 from tests.examples import examples
 from tests.strategies import indices
 
@@ -204,7 +204,7 @@ def expressions(draw: st.DrawFn, dtype: DType, depth: int = 4) -> Expr:
         for t in TYPES:
             types = (DType.BOOL, t, t) if op == "select" else (t,) * OPS[op]
             e = Apply(op, tuple(Lit(0, x) for x in types))
-            if e.dtype is dtype and well_typed(e):
+            if e.dtype is dtype and type_fault(e) is None:
                 options.append((op, types))
     op, types = draw(st.sampled_from(options))
     return Apply(op, tuple(draw(expressions(t, smaller)) for t in types))
