@@ -19,6 +19,7 @@ from rutc.emit import kernel_call
 from rutc.emit import program as host
 from rutc.emit.kernel_call import KernelId, Ref
 from rutc.errors import UserError
+from rutc.graph_opt.exprs import at_point, point
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -39,7 +40,6 @@ from rutc.graph_opt.plan import (
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.gradual import gradual_tables
 from rutc.tensor_ir.graph import Call, Carry, Const, Data, Input, Scatter, State, Value, walk_nodes
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
@@ -313,11 +313,7 @@ class PlanSteps:
             Buffer(source, v.dtype, self.plan.layouts[source]),
             Buffer(out, o.dtype, self.plan.layouts[out]),
         )
-        coords = tuple((d, Index.of(d)) for d in v.dims)
-        target = tuple((d, Index.of(d)) for d in o.dims)
-        body: tuple[Loop | Assign, ...] = (
-            Assign(Access(out, target), Read(source, coords, v.dtype)),
-        )
+        body: tuple[Loop | Assign, ...] = (Assign(Access(out, point(o.dims)), at_point(v)),)
         for d in reversed(v.dims):
             body = (Loop(d, ZERO, Index.of(self.extents[d]), Kind.SERIAL, body),)
         return with_symbols(Kernel(f"{out}.collect", args, (), body), symbols)

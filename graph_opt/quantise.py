@@ -21,6 +21,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.exact_places import places
+from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.pipeline import optimize, pipeline_for
 from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.affine import product, typical
@@ -172,7 +173,7 @@ def compared(
         nodes += made.weights(site)
         other = made.reading(n, site)
         out = made.named(f"{n.out.name}.q", n.out)
-        y, q = made.read(n.out), made.read(out)
+        y, q = at_point(n.out), at_point(out)
         apart = apply("sub", q, y)
         nodes.append(replace(other, outs=(out,)))
         total = reducer("sum", DType.F32)
@@ -227,13 +228,13 @@ class _Quantised:
         self._made[name, ()] = d.name
         step, zero = Lit(span.step, DType.F32), span.zero
         each = Lit(float(np.float32(1 / span.step)), DType.F32)
-        whole = apply("round", apply("mul", self.read(self._values[name]), each))
+        whole = apply("round", apply("mul", at_point(self._values[name]), each))
         if zero:
             whole = apply("add", whole, Lit(float(zero), DType.F32))
         low, high = Lit(0.0, DType.F32), Lit(float(MOST), DType.F32)
         stored = cast(apply("min", apply("max", whole, low), high), DType.I32)
         yield Nest((q,), (), None, (cast(stored, DType.U8),))
-        real = cast(self.read(q), DType.I32)
+        real = cast(at_point(q), DType.I32)
         if zero:
             real = apply("sub", real, Lit(zero, DType.I32))
         yield Nest((d,), (), None, (apply("mul", cast(real, DType.F32), step),))
@@ -253,8 +254,8 @@ class _Quantised:
         self._made[site.weights, site.kept] = d.name
         yield Const(q, axes, Data(steps), const.origin)
         yield Const(s, kept, Data(scale.reshape([steps.shape[axes.index(x)] for x in kept])))
-        real = cast(self.read(q), DType.F32)
-        yield Nest((d,), (), None, (apply("mul", real, self.read(s)),), const.origin)
+        real = cast(at_point(q), DType.F32)
+        yield Nest((d,), (), None, (apply("mul", real, at_point(s)),), const.origin)
 
     def scaled(self, site: Site) -> tuple[np.ndarray, np.ndarray]:
         """The scales of the weights of a site, and how many of these each of them is."""
@@ -303,10 +304,6 @@ class _Quantised:
             return replace(e, value=instead[e.value]) if isinstance(e, Read) else e
 
         return replace(n, body=(transform(n.body[0], changed),))
-
-    def read(self, v: Value) -> Read:
-        """A value at the point at hand."""
-        return Read(v.name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
 
     def named(self, name: str, like: Value) -> Value:
         """A value with a name that nothing has yet, else like another one."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Copy
+from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, reads, transform
@@ -97,7 +98,7 @@ class _Maker:
                 raise Illegal(f"`{c}`: {value_name(c.name)} is another copy")
             read = replace(r, value=c.name)
             if c.packed:
-                read = Read(c.name, tuple((d, Index.of(d)) for d in made.out.dims), r.dtype)
+                read = at_point(made.out)
             body = tuple(_with_read(e, r, read) for e in body)
         return [*found, replace(n, body=body)]
 
@@ -105,8 +106,8 @@ class _Maker:
         """The nest that computes a copy."""
         value = self.values[r.value]
         if not c.packed:
-            whole = Read(r.value, tuple((d, Index.of(d)) for d in value.dims), r.dtype)
-            return Nest((Value(c.name, value.dtype, value.dims),), (), None, (whole,), n.origin)
+            out = Value(c.name, value.dtype, value.dims)
+            return Nest((out,), (), None, (at_point(value),), n.origin)
         dims = packed_dims(n, r)
         if dims is None:
             raise Illegal(f"`{c}`: what it reads is no element for each of its loops")

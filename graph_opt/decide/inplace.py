@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.graph_opt.decide.names import fresh
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Read, reads
+from rutc.graph_opt.exprs import node_reads, point
+from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import (
     Body,
     Graph,
@@ -105,12 +105,11 @@ class _Sharing:
             self.orders.setdefault(home, self.orders[n.out.name])
 
     def copy(self, n: Scatter) -> Nest:
-        coords = tuple((d, Index.of(d)) for d in n.out.dims)
+        base = Read(n.base, point(n.out.dims), n.out.dtype)
         out = Value(fresh(f"{n.out.name}.base", self.taken), n.out.dtype, n.out.dims)
-        return Nest((out,), (), None, (Read(n.base, coords, n.out.dtype),), n.origin)
+        return Nest((out,), (), None, (base,), n.origin)
 
 
 def _reads_base(n: Scatter) -> bool:
     """Whether the scattered values or their places depend on elements of the base."""
-    exprs = [n.body, *(c for _, c in n.coords if not isinstance(c, Index))]
-    return any(r.value == n.base for e in exprs for r in reads(e))
+    return any(r.value == n.base for r in node_reads(n))

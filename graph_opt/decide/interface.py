@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.decide.layout import NONE, after
 from rutc.graph_opt.decide.names import fresh
+from rutc.graph_opt.exprs import at_point
 from rutc.tensor_ir import (
     Body,
     Call,
@@ -20,12 +21,10 @@ from rutc.tensor_ir import (
     Const,
     Graph,
     If,
-    Index,
     Input,
     Nest,
     Node,
     Output,
-    Read,
     Scan,
     Scatter,
     Value,
@@ -156,6 +155,5 @@ class _Interface:
 
     def copy(self, name: str, kind: str, origin: Origin) -> Nest:
         v = self.values[name]
-        read = Read(name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
         out = Value(fresh(f"{name}.{kind}", self.taken), v.dtype, v.dims)
-        return Nest((out,), (), None, (read,), origin)
+        return Nest((out,), (), None, (at_point(v),), origin)
