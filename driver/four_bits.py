@@ -18,7 +18,7 @@ from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.four_bits import Blocks, candidates, in_blocks_of_four_bits
 from rutc.graph_opt.quantise import normal
-from rutc.tensor_ir import Const, DType, Graph
+from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.machine import Machine
 
 
@@ -33,7 +33,7 @@ class FourBits:
 def in_four_bits(graph: Graph, machine: Machine) -> FourBits:
     """An imported graph with weights in 4 bits, where it then takes less time."""
     before = normal(graph, machine)
-    sizes = {n.out.name: n.data.array.size for n in before.nodes if isinstance(n, Const)}
+    sizes = {name: n.data.array.size for name, n in before.constants.items()}
     found = tuple(b for b in candidates(before) if _may_gain(b, machine))
     estimated: Known = {}
     graphs: dict[tuple[Blocks, ...], Graph] = {}

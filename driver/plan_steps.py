@@ -41,7 +41,7 @@ from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typi
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.gradual import gradual_tables
-from rutc.tensor_ir.graph import Call, Carry, Const, Data, Input, Scatter, State, Value, walk_nodes
+from rutc.tensor_ir.graph import Call, Carry, Data, Input, Scatter, State, Value
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
@@ -78,9 +78,7 @@ class PlanSteps:
         self.plan = plan
         self.weights = weights
         self.number = number
-        self.constants = {
-            n.out.name: n for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)
-        }
+        self.constants = plan.graph.constants
         self.sizes = dict(plan.graph.symbols)
         self.extents = {d: plain(e) for d, e in plan.graph.dims}
         self.first = first

@@ -35,7 +35,7 @@ from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.plan import Illegal, Plan
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.graph import Const, Graph, Nest, used, walk_nodes
+from rutc.tensor_ir.graph import Graph, Nest, used, walk_nodes
 from rutc.tensor_ir.machine import Machine
 
 TYPES = {
@@ -189,10 +189,9 @@ def _rounded_constants(plan: Plan) -> Iterator[str]:
     """The constants that sums whose factors are rounded have as factors."""
     algorithms = plan.assignment.algorithms if plan.assignment is not None else ()
     sums = {value for value, name in algorithms if name == SAID_ROUNDED}
-    constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
     for n in walk_nodes(plan.graph.nodes):
         if isinstance(n, Nest) and n.out.name in sums:
-            yield from sorted(constants.intersection(used(n)))
+            yield from sorted(plan.graph.constants.keys() & set(used(n)))
 
 
 def _elements(plan: Plan, value: str) -> int:

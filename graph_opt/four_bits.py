@@ -52,10 +52,9 @@ class Blocks:
 
 def candidates(graph: Graph) -> tuple[Blocks, ...]:
     """The weights of a graph in normal form that may be stored in 4 bits, in order."""
-    constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
     found: dict[str, Blocks | None] = {}
     for s in sites(graph):
-        own = _blocks(s, constants[s.weights], graph)
+        own = _blocks(s, graph.constants[s.weights], graph)
         before = found.get(s.weights, own)
         if before is None or own is None or before.dim != own.dim:
             found[s.weights] = None

@@ -90,14 +90,13 @@ def normal(graph: Graph, machine: Machine) -> Graph:
 
 def sites(graph: Graph) -> tuple[Site, ...]:
     """The sums of a graph in normal form that may be of 8-bit integers: none that tell places."""
-    constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
     exact = places(graph.nodes)
     nests = (n for n in graph.nodes if isinstance(n, Nest) and n.out.name not in exact)
-    found = (_site(n, constants, graph) for n in nests)
+    found = (_site(n, graph) for n in nests)
     return tuple(s for s in found if s is not None)
 
 
-def _site(n: Nest, constants: Mapping[str, Const], graph: Graph) -> Site | None:
+def _site(n: Nest, graph: Graph) -> Site | None:
     """The site of a nest that is one."""
     if n.reducer is None or n.reducer.name != "sum" or len(n.body) != 1:
         return None
@@ -106,6 +105,7 @@ def _site(n: Nest, constants: Mapping[str, Const], graph: Graph) -> Site | None:
             pass
         case _:
             return None
+    constants = graph.constants
     value, weights = (b, a) if a.value in constants else (a, b)
     const = constants.get(weights.value)
     if const is None or value.value in constants or {a.dtype, b.dtype} != {DType.F32}:
@@ -216,7 +216,7 @@ class _Quantised:
         self._largest = SMALL if pairs else LARGEST
         self._pairs = pairs
         self._values = graph.values
-        self._constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
+        self._constants = graph.constants
         self._taken = set(self._values)
         self._made: dict[tuple[str, tuple[str, ...]], str] = {}
 

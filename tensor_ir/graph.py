@@ -158,6 +158,11 @@ class Graph:
         return {v.name: v for n in walk_nodes(self.nodes) for v in defined(n)}
 
     @cached_property
+    def constants(self) -> Mapping[str, Const]:
+        """The nodes of constants by their values' names, those inside bodies included."""
+        return {n.out.name: n for n in walk_nodes(self.nodes) if isinstance(n, Const)}
+
+    @cached_property
     def ranges(self) -> Mapping[str, Range]:
         """Inclusive ranges: of every dim's index (from 0) and of every symbol."""
         symbols = dict(self.symbols)

@@ -52,7 +52,7 @@ class _Interface:
         self.graph = graph
         self.copied = copied
         self.values = graph.values
-        self.constants = {n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)}
+        self.constants = graph.constants
         self.taken = set(graph.values)
         # The orders in which values have to lie, as far as something has said so.
         self.orders: dict[str, tuple[str, ...]] = {}

@@ -17,7 +17,7 @@ from rutc.graph_opt.decide.layout import fixed_orders
 from rutc.graph_opt.decide.loop_orders import loop_orders
 from rutc.graph_opt.decide.numbering import numbered
 from rutc.tensor_ir.affine import Index, Range, Size, fewest, plain, typical
-from rutc.tensor_ir.graph import Const, Graph, walk_nodes
+from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.verifier import verify
 
 
@@ -83,14 +83,9 @@ class Prepared:
         return frozenset(s for s, (low, high) in self.graph.symbols if low == high)
 
     @cached_property
-    def data(self) -> dict[str, Const]:
-        """The constants."""
-        return {n.out.name: n for n in walk_nodes(self.graph.nodes) if isinstance(n, Const)}
-
-    @cached_property
     def constants(self) -> frozenset[str]:
         """The names of the constants."""
-        return frozenset(self.data)
+        return frozenset(self.graph.constants)
 
     def home(self, value: str) -> str:
         """The value in whose memory one lies."""
@@ -98,7 +93,8 @@ class Prepared:
 
     def is_finite(self, value: str) -> bool:
         """Whether a value is a constant of finite numbers."""
-        return value in self.data and self.data[value].data.is_finite
+        const = self.graph.constants.get(value)
+        return const is not None and const.data.is_finite
 
 
 def prepare(graph: Graph) -> Prepared:

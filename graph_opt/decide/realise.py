@@ -44,7 +44,6 @@ from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import (
     Bind,
     Call,
-    Const,
     Graph,
     If,
     Nest,
@@ -139,11 +138,6 @@ class Realisation:
         """What about the memory of what is planned is not for choice any more."""
         return self.joined.prepared(self.prepared)
 
-    @property
-    def constants(self) -> dict[str, Const]:
-        """The constants of the graph."""
-        return {n.out.name: n for n in walk_nodes(self.graph.nodes) if isinstance(n, Const)}
-
     @cached_property
     def layouts(self) -> dict[str, Layout]:
         """Where the elements of every value lie."""
@@ -152,7 +146,7 @@ class Realisation:
         if strange:
             raise Illegal(f"no value {value_name(min(strange))} is there to be arranged")
         found: dict[str, Layout] = {}
-        constants, whole = self.constants, self._read_whole()
+        constants, whole = self.graph.constants, self._read_whole()
         parts = self.joined.parts
         for name, v in values.items():
             if name in parts:
@@ -268,7 +262,7 @@ class Realisation:
         outputs = {o.value for o in graph.outputs}
         homes = frozenset({*known.homes, *known.homes.values()})
         halos = {v for v, x in layouts.items() if x.halo}
-        constants = frozenset(self.constants)
+        constants = frozenset(graph.constants)
         bound = {*known.fixed, *homes, *constants, *outputs}
         slicer = Slicer(
             graph.values,

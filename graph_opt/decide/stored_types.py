@@ -70,7 +70,9 @@ def weights(prepared: Prepared) -> tuple[Const, ...]:
     """The constants that sums of products have for factors, and that may have another type."""
     found = {r.value for _, r in factors_of_sums(prepared.graph)}
     fixed = fixed_types(prepared, prepared.graph)
-    return tuple(c for name, c in prepared.data.items() if name in found and name not in fixed)
+    return tuple(
+        c for name, c in prepared.graph.constants.items() if name in found and name not in fixed
+    )
 
 
 def step_dims(graph: Graph, n: Const) -> tuple[str, ...]:
@@ -154,7 +156,7 @@ def with_types(prepared: Prepared, graph: Graph, types: Iterable[Stored]) -> tup
             raise Illegal(f"no value {value_name(name)} is there to be stored as {s.dtype}")
         if name in fixed:
             raise Illegal(f"{value_name(name)} {fixed[name]}: it cannot be stored as {s.dtype}")
-        if s.dtype is DType.I8 and name not in prepared.data:
+        if s.dtype is DType.I8 and name not in prepared.graph.constants:
             raise Illegal(f"{value_name(name)} is no constant: `{s}` is not possible")
         strange = set(s.by) - set(graph.values[name].dims)
         if strange:

@@ -431,7 +431,7 @@ def test_weights_are_factors_of_sums_of_products() -> None:
     assert [n.out.name for n in weights(prepare(graph))] == ["w"]
     assert {n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)} == {"w", "c"}
     assert ml_dtypes.bfloat16 is DType.BF16.numpy.type
-    assert prepare(graph).data["w"].data.rounded(DType.BF16.numpy).is_finite
+    assert prepare(graph).graph.constants["w"].data.rounded(DType.BF16.numpy).is_finite
 
 
 @pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
