@@ -218,10 +218,12 @@ class NestBuilder:
         kind = body.dtype
         wide = computing(kind) if reduce in ("sum", "prod") else kind
         made = self.multi(axes, (cast(body, wide),), bound, reducer(reduce, wide), hint)[0]
-        return made if wide is kind else self._rounded(made, kind)
+        return self.as_type(made, kind)
 
-    def _rounded(self, t: Tensor, kind: DType) -> Tensor:
-        """The elements as another type."""
+    def as_type(self, t: Tensor, kind: DType) -> Tensor:
+        """`t` with its elements converted to a type; itself if they are of it."""
+        if t.dtype is kind:
+            return t
         axes = self.axes(t.shape)
         return self.nest(axes, cast(self.read(t, [a.index for a in axes]), kind))
 

@@ -240,6 +240,4 @@ def attention(
     shown = {0: raw, 1: limited, 2: scores, 3: weights}.get(qk_matmul_output_mode)
     if shown is None:
         raise OperatorError(f"qk_matmul_output_mode {qk_matmul_output_mode} is unknown")
-    kind = q.dtype
-    shown = shown if shown.dtype is kind else b.map(lambda e: cast(e, kind), shown)
-    return merge_heads(b, y) if flat else y, k, v, shown
+    return merge_heads(b, y) if flat else y, k, v, b.as_type(shown, q.dtype)

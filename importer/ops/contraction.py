@@ -20,8 +20,7 @@ def sum_products(
     body = cast(factors[0], wide)
     for f in factors[1:]:
         body = apply("mul", body, cast(f, wide))
-    total = b.nest(axes, body, bound)
-    return total if wide is kind else b.map(lambda e: cast(e, kind), total)
+    return b.as_type(b.nest(axes, body, bound), kind)
 
 
 def matmul_of(b: Builder, x: Tensor, y: Tensor, kind: DType | None = None) -> Tensor:

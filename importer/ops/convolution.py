@@ -126,13 +126,18 @@ def grouped_product(
     g, inner = b.axis(group, "g"), b.axis(outputs, "c")
     factors = factors_of(g.index, g.index * outputs + inner.index)
     parts = sum_products(b, (n, g, inner, *space), (ci, *taps), factors, kind)
+    return _of_all_groups(b, parts)
+
+
+def _of_all_groups(b: Builder, parts: Tensor) -> Tensor:
+    """{n, group, channel of it, spatial ..} as {n, channel, spatial ..}."""
+    batch, groups, each, *space = parts.shape
 
     def merged(i: Index, c: Index, *rest: Index) -> tuple[Index, ...]:
-        o = Index.of(outputs)
-        return i, floordiv(c, o, b.ranges), mod(c, o, b.ranges), *rest
+        return i, floordiv(c, each, b.ranges), mod(c, each, b.ranges), *rest
 
-    roles = ("n", "c", *spatial_roles(rank))
-    return b.view(parts, (x.shape[0], channels, *geometry.out), merged, roles)
+    roles = ("n", "c", *spatial_roles(len(space)))
+    return b.view(parts, (batch, groups * each, *space), merged, roles)
 
 
 def _product(
@@ -267,16 +272,10 @@ def conv_transpose(
         left = apply("select", guard, left, lit(0, x.dtype))
     right = b.read(w, [channel, co.index, *(k.index for k in taps)])
     parts = sum_products(b, (batch, g, co, *space), (ci, *taps), (left, right), x.dtype)
-
-    def merged(i: Index, c: Index, *rest: Index) -> tuple[Index, ...]:
-        o = per_group_out
-        return i, floordiv(c, o, b.ranges), mod(c, o, b.ranges), *rest
-
     if group == 1:
         y = b.reshaped(parts, (parts.axes[0], *parts.axes[2:]))
     else:
-        shape = (x.shape[0], per_group_out * group, *out)
-        y = b.view(parts, shape, merged, ("n", "c", *spatial_roles(rank)))
+        y = _of_all_groups(b, parts)
     return with_bias(b, y, bias)
 
 

@@ -311,13 +311,12 @@ def _power_of_two(e: Expr, round_mode: str, *, saturate: bool) -> Expr:
 def _through_text(b: Builder, x: Tensor, kind: DType) -> Tensor:
     """A number as text, or the number that a text is."""
     if kind is DType.STRING:
-        wide = _wide_type(x.dtype)
-        x = b.whole(x if x.dtype is wide else b.map(lambda e: cast(e, wide), x))
+        x = b.whole(b.as_type(x, _wide_type(x.dtype)))
         return b.call("string_from_number", (x,), [(kind, x.axes)])[0]
     x = b.whole(x)
     wide = DType.F64 if kind is DType.BOOL else _wide_type(kind)
     y = b.call("number_from_string", (x,), [(wide, x.axes)])[0]
-    return y if wide is kind else b.map(lambda e: cast(e, kind), y)
+    return b.as_type(y, kind)
 
 
 def _wide_type(kind: DType) -> DType:

@@ -20,11 +20,7 @@ from rutc.tensor_ir.affine import ZERO, floordiv
 
 def widened(b: Builder, x: Tensor) -> Tensor:
     """`x` in a type wide enough to sum in."""
-    return _narrow(b, x, computing(x.dtype))
-
-
-def _narrow(b: Builder, x: Tensor, kind: DType) -> Tensor:
-    return x if x.dtype is kind else b.map(lambda e: cast(e, kind), x)
+    return b.as_type(x, computing(x.dtype))
 
 
 def softmax_over(b: Builder, x: Tensor, axis: int) -> Tensor:
@@ -40,7 +36,7 @@ def softmax_over(b: Builder, x: Tensor, axis: int) -> Tensor:
 @operator("Softmax")
 def softmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
     """exp(x - max) / sum of exp(x - max) along an axis."""
-    return _narrow(b, softmax_over(b, widened(b, x), axis_of(axis, x.rank)), x.dtype)
+    return b.as_type(softmax_over(b, widened(b, x), axis_of(axis, x.rank)), x.dtype)
 
 
 @operator("LogSoftmax")
@@ -52,7 +48,7 @@ def log_softmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
     lowered = b.map(lambda e, m: apply("sub", e, m), wide, peak)
     total = reduced(b, lowered, at, "sum", keepdims=True, lift=lambda e: apply("exp", e))
     y = b.map(lambda e, s: apply("sub", e, apply("log", s)), lowered, total)
-    return _narrow(b, y, x.dtype)
+    return b.as_type(y, x.dtype)
 
 
 @operator("Hardmax")
@@ -91,7 +87,7 @@ def batch_normalization(
     if not training_mode:
         return (batch_affine(b, x, scale, shift, mean, variance, epsilon, kind),)
     at = tuple(i for i in range(x.rank) if i != 1)
-    wide = _narrow(b, x, kind if kind.bits > computing(x.dtype).bits else computing(x.dtype))
+    wide = b.as_type(x, kind if kind.bits > computing(x.dtype).bits else computing(x.dtype))
     found = reduced(b, wide, at, "mean", keepdims=False)
     spread = b.reshaped(found, (*found.axes, *b.axes((1,) * (x.rank - 2))))
     centered = b.map(lambda e, m: apply("sub", e, m), wide, spread)
@@ -123,7 +119,7 @@ def batch_affine(
     )
     units = b.axes((1,) * (x.rank - 1 - factor.rank))
     center, factor, offset = (
-        b.reshaped(t, (*t.axes, *units)) for t in (_narrow(b, mean, kind), factor, shift)
+        b.reshaped(t, (*t.axes, *units)) for t in (b.as_type(mean, kind), factor, shift)
     )
 
     def fn(e: Expr, m: Expr, s: Expr, t: Expr) -> Expr:
@@ -174,7 +170,7 @@ def layer_normalization(
     stash = dtype_of(stash_type)
     y, mean, inverse = centered_and_scaled(b, widened(b, x), at, epsilon)
     made = affine(b, y, scale, shift, scale.dtype)
-    return made, _narrow(b, mean, stash), _narrow(b, inverse, stash)
+    return made, b.as_type(mean, stash), b.as_type(inverse, stash)
 
 
 @operator("RMSNormalization")
@@ -267,7 +263,7 @@ def mean_variance_normalization(
     centered = b.map(lambda e, m: apply("sub", e, m), wide, mean)
     square = reduced(b, centered, at, "mean", keepdims=True, lift=lambda e: apply("mul", e, e))
     y = b.map(lambda e, v: apply("div", e, shifted(apply("sqrt", v), 1e-9)), centered, square)
-    return _narrow(b, y, x.dtype)
+    return b.as_type(y, x.dtype)
 
 
 @operator("LpNormalization")

@@ -19,7 +19,7 @@ from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, Index, apply, cast
+from rutc.tensor_ir import Expr, Index, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv
 
 States = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -30,10 +30,6 @@ RULES = {
     "gated_delta": (True, True),
 }
 """Per update rule whether the state decays and whether only what it lacks is written."""
-
-
-def _as_kind(b: Builder, t: Tensor, kind: DType) -> Tensor:
-    return t if t.dtype is kind else b.map(lambda e: cast(e, kind), t)
 
 
 @operator("LinearAttention")
@@ -87,7 +83,7 @@ def linear_attention(
     if past is not None and past.shape != shape:
         raise OperatorError(f"the state {past} does not fit {key} and {value}")
     rates = None if decay is None else _rates(b, decay, kv_num_heads, size)
-    start = b.nest(b.axes(shape), lit(0, wide)) if past is None else _as_kind(b, past, wide)
+    start = b.nest(b.axes(shape), lit(0, wide)) if past is None else b.as_type(past, wide)
     factor = scale or 1 / sqrt(static(size, "the head size"))
 
     def step(t: Index, states: Sequence[Tensor]) -> States:
@@ -106,7 +102,7 @@ def linear_attention(
     y = transpose(b, every, perm=(1, 0, 2, 3))
     flat = reshape(b, y, (batch, steps, y.shape[2] * y.shape[3]))
     made = b.map(lambda e: cast(scaled(e, factor), kind), flat)
-    return made, _as_kind(b, last, kind if past is None else past.dtype)
+    return made, b.as_type(last, kind if past is None else past.dtype)
 
 
 def _rates(b: Builder, decay: Tensor, heads: int, size: Index) -> Tensor:

@@ -154,7 +154,7 @@ def reduce_log_sum_exp(
         return x
     kind = x.dtype
     real = computing(kind) if kind.is_float else DType.F64
-    wide = b.map(lambda e: cast(e, real), x) if real is not kind else x
+    wide = b.as_type(x, real)
     peak = reduced(b, wide, chosen, "max", keepdims=True)
 
     def finite(m: Expr) -> Expr:

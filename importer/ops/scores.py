@@ -24,7 +24,7 @@ NEARLY_ZERO = 1e-7
 
 def floats(b: Builder, x: Tensor) -> Tensor:
     """x as f32."""
-    return x if x.dtype is DType.F32 else b.map(lambda e: cast(e, DType.F32), x)
+    return b.as_type(x, DType.F32)
 
 
 def matrix(b: Builder, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import GraphProto
 
+from rutc.importer.any_rank import is_any_rank
 from rutc.importer.boxes import (
     concatenated,
     element_at,
@@ -277,10 +278,10 @@ def sequence_map(
 def _mapped(b: Builder, operands: Sequence[Item], body: GraphProto) -> tuple[Item, ...]:
     """`sequence_map` as a scan over the elements, which collects boxes."""
     rows = [
-        listed(b, o) if isinstance(o, TensorList | Boxed) and not _is_tensor(o) else o
+        listed(b, o) if isinstance(o, TensorList | Boxed) and not is_any_rank(o) else o
         for o in operands
     ]
-    lengths = [length_of(r) for r in rows if isinstance(r, Boxed) and not _is_tensor(r)]
+    lengths = [length_of(r) for r in rows if isinstance(r, Boxed) and not is_any_rank(r)]
     count = lengths[0]
     for other in lengths[1:]:
         count = b.same(count, other)
@@ -288,12 +289,8 @@ def _mapped(b: Builder, operands: Sequence[Item], body: GraphProto) -> tuple[Ite
     def step(t: Index | Tensor, states: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
         at = t if isinstance(t, Index) else b.read(t, [])
         given = [
-            element_at(b, r, at) if isinstance(r, Boxed) and not _is_tensor(r) else r for r in rows
+            element_at(b, r, at) if isinstance(r, Boxed) and not is_any_rank(r) else r for r in rows
         ]
         return (), b.subgraph(body, given)
 
     return tuple(collected(b, count, step))
-
-
-def _is_tensor(item: Item) -> bool:
-    return isinstance(item, Boxed) and isinstance(item.type, TensorType)

@@ -150,24 +150,25 @@ def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
 def cut_dynamic(b: Builder, n: Index, start: Expr, end: Expr, step: int) -> tuple[Index, Index]:
     """The first element and the extent of [start:end:step] of n elements, as sizes."""
     size = number(n)
-
-    def clamped(i: Expr, low: Expr, high: Expr) -> Expr:
-        i = apply("select", apply("lt", i, number(0)), apply("add", i, size), i)
-        return apply("min", apply("max", i, low), high)
-
     last = apply("sub", size, number(1))
     if step > 0:
-        first, stop = (clamped(i, number(0), size) for i in (start, end))
+        first, stop = (_clamped(i, size, number(0), size) for i in (start, end))
         span = apply("sub", stop, first)
     else:
-        first = clamped(start, number(0), apply("max", last, number(0)))
-        stop = clamped(end, number(-1), last)
+        first = _clamped(start, size, number(0), apply("max", last, number(0)))
+        stop = _clamped(end, size, number(-1), last)
         span = apply("sub", first, stop)
     span = apply("min", apply("max", span, number(0)), size)
     reach = apply("add", span, number(abs(step) - 1))
     count = apply("div", reach, number(abs(step)))
     most = most_of(b, n)
     return bound(b, first, "start", most), bound(b, count, "length", most)
+
+
+def _clamped(i: Expr, size: Expr, low: Expr, high: Expr) -> Expr:
+    """A position, counted from the end if it is negative, moved between two others."""
+    i = apply("select", apply("lt", i, number(0)), apply("add", i, size), i)
+    return apply("min", apply("max", i, low), high)
 
 
 def most_of(b: Builder, n: Index) -> int:
@@ -184,13 +185,8 @@ def cut_by(b: Builder, n: Index, start: Expr, end: Expr, step: Expr) -> tuple[In
     last = apply("sub", size, number(1))
     lowest = apply("select", up, number(0), number(-1))
     highest = apply("select", up, size, last)
-
-    def clamped(i: Expr, low: Expr, high: Expr) -> Expr:
-        i = apply("select", apply("lt", i, number(0)), apply("add", i, size), i)
-        return apply("min", apply("max", i, low), high)
-
-    first = apply("max", clamped(start, number(0), highest), number(0))
-    stop = clamped(end, lowest, highest)
+    first = apply("max", _clamped(start, size, number(0), highest), number(0))
+    stop = _clamped(end, size, lowest, highest)
     span = apply("select", up, apply("sub", stop, first), apply("sub", first, stop))
     span = apply("min", apply("max", span, number(0)), size)
     most = most_of(b, n)

@@ -81,7 +81,7 @@ def dft(
         return b.nest(axes, cast(real, x.dtype), (j,))
     which = apply("eq", IndexValue(axes[-1].index), lit(0, DType.I64))
     total = b.nest(axes, apply("select", which, real, imaginary), (j,))
-    return total if wide is x.dtype else b.map(lambda e: cast(e, x.dtype), total)
+    return b.as_type(total, x.dtype)
 
 
 def _table(

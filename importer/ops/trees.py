@@ -354,4 +354,4 @@ def tree_ensemble(
     forest = branches.forest(len(leaves))
     y = aggregated(b, matrix(b, x), forest, votes, n_targets, how, np.empty(0))
     y = transformed_targets(b, y, _TRANSFORMS[post_transform])
-    return y if y.dtype is x.dtype else b.map(lambda e: cast(e, x.dtype), y)
+    return b.as_type(y, x.dtype)

@@ -8,7 +8,7 @@ from math import inf
 from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.activations import add, mul
+from rutc.importer.ops.activations import add
 from rutc.importer.ops.attention import (
     biased,
     changed,
@@ -18,9 +18,10 @@ from rutc.importer.ops.attention import (
     split_heads,
     weights_of,
 )
-from rutc.importer.ops.contraction import centered, matmul_of
+from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.microsoft import DOMAIN
+from rutc.importer.ops.microsoft.contraction import matmul_integer_to_float
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
@@ -190,15 +191,7 @@ def quantised_attention(
     """Attention whose projection is a product of quantised operands."""
     if do_rotary or past_present_share_buffer:
         raise OperatorError("rotary embedding and shared cache buffers are not supported")
-    left, right = centered(b, x, x_zero, rows=True), centered(b, weights, w_zero, rows=False)
-    total = matmul_of(b, left, right)
-    axes = b.axes(total.shape)
-
-    def by(t: Tensor) -> Expr:
-        return b.read(t, [0] * t.rank) if t.size == ONE else b.read(t, [axes[-1].index])
-
-    real = mul(cast(b.spread(total, axes), bias.dtype), mul(by(x_scale), by(w_scale)))
-    projected = b.nest(axes, add(real, b.spread(bias, axes)))
+    projected = matmul_integer_to_float(b, x, weights, x_scale, w_scale, x_zero, w_zero, bias)
     size = static(weights.shape[1], "the hidden size") // 3
     start = ZERO if past is None else past.shape[3]
     masks = Masks(mask, None, bool(unidirectional), mask_filter_value, start)

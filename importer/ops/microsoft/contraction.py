@@ -14,7 +14,7 @@ from rutc.importer.ops.microsoft.activation import activated
 from rutc.importer.ops.movement import transpose
 from rutc.importer.ops.quantization import dynamic_quantize_linear
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
+from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Expr, cast
 from rutc.tensor_ir.affine import ONE
 
@@ -212,17 +212,28 @@ def matmul_integer_to_float(
     """The product of quantised matrices as real numbers, plus a bias."""
     total = matmul_of(b, centered(b, x, x_zero, rows=True), centered(b, w, w_zero, rows=False))
     axes = b.axes(total.shape)
+    real = scaled_columns(b, total, axes, x_scale, w_scale)
+    if bias is not None:
+        real = add(real, b.spread(bias, axes))
+    return b.nest(axes, real)
 
-    def scale(t: Tensor) -> Expr:
+
+def scaled_columns(
+    b: Builder, total: Tensor, axes: Sequence[Axis], x_scale: Tensor, w_scale: Tensor
+) -> Expr:
+    """The element at `axes` of a sum of products of stored numbers, as a real number.
+
+    Each scale is one number, or one for every column.
+    """
+
+    def of_column(t: Tensor) -> Expr:
         if t.size == ONE:
             return b.read(t, [0] * t.rank)
         fitting = of_shape(b, t, total.shape[-1:], "scales columns")
         return b.read(fitting, [axes[-1].index])
 
-    real = mul(cast(b.spread(total, axes), x_scale.dtype), mul(scale(x_scale), scale(w_scale)))
-    if bias is not None:
-        real = add(real, b.spread(bias, axes))
-    return b.nest(axes, real)
+    whole = cast(b.spread(total, axes), x_scale.dtype)
+    return mul(whole, mul(of_column(x_scale), of_column(w_scale)))
 
 
 @operator("DynamicQuantizeMatMul", DOMAIN)

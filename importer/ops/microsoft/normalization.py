@@ -47,10 +47,6 @@ def _summed(b: Builder, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     return total if bias is None else b.map(lambda e, c: add(e, cast(c, e.dtype)), total, bias)
 
 
-def _as_kind(b: Builder, t: Tensor, kind: DType) -> Tensor:
-    return t if t.dtype is kind else b.map(lambda e: cast(e, kind), t)
-
-
 @operator("SkipLayerNormalization", DOMAIN)
 def skip_layer_normalization(
     b: Builder,
@@ -65,7 +61,7 @@ def skip_layer_normalization(
     """x + skip + bias normalised along the last axis; its mean, 1 / deviation and the sum."""
     total = _summed(b, x, skip, bias)
     y, mean, inverse = centered_and_scaled(b, total, (x.rank - 1,), epsilon)
-    return affine(b, y, scale, shift, x.dtype), mean, inverse, _as_kind(b, total, x.dtype)
+    return affine(b, y, scale, shift, x.dtype), mean, inverse, b.as_type(total, x.dtype)
 
 
 @operator("SkipSimplifiedLayerNormalization", DOMAIN)
@@ -82,7 +78,7 @@ def skip_simplified_layer_normalization(
     total, last = _summed(b, x, skip, bias), (x.rank - 1,)
     y, inverse = scaled_to_unit(b, total, last, epsilon)
     mean = reduced(b, total, last, "mean", keepdims=True)
-    return affine(b, y, scale, None, x.dtype), mean, inverse, _as_kind(b, total, x.dtype)
+    return affine(b, y, scale, None, x.dtype), mean, inverse, b.as_type(total, x.dtype)
 
 
 @operator("EmbedLayerNormalization", DOMAIN)

@@ -13,7 +13,11 @@ from rutc.importer.ops.contraction import centered, matmul_of
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.elementwise import where
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.ops.microsoft.contraction import with_channels_first, with_channels_last
+from rutc.importer.ops.microsoft.contraction import (
+    scaled_columns,
+    with_channels_first,
+    with_channels_last,
+)
 from rutc.importer.ops.movement import flatten, transpose
 from rutc.importer.ops.normalization import softmax
 from rutc.importer.ops.operands import axes_of, axis_of
@@ -23,8 +27,7 @@ from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, cast
-from rutc.tensor_ir.affine import ONE
+from rutc.tensor_ir import DType, Expr
 
 
 def _stored(b: Builder, y: Tensor, scale: Tensor, zero: Tensor | None, kind: DType) -> Tensor:
@@ -317,10 +320,6 @@ def qgemm(
     if c is not None:
         whole = b.map(add, whole, c)
     axes = b.axes(whole.shape)
-
-    def by(t: Tensor) -> Expr:
-        return b.read(t, [0] * t.rank) if t.size == ONE else b.read(t, [axes[-1].index])
-
-    real = mul(cast(b.spread(whole, axes), DType.F32), mul(by(x_scale), by(y_scale)))
+    real = scaled_columns(b, whole, axes, x_scale, y_scale)
     made = b.nest(axes, real if alpha == 1.0 else scaled(real, alpha))
     return made if scale is None else _stored(b, made, scale, zero, x.dtype)
