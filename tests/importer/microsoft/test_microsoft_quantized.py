@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from rutc.errors import UserError
 from rutc.importer.quantised import is_quantised
 from tests.fuzz.decomposed import expanded
 
@@ -278,3 +279,22 @@ def test_lstm_of_extreme_weights(low, zero, features, check, make_node, make_mod
     )
     expected = _by_rows(step, ["y"], given, constants, make_model)
     check(step, given, constants, outputs=["y"], expected=expected)
+
+
+@pytest.mark.parametrize("count", [2, 13])
+@pytest.mark.parametrize(
+    ("op", "names", "options"),
+    [
+        ("QGemm", ["x", "xs", "xz", "w", "ws", "wz"], {}),
+        ("QAttention", ["x", "w", "b", "xs", "ws", "", "xz", "wz"], {"num_heads": 1}),
+    ],
+)
+def test_other_scales_than_one_for_each_column_are_refused(
+    op, names, options, count, check, node, stored
+):
+    """12 columns: those beyond the scales would have none."""
+    shape = (3, 5) if op == "QGemm" else (1, 3, 5)
+    constants = parameters("u1", "x", "w") | {"w": stored("u1", 5, 12), "b": np.zeros(12, "f4")}
+    constants["ws"] = np.full(count, 0.1, "f4")
+    with pytest.raises(UserError, match=r"scales columns: its shape should be \[12\]"):
+        check(node(op, names, **options), {"x": stored("u1", *shape)}, constants)
