@@ -21,7 +21,7 @@ from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder
 from rutc.importer.bundles import bundled_output
-from rutc.importer.common import with_common_sizes
+from rutc.importer.common_sizes import with_common_sizes
 from rutc.importer.convert import prepare
 from rutc.importer.declared import check_declared, check_node, given_text, needed
 from rutc.importer.dims import clean_dim
