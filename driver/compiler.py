@@ -8,33 +8,31 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from rutc.base.progress import Progress
-from rutc.driver.build import Alternative, Builder
-from rutc.driver.compile_job import Draft, Made
-from rutc.driver.in_precision import in_precision, precedes_rewrites
-from rutc.driver.launches import Pending
+from rutc.base.progress import Progress, nobody
+from rutc.base.record import record
+from rutc.driver.build import Builder, Built
+from rutc.driver.dump import Dump
+from rutc.driver.in_precision import InPrecision, in_precision, precedes_rewrites
 from rutc.driver.options import Options, Report
-from rutc.driver.planning import imported, machine_for, model_plan, versions_for
-from rutc.driver.precision import stored_types
+from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
+from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.reuse import Entry
-from rutc.emit.files import make_folder, write_file
 from rutc.emit.host_runtime import HostRuntime, calling_units
-from rutc.emit.library import build_library
+from rutc.emit.library import Artifact, build_library
 from rutc.emit.toolchain import find_toolchain
-from rutc.graph_opt import DumpFolder
 from rutc.graph_opt.algorithms import Algorithms
-from rutc.graph_opt.plan import Plan
 from rutc.importer.external import ModelFolder
 from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.machine import Machine
 
 if TYPE_CHECKING:
     from rutc.driver.on_record import Records
@@ -64,25 +62,10 @@ def compile_model(
         InternalError: a bug of rutc.
     """
     options = options or Options()
-    tell = on_progress or (lambda stage, done, total: None)
     model, output = Path(model), Path(output)
     machine = machine_for(options)
     check_writable(output)
-    seconds: dict[str, float] = {}
-    totals: dict[str, int] = {}
-
-    @contextmanager
-    def stage(name: str) -> Iterator[None]:
-        tell(name, 0, 1)
-        start = perf_counter()
-        yield
-        seconds[name] = perf_counter() - start
-        tell(name, totals.get(name, 1), totals.get(name, 1))
-
-    def on_kernel(done: int, total: int) -> None:
-        totals["kernels"] = total
-        tell("kernels", done, total)
-
+    stage = _Stages(on_progress or nobody)
     with (
         nullcontext(host) if host else HostRuntime(find_toolchain(machine.architecture)) as running
     ):
@@ -93,124 +76,135 @@ def compile_model(
             if on_import is not None:
                 on_import(graph)
             with stage("calibrate") if precedes_rewrites(options, machine) else nullcontext():
-                narrow = in_precision(graph, machine, options, tell)
-                graph, own, eight_bits = narrow.graph, narrow.options, narrow.eight_bits
-            dump = None
-            if options.dump is not None:
-                make_folder(options.dump)
-                dump = DumpFolder(options.dump, write_file)
-            algorithms = Algorithms(machine, own.leeway, dump)
+                narrow = in_precision(graph, machine, options, stage.tell)
+            dump = None if options.dump is None else Dump(options.dump)
+            algorithms = Algorithms(machine, narrow.options.leeway, dump and dump.on_step)
             with stage("optimize"):
-                found = versions_for(graph, machine, own, algorithms)
+                found = versions_for(narrow.graph, machine, narrow.options, algorithms)
             with stage("plan"):
                 recorded = None if records is None else records.plans
-                chosen = model_plan(graph, found, machine, own, algorithms, recorded)
-                plan, alternatives = chosen.plan, chosen.alternatives
-                graph = found[-1].graph
-                stored = stored_types([*(a.plan for a in alternatives), plan])
-                stored = (*narrow.four_bits, *stored)
-        if options.dump is not None:
-            write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
-            write_file(options.dump / "assignment.txt", str(plan.assignment).encode())
+                chosen = model_plan(
+                    narrow.graph, found, machine, narrow.options, algorithms, recorded
+                )
+                plans = [*(a.plan for a in chosen.alternatives), chosen.plan]
+                stored = (*narrow.four_bits, *stored_types(plans))
+        if dump is not None:
+            dump.plans(chosen.plan, chosen.alternatives)
         with stage("kernels"):
-            builder = Builder(
-                plan,
+            built = Builder(
+                chosen.plan,
                 machine,
                 _identifier(output.stem),
                 options.jobs or len(os.sched_getaffinity(0)),
                 options.keep_subnormals,
-                on_kernel=on_kernel,
+                on_kernel=stage.on_kernel,
                 on_routines=lambda routines: running.begin(
                     calling_units(routines, machine.features)
                 ),
-                alternatives=alternatives,
+                on_draft=dump and dump.on_draft,
+                alternatives=chosen.alternatives,
                 chooser=None if records is None else records.schedules,
                 once=True,
-            )
-            if options.dump is not None:
-                builder.on_draft = _KernelDump(options.dump / "kernels")
-            built = builder.build()
-        if options.dump is not None:
-            write_file(options.dump / "program.txt", str(built.program).encode())
+            ).build()
+        if dump is not None:
+            dump.program(built.program)
+        made = _Made(options, machine, narrow, found[-1].graph, chosen, stored, built)
         with stage("link"):
-            manifest = {
-                "model": model.name,
-                "target": machine.name,
-                "precision": options.precision,
-                "kernels": [asdict(f) for f in built.facts],
-                "flops": built.flops,
-                "algorithms": chosen.algorithms.facts(),
-                "plan": chosen.source.facts(),
-                "spread": options.spread,
-            }
-            if eight_bits is not None:
-                manifest["eight_bits"] = eight_bits.facts()
-                manifest["tolerance"] = options.tolerance
-            if stored:
-                manifest["stored"] = [asdict(s) for s in stored]
-            if alternatives:
-                manifest["alternatives"] = [str(a.where) for a in alternatives]
-            if graph.interface is not None:
-                manifest["interface"] = graph.interface.facts()
-            artifact = build_library(
-                built.program, built.objects, output, json.loads(json.dumps(manifest)), host=running
-            )
-    arena = Index.of(built.program.arena_bytes)
-    least, most = ({name: r[end] for name, r in graph.symbols} for end in (0, 1))
-    report = Report(
-        artifact.library,
-        artifact.header,
-        seconds,
-        len(built.facts),
-        len(built.objects),
-        typical(arena, dict(graph.symbols)),
-        built.program.weight_bytes,
-        built.flops,
-        int(arena.evaluate(least)),
-        int(arena.evaluate(most)),
-        str(arena) if graph.symbols else None,
-        built.program.bytes_of_threads,
-        len(stored),
-        sum(s.bytes for s in stored),
-        sum(s.saved for s in stored),
-        options.precision,
-        0 if eight_bits is None else len(eight_bits.chosen),
-        0 if eight_bits is None else eight_bits.sums,
-        sum(bool(f.records) for f in built.facts),
-        str(chosen.source),
-    )
+            manifest = json.loads(json.dumps(made.manifest(model)))
+            artifact = build_library(built.program, built.objects, output, manifest, host=running)
+    report = made.report(artifact, stage.seconds)
     if entry is not None:
         with stage("cache"):
             entry.store(report, folder.used)
     return report
 
 
-class _KernelDump:
-    """Writes every distinct kernel: its loops before and after scheduling, and its LLVM IR."""
+class _Stages:
+    """The seconds of the stages, of which progress is told: `with stage("import"): ...`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.seen: set[str] = set()
-        make_folder(folder)
+    def __init__(self, tell: Progress) -> None:
+        self.tell = tell
+        self.seconds: dict[str, float] = {}
+        self._kernels = 1
 
-    def __call__(self, pending: Pending, made: Made, draft: Draft) -> None:
-        if made.symbol in self.seen:
-            return
-        self.seen.add(made.symbol)
-        name = re.sub(r"[^\w.]", "_", pending.name)
-        lowered = "\n\n".join(map(str, pending.kernels))
-        steps = "\n".join(map(str, draft.schedule))
-        text = f"{lowered}\n\n=== schedule ===\n{steps}\n\n=== scheduled ===\n{draft.kernel}\n"
-        write_file(self.folder / f"{name}.{made.symbol}.txt", text.encode())
-        write_file(self.folder / f"{name}.{made.symbol}.ll", draft.text.encode())
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self.tell(name, 0, 1)
+        start = perf_counter()
+        yield
+        self.seconds[name] = perf_counter() - start
+        total = self._kernels if name == "kernels" else 1
+        self.tell(name, total, total)
+
+    def on_kernel(self, done: int, total: int) -> None:
+        """Tell how many kernels are done."""
+        self._kernels = total
+        self.tell("kernels", done, total)
 
 
-def _plans_text(plan: Plan, alternatives: Sequence[Alternative]) -> str:
-    """The plan, or several under what tells which of them runs."""
-    if not alternatives:
-        return f"{plan}\n"
-    parts = [f"where {a.where} > 0:\n{a.plan}\n" for a in alternatives]
-    return "\n".join([*parts, f"elsewhere:\n{plan}\n"])
+@record
+class _Made:
+    """What a model has become, and how: all that is told of it."""
+
+    options: Options
+    machine: Machine
+    narrow: InPrecision
+    graph: Graph
+    chosen: ModelPlan
+    stored: tuple[StoredAs, ...]
+    built: Built
+
+    def manifest(self, model: Path) -> dict[str, object]:
+        """What the artifact tells, besides what any artifact does."""
+        found: dict[str, object] = {
+            "model": model.name,
+            "target": self.machine.name,
+            "precision": self.options.precision,
+            "kernels": [asdict(f) for f in self.built.facts],
+            "flops": self.built.flops,
+            "algorithms": self.chosen.algorithms.facts(),
+            "plan": self.chosen.source.facts(),
+            "spread": self.options.spread,
+        }
+        if self.narrow.eight_bits is not None:
+            found["eight_bits"] = self.narrow.eight_bits.facts()
+            found["tolerance"] = self.options.tolerance
+        if self.stored:
+            found["stored"] = [asdict(s) for s in self.stored]
+        if self.chosen.alternatives:
+            found["alternatives"] = [str(a.where) for a in self.chosen.alternatives]
+        if self.graph.interface is not None:
+            found["interface"] = self.graph.interface.facts()
+        return found
+
+    def report(self, artifact: Artifact, seconds: Mapping[str, float]) -> Report:
+        """What the command tells."""
+        program, symbols = self.built.program, self.graph.symbols
+        arena = Index.of(program.arena_bytes)
+        least, most = ({name: r[end] for name, r in symbols} for end in (0, 1))
+        eight_bits = self.narrow.eight_bits
+        return Report(
+            artifact.library,
+            artifact.header,
+            seconds,
+            len(self.built.facts),
+            len(self.built.objects),
+            typical(arena, dict(symbols)),
+            program.weight_bytes,
+            self.built.flops,
+            int(arena.evaluate(least)),
+            int(arena.evaluate(most)),
+            str(arena) if symbols else None,
+            program.bytes_of_threads,
+            len(self.stored),
+            sum(s.bytes for s in self.stored),
+            sum(s.saved for s in self.stored),
+            self.options.precision,
+            0 if eight_bits is None else len(eight_bits.chosen),
+            0 if eight_bits is None else eight_bits.sums,
+            sum(bool(f.records) for f in self.built.facts),
+            str(self.chosen.source),
+        )
 
 
 def _identifier(stem: str) -> str:
