@@ -47,13 +47,6 @@ def _element_type(dtype: DType) -> ir.Type:
             return ir.IntType(max(8, dtype.bits))
 
 
-def computing_type(dtype: DType) -> DType:
-    """The type in which operators on `dtype` compute."""
-    if dtype.is_float and dtype.bits < 32:
-        return DType.F32
-    return DType.I32 if dtype.is_int and dtype.bits < 8 else dtype
-
-
 def emit_cast(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
     """`value` converted as `tensor_ir.expr` says: rounding, wrapping or saturating.
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rutc.emit import ir
 from rutc.emit.cast import (
-    computing_type,
     element_of,
     emit_bit_cast,
     emit_cast,
@@ -63,7 +62,7 @@ def emit_op(
         return _LOGIC[op](builder, *truth)
     if op == "not":
         return builder.not_(emit_cast(builder, args[0], dtype, DType.BOOL))
-    wide = computing_type(dtype)
+    wide = dtype.computing
     operands = [emit_cast(builder, a, dtype, wide) for a in args]
     if op in COMPARISONS:
         return _compare(builder, COMPARISONS[op], operands, wide)

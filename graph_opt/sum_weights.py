@@ -11,7 +11,7 @@ from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import Change
-from rutc.tensor_ir import Const, DType, Expr, Index, Nest, Read, apply
+from rutc.tensor_ir import Const, DType, Index, Nest, Read
 from rutc.tensor_ir.expr import factors
 
 WIDE = (DType.F32, DType.F64)
@@ -19,14 +19,6 @@ INPUTS = 4.0
 """The size of what sums are taken to multiply their weights with."""
 LEAST_SHARE = 2.0**-8
 """A result whose weights are smaller, beside most others', is one that training switched off."""
-
-
-def product_of(parts: list[Expr]) -> Expr:
-    """The product of at least one factor, from the left."""
-    total = parts[0]
-    for p in parts[1:]:
-        total = apply("mul", total, p)
-    return total
 
 
 @record

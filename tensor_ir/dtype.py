@@ -90,6 +90,13 @@ class DType(Enum):
         return _NUMPY[self]
 
     @property
+    def computing(self) -> DType:
+        """The type in which operators on it compute."""
+        if self.is_float and self.bits < 32:
+            return DType.F32
+        return DType.I32 if self.is_int and self.bits < 8 else self
+
+    @property
     def stored_name(self) -> str:
         """The type as artifacts name it: as numpy does, where it has elements of the type."""
         return str(self) if self.is_opaque else self.numpy.name

@@ -219,20 +219,13 @@ def operate(op: str, args: list[np.ndarray]) -> np.ndarray:
     if op == "select":
         return np.where(args[0], args[1], args[2])
     dtype = DType.of(args[0].dtype)
-    wide = _wide(dtype)
+    wide = dtype.computing
     if wide is not dtype:
         args = [a.astype(wide.numpy) for a in args]
     result = np.asarray(_OPERATORS[op](*args))
     if result.dtype == np.bool_ or wide is dtype:
         return result
     return convert(result, dtype)
-
-
-def _wide(dtype: DType) -> DType:
-    """The type in which operators on `dtype` compute."""
-    if dtype.is_float and dtype.bits < 32:
-        return DType.F32
-    return DType.I32 if dtype.is_int and dtype.bits < 8 else dtype
 
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -333,7 +326,7 @@ def convert(x: np.ndarray, dtype: DType) -> np.ndarray:
         return x
     if source.is_opaque or dtype.is_opaque:
         raise InternalError(f"no cast from {source} to {dtype}: a call does it")
-    wide = x.astype(_wide(source).numpy)
+    wide = x.astype(source.computing.numpy)
     if dtype is DType.BOOL:
         return np.asarray(wide != 0)
     if dtype.is_float:

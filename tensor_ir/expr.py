@@ -419,6 +419,14 @@ def factors(e: Expr) -> list[Expr]:
     return [e]
 
 
+def product_of(parts: list[Expr]) -> Expr:
+    """The product of at least one factor, from the left."""
+    total = parts[0]
+    for p in parts[1:]:
+        total = apply("mul", total, p)
+    return total
+
+
 def terms(e: Expr) -> list[Expr]:
     """The terms of a sum, in order."""
     if isinstance(e, Apply) and e.op == "add":

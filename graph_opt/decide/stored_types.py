@@ -32,9 +32,8 @@ from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.plan import Illegal
-from rutc.graph_opt.sum_weights import product_of
 from rutc.tensor_ir import Cast, Const, DType, Expr, Graph, Index, Lit, Nest, Node, Read, Value
-from rutc.tensor_ir.expr import factors, index_names, transform
+from rutc.tensor_ir.expr import factors, index_names, product_of, transform
 from rutc.tensor_ir.graph import outs, used, walk_nodes, with_bodies
 from rutc.tensor_ir.text import value_name
 

@@ -15,7 +15,6 @@ from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import maker, quantised
-from rutc.graph_opt.sum_weights import product_of
 from rutc.tensor_ir import (
     Cast,
     Expr,
@@ -29,7 +28,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import ZERO
-from rutc.tensor_ir.expr import factors, index_names, substitute
+from rutc.tensor_ir.expr import factors, index_names, product_of, substitute
 from rutc.tensor_ir.lower import beyond
 
 

@@ -10,10 +10,9 @@ from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.sum_weights import product_of
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod
-from rutc.tensor_ir.expr import factors, map_index, substitute, walk
+from rutc.tensor_ir.expr import factors, map_index, product_of, substitute, walk
 
 MOST_PHASES = 16
 """Sums that one sum may become."""

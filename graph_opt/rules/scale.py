@@ -31,12 +31,20 @@ from rutc.graph_opt.sum_weights import (
     cost_of_joining,
     cost_of_scaling,
     cost_of_shifting,
-    product_of,
     weights_of,
 )
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import FloorDiv
-from rutc.tensor_ir.expr import factors, index_names, map_index, reads, substitute, transform, walk
+from rutc.tensor_ir.expr import (
+    factors,
+    index_names,
+    map_index,
+    product_of,
+    reads,
+    substitute,
+    transform,
+    walk,
+)
 
 MOST_STEPS = 16
 """A chain of as many steps is followed no further back, so that long ones take time in proportion

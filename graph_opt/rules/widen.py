@@ -11,9 +11,8 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
-from rutc.graph_opt.sum_weights import product_of
 from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
-from rutc.tensor_ir.expr import factors, index_names
+from rutc.tensor_ir.expr import factors, index_names, product_of
 from rutc.tensor_ir.machine import COMMON, Machine
 
 

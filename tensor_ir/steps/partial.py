@@ -19,6 +19,7 @@ from rutc.tensor_ir.expr import (
     cast,
     factors,
     index_names,
+    product_of,
     reads,
     terms,
 )
@@ -47,6 +48,7 @@ from rutc.tensor_ir.steps.step import (
     check_positive,
     find_loops,
     in_blocks,
+    plain_coords,
     replace_loop,
     simplified,
 )
@@ -154,7 +156,8 @@ class PartialSums(_Partly):
                 own = tuple(Access(partial[a.buffer].name, a.coords) for a in update.states)
                 merging = update.reducer.of_states
                 taken = tuple(
-                    Read(a.buffer, _plain(a), t) for a, t in zip(own, merging.elements, strict=True)
+                    Read(a.buffer, plain_coords(a), t)
+                    for a, t in zip(own, merging.elements, strict=True)
                 )
                 lanes = self._whole(update, over, partial)
                 before.append(_for_each(lanes, Init(own, update.reducer)))
@@ -213,9 +216,9 @@ class FactorOut(_Partly):
                 buffer = self._partial(kernel, state.buffer, summed.dtype)
                 partial[state.buffer] = buffer
                 own = Access(buffer.name, state.coords)
-                total = summed.whole(Read(buffer.name, _plain(own), buffer.dtype))
+                total = summed.whole(Read(buffer.name, plain_coords(own), buffer.dtype))
                 before.append(_for_each(over, Init((own,), summed.reducer)))
-                taken = Update((state,), update.reducer, (_product([total, *common]),))
+                taken = Update((state,), update.reducer, (product_of([total, *common]),))
                 after.append(_for_each(over, taken))
             if without and (partial or len(loops) == 1):
                 raise NotApplicable(f"no factor of %{without[0]} is the same in {self.var}")
@@ -286,13 +289,13 @@ def _times(e: Expr, count: int) -> Expr:
     for i, f in enumerate(parts):
         if isinstance(f, Lit):
             rest, whole = parts[:i] + parts[i + 1 :], Lit(f.value * count, f.dtype)
-            return _product(rest if whole.value == 1 and rest else [*rest, whole])
-    return _product([*parts, Lit(count, e.dtype)])
+            return product_of(rest if whole.value == 1 and rest else [*rest, whole])
+    return product_of([*parts, Lit(count, e.dtype)])
 
 
 def _summed(rest: list[Expr], inside: Container[str], iterations: int | None) -> _Summed:
     """What is added up of a product of factors that differ in the loops inside."""
-    element = _product(rest)
+    element = product_of(rest)
     same: tuple[Expr, ...] = ()
     if len(rest) == 1 and iterations is not None:
         parts = terms(element)
@@ -326,14 +329,6 @@ def _inside(loop: Loop) -> frozenset[str]:
     return frozenset(s.var for s in walk_stmts((loop,)) if isinstance(s, Loop))
 
 
-def _product(parts: list[Expr]) -> Expr:
-    """The product of at least one factor, from the left."""
-    total = parts[0]
-    for p in parts[1:]:
-        total = apply("mul", total, p)
-    return total
-
-
 def _for_each(loops: tuple[Loop, ...], s: Stmt) -> Stmt:
     for x in reversed(loops):
         s = replace(x, body=(s,))
@@ -364,14 +359,5 @@ def _moved(body: tuple[Stmt, ...], change: Callable[[Update], Update]) -> tuple[
 
 def _over(update: Update, around: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """The loops around an update that tell its states apart."""
-    used = {v for a in update.states for _, c in _plain(a) for v in c.names()}
+    used = {v for a in update.states for _, c in plain_coords(a) for v in c.names()}
     return tuple(x for x in around if x.var in used)
-
-
-def _plain(a: Access) -> tuple[tuple[str, Index], ...]:
-    found: list[tuple[str, Index]] = []
-    for d, c in a.coords:
-        if not isinstance(c, Index):
-            raise NotApplicable("the store's place depends on data")
-        found.append((d, c))
-    return tuple(found)

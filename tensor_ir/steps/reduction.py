@@ -35,6 +35,7 @@ from rutc.tensor_ir.steps.step import (
     find_loops,
     in_blocks,
     outer_ranges,
+    plain_coords,
     replace_loop,
     simplified,
     symbolic_extent,
@@ -182,8 +183,8 @@ class BlockReduction(Step):
                 target = Access(self.output, tuple((x.var, Index.of(x.var)) for x in around))
             else:
                 target = self._target(kernel, init, after)
-            before = Read(self.output, _plain(target), kind)
-            save: Stmt = Assign(target, Read(state.buffer, _plain(state), kind))
+            before = Read(self.output, plain_coords(target), kind)
+            save: Stmt = Assign(target, Read(state.buffer, plain_coords(state), kind))
             return (
                 init,
                 *replace_loop((reduction,), self.var, split),
@@ -230,15 +231,6 @@ class BlockReduction(Step):
         if kernel.buffer(self.output).dtype is not init.reducer.state[0]:
             raise NotApplicable(f"%{self.output} has another type than the state")
         return stores[0].target
-
-
-def _plain(a: Access) -> tuple[tuple[str, Index], ...]:
-    found: list[tuple[str, Index]] = []
-    for d, c in a.coords:
-        if not isinstance(c, Index):
-            raise NotApplicable("the store's place depends on data")
-        found.append((d, c))
-    return tuple(found)
 
 
 def _retarget(body: tuple[Stmt, ...], states: tuple[Access, ...], lane: str) -> tuple[Stmt, ...]:

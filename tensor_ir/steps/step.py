@@ -293,6 +293,14 @@ def ranges_of(loops: Iterable[Loop], symbols: Mapping[str, Range]) -> dict[str, 
     return ranges
 
 
+def plain_coords(a: Access) -> tuple[tuple[str, Index], ...]:
+    """The coordinates of an access; raises NotApplicable where data tell one."""
+    found = tuple((d, c) for d, c in a.coords if isinstance(c, Index))
+    if len(found) < len(a.coords):
+        raise NotApplicable("the store's place depends on data")
+    return found
+
+
 def moves(a: Access, var: str) -> bool:
     """Whether the place differs between iterations of `var` (or may)."""
     return any(var in (c.names() if isinstance(c, Index) else index_names(c)) for _, c in a.coords)
