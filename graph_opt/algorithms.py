@@ -118,7 +118,7 @@ def _in_parts(step: MultiplyParts, graph: Graph) -> Iterator[Algorithm]:
     name, errors, smallest, kind = "parts in bf16", 1.0, SMALLEST, DType.F32
     if step.parts < WHOLE:
         name, errors, smallest, kind = "factors in bf16", ROUNDING, TINY, DType.BF16
-    for c in step.candidates(Editor(graph)):
+    for c in step.sums(Editor(graph)):
         yield Algorithm(
             name,
             c.nest.out.name,

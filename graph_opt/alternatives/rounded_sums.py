@@ -9,14 +9,14 @@ from rutc.graph_opt.alternatives.bf16_pairs import sides
 from rutc.graph_opt.alternatives.factor_parts import (
     GROWTH,
     ROUNDED,
-    Candidate,
+    SumInParts,
     bytes_of,
     loops_read,
     operands,
     taken_apart,
 )
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
-from rutc.graph_opt.alternatives.window_rows import MOST_CHANNELS, Taps, side_by_side
+from rutc.graph_opt.alternatives.window_rows import MOST_CHANNELS, Taps, longest_row
 from rutc.graph_opt.decide.halo import reach, shares_inside
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
@@ -26,9 +26,9 @@ from rutc.tensor_ir.affine import plain, product
 from rutc.tensor_ir.machine import PAIR, Machine
 
 
-def pair_candidate(
+def weighed_in_pairs(
     n: Nest, editor: Editor, filters: MinimalFiltering, least: float, *, every: bool
-) -> Candidate | Reason:
+) -> SumInParts | Reason:
     """What a sum gains by rounded factors, `least` of its time at least, or why nothing.
 
     It may be filtered instead, by what follows.
@@ -41,7 +41,7 @@ def pair_candidate(
     columns, inner = sides(n, source, weights, editor)
     taps = None
     if const is not None and inner <= MOST_CHANNELS:
-        taps = side_by_side(n, source, weights, lambda length: length % PAIR == 0, editor)
+        taps = longest_row(n, source, weights, lambda length: length % PAIR == 0, editor)
     if columns < machine.width or (inner < PAIR and taps is None):
         return Reason("its products have too few neighbours")
     work = _Work(n, source, weights, const, columns, editor, machine, filters)
@@ -52,7 +52,7 @@ def pair_candidate(
     weighed = loops_read(weights, editor)
     number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
     saved = direct - cycles
-    return Candidate(
+    return SumInParts(
         n, source, weights, const, Rows(()), number, saved, direct, products, ROUNDED, taps
     )
 

@@ -16,7 +16,7 @@ from rutc.tensor_ir.windows import partners
 
 
 @record
-class Rows:
+class Separated:
     """A nest that reduces what it reads over windows, and the one of them that comes first."""
 
     nest: Nest
@@ -28,7 +28,7 @@ class Rows:
 
 @matches("reduction")
 @record
-class SeparateWindows(ChoosesWays[Rows]):
+class SeparateWindows(ChoosesWays[Separated]):
     """The largest, or the sum, of a window is that of its rows' largest, or sums.
 
     %o{c,x,y} = max{i,j} %v[c, h=y+i-4, w=x+j-4 else -inf]
@@ -41,7 +41,7 @@ class SeparateWindows(ChoosesWays[Rows]):
 
     share: float = 0.7
 
-    def ways(self, n: Node, editor: Editor) -> Sequence[Way[Rows]] | Reason:
+    def ways(self, n: Node, editor: Editor) -> Sequence[Way[Separated]] | Reason:
         """Every window of a nest that may come first."""
         if not isinstance(n, Nest) or n.reducer is None:
             return Reason("not a reduction")
@@ -61,12 +61,12 @@ class SeparateWindows(ChoosesWays[Rows]):
         return [
             Way(
                 Offer(n.out.name, f"separate {b}", _work(n, r, found, b, editor, stored), direct),
-                Rows(n, r, found, b),
+                Separated(n, r, found, b),
             )
             for b in sorted(found)
         ]
 
-    def made(self, form: Rows, editor: Editor) -> tuple[Node, ...]:
+    def made(self, form: Separated, editor: Editor) -> tuple[Node, ...]:
         """The rows' nest and the one that reads it."""
         return _separated(form.nest, form.read, form.windows, form.tap, editor)
 

@@ -27,7 +27,7 @@ from rutc.graph_opt.alternatives.factor_parts import (
     ROUNDED,
     TERMS,
     WHOLE,
-    Candidate,
+    SumInParts,
     bytes_of,
     in_parts,
     loops_read,
@@ -37,8 +37,8 @@ from rutc.graph_opt.alternatives.factor_parts import (
 )
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.rounded_reads import read_rounded
-from rutc.graph_opt.alternatives.rounded_sums import filtered_sums, pair_candidate
-from rutc.graph_opt.alternatives.window_rows import side_by_side
+from rutc.graph_opt.alternatives.rounded_sums import filtered_sums, weighed_in_pairs
+from rutc.graph_opt.alternatives.window_rows import longest_row
 from rutc.graph_opt.decide.halo import growth, reach, shares_inside
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
@@ -139,7 +139,7 @@ class MultiplyParts(Choosing):
 
     def run(self, editor: Editor) -> None:
         """Takes the products apart that pay most."""
-        for c in self.candidates(editor):
+        for c in self.sums(editor):
             editor.replace(c.nest, tuple(in_parts(c, editor)))
         if self.parts == ROUNDED:
             own = filtered_sums(editor, self.filtering) if self.in_pairs else ()
@@ -147,9 +147,9 @@ class MultiplyParts(Choosing):
 
     def chosen(self, editor: Editor) -> Iterator[tuple[str, str]]:
         """(value, algorithm) of the sums to take apart."""
-        return ((c.nest.out.name, self.said) for c in self.candidates(editor))
+        return ((c.nest.out.name, self.said) for c in self.sums(editor))
 
-    def candidates(self, editor: Editor) -> list[Candidate]:
+    def sums(self, editor: Editor) -> list[SumInParts]:
         """The sums to take apart, those that gain most for each byte first."""
         if self.assigned is not None:
             found = self._found(editor, every=True)
@@ -162,7 +162,7 @@ class MultiplyParts(Choosing):
         symbols = frozenset() if number is None else number.names()
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
         left = max(self.free, self.share * sum(array.nbytes for array in constants))
-        taken: list[Candidate] = []
+        taken: list[SumInParts] = []
         for c in sorted(found, key=lambda c: c.growth / max(c.saved, 1.0)):
             if not c.number.is_const and (not self.symbolic or c.number.names() != symbols):
                 continue
@@ -192,7 +192,7 @@ class MultiplyParts(Choosing):
         many = w.many_rows if self.parts == WHOLE else w.busy_rows
         return None if number is None else number // many
 
-    def _found(self, editor: Editor, *, every: bool = False) -> list[Candidate]:
+    def _found(self, editor: Editor, *, every: bool = False) -> list[SumInParts]:
         """The sums that take less time so, or `every` one that may be taken apart.
 
         Those that tell places keep all parts.
@@ -203,17 +203,17 @@ class MultiplyParts(Choosing):
         nests = (n for n in known if isinstance(n, Nest) and n.out.name not in exact)
         sums = [n for n in nests if n.reducer is not None]
         orders = cache(lambda: order_dims(nodes, {}, fixed_orders(nodes, outputs), {}))
-        tried = (self.candidate(n, editor, orders, every=every) for n in sums)
-        return [c for c in tried if isinstance(c, Candidate)]
+        tried = (self.weighed(n, editor, orders, every=every) for n in sums)
+        return [c for c in tried if isinstance(c, SumInParts)]
 
-    def candidate(
+    def weighed(
         self, n: Nest, editor: Editor, orders: Orders, *, every: bool = False
-    ) -> Candidate | Reason:
+    ) -> SumInParts | Reason:
         """What there is to gain, or why nothing."""
         if n.reducer is None or n.reducer.name != "sum" or editor.block(n) != ROOT:
             return Reason("it is no sum that stands by itself")
         if self.in_pairs:
-            return pair_candidate(n, editor, self.filtering, self.least, every=every)
+            return weighed_in_pairs(n, editor, self.filtering, self.least, every=every)
         whole = self.parts == WHOLE
         found = operands(n, editor, computed=not whole)
         if isinstance(found, Reason):
@@ -227,7 +227,7 @@ class MultiplyParts(Choosing):
         columns, inner = _sides(n, source, weights, editor)
         taps = None
         if not whole and const is not None and not _length(inner):
-            taps = side_by_side(n, source, weights, _length, editor)
+            taps = longest_row(n, source, weights, _length, editor)
         if taps is not None:
             choices, inner = (Rows((taps.along,)),), taps.products
         w = self.coefficients.split_precision
@@ -266,7 +266,7 @@ class MultiplyParts(Choosing):
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
         weighed = loops_read(weights, editor)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
-        return Candidate(
+        return SumInParts(
             n, source, weights, const, rows, number, saved, direct, products, self.parts, taps
         )
 
@@ -325,7 +325,7 @@ class MultiplyParts(Choosing):
         return cycles + max(bytes_ - COMMON.l2, 0) / w.moved
 
 
-def _most_saving(found: Iterable[Candidate]) -> Index | None:
+def _most_saving(found: Iterable[SumInParts]) -> Index | None:
     """The number of rows of the sums that save most together, of those where it is symbolic."""
     saved = Counter[Index]()
     for c in found:

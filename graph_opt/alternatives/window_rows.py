@@ -65,7 +65,7 @@ class Taps:
         return editor.typical(others) * self.places(editor)
 
 
-def side_by_side(
+def longest_row(
     n: Nest, source: Read, weights: Read, length: Callable[[int], int], editor: Editor
 ) -> Taps | None:
     """The longest row of taps that there is; None if none has a `length` that registers take.

@@ -36,7 +36,7 @@ unrolled windows, of up to 182, from what follows them."""
 
 
 @dataclass
-class Grown:
+class GroupFacts:
     """What fusion knows of a group."""
 
     kind: str
@@ -59,7 +59,7 @@ class Fuser(Groups):
         self.machine = machine
         self.row_bytes = int(machine.coefficients.fusion.row * machine.l2)
         self.refusals: list[Refusal] = []
-        self.grown: dict[int, Grown] = {}
+        self.facts: dict[int, GroupFacts] = {}
 
     def fuse(self, nodes: Sequence[Node]) -> tuple[Grouping, ...]:
         """The groups of several nests of a scope; the `refusals` say why nests did not join."""
@@ -103,14 +103,14 @@ class Fuser(Groups):
             if reason is not None:
                 self._refuse(n, g, reason)
                 continue
-            own, other = self.grown[number], self.grown.pop(g)
+            own, other = self.facts[number], self.facts.pop(g)
             kind = "row" if "row" in (own.kind, other.kind) else "point"
             self.unite(number, g)
             operations = own.operations + other.operations
-            self.grown[number] = Grown(kind, operations, own.dims | other.dims)
+            self.facts[number] = GroupFacts(kind, operations, own.dims | other.dims)
 
     def _count(self, n: Nest, number: int) -> None:
-        draft, own = self.drafts[number], self.grown.get(number)
+        draft, own = self.drafts[number], self.facts.get(number)
         if own is None:
             kind = "point"
             if n.reducer is not None:
@@ -118,7 +118,7 @@ class Fuser(Groups):
                 _, vector = cost.best(self.inner)
                 rows = cost.running is None and (vector is None or vector in n.bound)
                 kind = "row" if rows else "tile"
-            own = self.grown[number] = Grown(kind)
+            own = self.facts[number] = GroupFacts(kind)
         elif n.reducer is not None and own.kind == "point":
             own.kind = "row"
             draft.shared = self.dims(n)
@@ -130,7 +130,7 @@ class Fuser(Groups):
 
         Neither needs the other: a nest that needs both joins none that another one is made of.
         """
-        drafts, grown = (self.drafts[g], self.drafts[h]), (self.grown[g], self.grown[h])
+        drafts, grown = (self.drafts[g], self.drafts[h]), (self.facts[g], self.facts[h])
         kinds = {x.kind for x in grown}
         if "tile" in kinds:
             return "it joined the kernel of another operand"
@@ -167,7 +167,7 @@ class Fuser(Groups):
         if any(h != g and self.leads_to(h, g) for h in needs):
             return "another operand is computed from this group's result in between"
         mine = [r for e in n.body for r in reads(e) if self.home.get(r.value) == g]
-        own = self.grown[g]
+        own = self.facts[g]
         if n.reducer is not None:
             return self._refuses_reduction(n, draft, own, mine)
         reason = self._refuses_elementwise(n, draft, own, mine)
@@ -176,7 +176,7 @@ class Fuser(Groups):
         return reason
 
     def _refuses_elementwise(
-        self, n: Nest, draft: Draft, own: Grown, mine: list[Read]
+        self, n: Nest, draft: Draft, own: GroupFacts, mine: list[Read]
     ) -> str | None:
         dims = self.dims(n)
         if own.kind in ("point", "tile"):
@@ -196,7 +196,9 @@ class Fuser(Groups):
             return "the rows are too large to keep"
         return None
 
-    def _refuses_reduction(self, n: Nest, draft: Draft, own: Grown, mine: list[Read]) -> str | None:
+    def _refuses_reduction(
+        self, n: Nest, draft: Draft, own: GroupFacts, mine: list[Read]
+    ) -> str | None:
         dims = self.dims(n)
         if own.kind == "tile":
             return "a reduction cannot follow in a register tile"
@@ -224,7 +226,7 @@ class Fuser(Groups):
         return None
 
     def _row_bytes(
-        self, draft: Draft, own: Grown, n: Nest, shared: frozenset[str] | None = None
+        self, draft: Draft, own: GroupFacts, n: Nest, shared: frozenset[str] | None = None
     ) -> int:
         """The bytes of the rows of a group with the nest in it."""
         shared = draft.shared if shared is None else shared

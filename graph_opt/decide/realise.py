@@ -306,7 +306,7 @@ class Realisation:
         self, nodes: tuple[Node, ...], needed: set[str], prefix: str, grouped: set[str]
     ) -> tuple[PlanStep, ...]:
         order = {v: tuple(dict.fromkeys(a.dim for a in x.axes)) for v, x in self.layouts.items()}
-        groups = _Assigned(self.known, self._groupings)
+        groups = _GivenGroups(self.known, self._groupings)
         groups.grow(nodes)
         items = groups.finished(needed, order, prefix)
         grouped.update(groups.home)
@@ -379,7 +379,7 @@ def _with(before: Graph, nodes: tuple[Node, ...]) -> Graph:
     return graph
 
 
-class _Assigned(Groups):
+class _GivenGroups(Groups):
     """The groups of an assignment."""
 
     def __init__(self, prepared: Prepared, groupings: dict[str, Grouping]) -> None:

@@ -69,7 +69,7 @@ class Section:
 
 
 @record
-class Grown:
+class Longest:
     """How far a section pays: it saves `gain` bytes up to the step `end`.
 
     Up to the step `idle` no other begins either.
@@ -218,7 +218,7 @@ class Turns:
         if not isinstance(first, Run):
             return None, start + 1
         extents = dict.fromkeys(self.slicer.extents[d] for d in first.group.shared)
-        found = [self._grown(steps, start, e, ahead) for e in extents if self._may_turn(e)]
+        found = [self._longest(steps, start, e, ahead) for e in extents if self._may_turn(e)]
         best = max(found, key=lambda x: x.gain, default=None)
         if best is None or best.end == start:
             # What moves too little as a whole does so in parts.
@@ -234,7 +234,9 @@ class Turns:
             return trips in self.batches
         return trips.as_var is not None and self.bound.isdisjoint(trips.names())
 
-    def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Size, ahead: Ahead) -> Grown:
+    def _longest(
+        self, steps: tuple[PlanStep, ...], start: int, trips: Size, ahead: Ahead
+    ) -> Longest:
         """The section over so many indices that saves most, of no steps if none does."""
         if trips not in ahead:
             dims = [self._dim(s.group, trips, {}) if isinstance(s, Run) else None for s in steps]
@@ -259,7 +261,7 @@ class Turns:
                 break
         own = ((s, parts[at]) for at, s in enumerate(steps[start:end], start=start))
         dims_of = {s.group.name: p.dim for s, p in own if isinstance(s, Run) and p is not None}
-        return Grown(best, trips, dims_of, end, last if weight.moves_little else start + 1)
+        return Longest(best, trips, dims_of, end, last if weight.moves_little else start + 1)
 
     def _many(self, trips: Size) -> int:
         """The indices for which a section is weighed."""

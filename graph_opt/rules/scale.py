@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rutc.graph_opt.affine_chain import (
-    Chain,
+from rutc.graph_opt.affine_steps import (
+    Affine,
     Step,
-    chain,
+    affine_of,
     factor_of,
     follow,
     is_constant,
@@ -47,8 +47,8 @@ from rutc.tensor_ir.expr import (
 )
 
 MOST_STEPS = 16
-"""A chain of as many steps is followed no further back, so that long ones take time in proportion
-to their length; a normalisation has four."""
+"""So many steps are followed no further back, so that long sequences take time in proportion to
+their length; a normalisation has four."""
 
 
 @rounds(
@@ -59,17 +59,17 @@ to their length; a normalisation has four."""
 )
 @matches("elementwise")
 def combine_scales(n: Node, editor: Editor) -> Result:
-    """In a chain of scales and shifts by constants, neighbouring scales become one.
+    """Of scales and shifts by constants after each other, neighbouring scales become one.
 
     %y{c,i} = (%x[c, i] - %m[c]) / %d[c] * %g[c] + %b[c]
     ->
     %y.scale{c} = f32(f64(%g[c]) / f64(%d[c]))
     %y{c,i} = (%x[c, i] - %m[c]) * %y.scale[c] + %b[c]
 
-    Where %x is a sum of products into whose weights the scale can go, all of the chain becomes
+    Where %x is a sum of products into whose weights the scale can go, all of them become
     `%x[c, i] * %y.scale[c] + %y.shift[c]`.
     """
-    found = _chain_nest(n, editor)
+    found = _affine_nest(n, editor)
     if isinstance(found, Reason):
         return found
     assert isinstance(n, Nest)
@@ -80,7 +80,7 @@ def combine_scales(n: Node, editor: Editor) -> Result:
     why = steps if isinstance(steps, Reason) else None
     if isinstance(steps, Reason | None) or not (nests or len(steps) < before):
         steps = joined_scales(whole.steps, editor)
-        if before <= Chain(whole.x, steps).operations:
+        if before <= Affine(whole.x, steps).operations:
             return why or Reason(f"{before} operations are not more than {len(steps)}")
     new: list[Node] = []
     outlined: list[Step] = []
@@ -110,7 +110,7 @@ def fold_scale(n: Node, editor: Editor) -> Result:
     """
     if not isinstance(n, Nest) or n.reducer is not None:
         return Reason("not elementwise")
-    form = chain(n.body[0], editor)
+    form = affine_of(n.body[0], editor)
     if form is None or not form.steps:
         return Reason("it does not scale by a constant")
     scale = factor_of(form.steps[0], editor)
@@ -157,12 +157,12 @@ def join_weights(n: Node, editor: Editor) -> Result:
 
 
 # -- recognition --------------------------------------------------------------------------------
-def _chain_nest(n: Node, editor: Editor) -> tuple[Chain, tuple[Nest, ...]] | Reason:
-    """A nest as a chain of steps, with the nests before it that are such chains too."""
+def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | Reason:
+    """A nest as steps around a read, with the nests before it that are such steps too."""
     if not isinstance(n, Nest) or n.reducer is not None or n.out.dtype not in WIDE:
         return Reason("not elementwise in f32 or f64")
     body, nests, last = n.body[0], [], n
-    found = chain(body, editor)
+    found = affine_of(body, editor)
     if found is None or not found.steps:
         return Reason("not a scale and shift by constants")
     while len(found.steps) < MOST_STEPS and (before := editor.nest(found.x.value)) is not None:
@@ -170,13 +170,13 @@ def _chain_nest(n: Node, editor: Editor) -> tuple[Chain, tuple[Nest, ...]] | Rea
             break
         if not editor.is_read_once(before.out.name, last) or found.x.fill is not None:
             break
-        inner = chain(before.body[0], editor)
+        inner = affine_of(before.body[0], editor)
         if inner is None or not inner.steps:
             break
         at = substitute(before.body[0], dict(index_coords(found.x)))
         x = found.x
         body = transform(body, lambda e, x=x, at=at: at if e == x else e)  # type: ignore[misc]
-        merged = chain(body, editor)
+        merged = affine_of(body, editor)
         if merged is None:
             break
         found, last = merged, before
@@ -195,22 +195,22 @@ def _scaled_sum(x: Read, reader: Nest, editor: Editor) -> Nest | Reason:
 
 
 # -- rewriting ----------------------------------------------------------------------------------
-def _distributed(c: Chain, editor: Editor) -> tuple[Step, ...] | Reason | None:
-    """The chain as a scale that can go into the weights of the sum before it, and a shift.
+def _distributed(a: Affine, editor: Editor) -> tuple[Step, ...] | Reason | None:
+    """The steps as a scale that can go into the weights of the sum before them, and a shift.
 
-    None if there is no sum before it.
+    None if there is no sum before them.
     """
-    product = editor.nest(c.x.value)
+    product = editor.nest(a.x.value)
     if product is None or product.reducer is None or product.reducer.name != "sum":
         return None
-    if len(editor.readers(c.x.value)) != 1 or editor.is_output(c.x.value):
-        return Reason(f"%{c.x.value} has another reader")
-    scale, shift = scale_and_shift(c)
+    if len(editor.readers(a.x.value)) != 1 or editor.is_output(a.x.value):
+        return Reason(f"%{a.x.value} has another reader")
+    scale, shift = scale_and_shift(a)
     why = Reason("no factor is a constant")
     for w in weights_of(product, editor):
-        refused = w if isinstance(w, Reason) else _refused_shift(c, w, editor)
+        refused = w if isinstance(w, Reason) else _refused_shift(a, w, editor)
         if refused is None and scale is not None:
-            folded = _into_weights(product, c.x, scale, editor)
+            folded = _into_weights(product, a.x, scale, editor)
             refused = folded if isinstance(folded, Reason) else None
         if refused is None:
             scales = () if scale is None else (Step("mul", scale),)
@@ -219,13 +219,13 @@ def _distributed(c: Chain, editor: Editor) -> tuple[Step, ...] | Reason | None:
     return why
 
 
-def _refused_shift(c: Chain, w: Weights, editor: Editor) -> Reason | None:
-    """Why the shifts of a chain behind a sum cannot all be added at its end."""
+def _refused_shift(a: Affine, w: Weights, editor: Editor) -> Reason | None:
+    """Why the shifts of steps behind a sum cannot all be added at their end."""
     # The shift at the end may vary over more than the weights.
-    *steps, last = c.steps
+    *steps, last = a.steps
     if last.op == "add":
         last = Step("add", Lit(0.0, last.by.dtype))
-    over = [_over_weights(s.by, c.x, w) for s in (*steps, last)]
+    over = [_over_weights(s.by, a.x, w) for s in (*steps, last)]
     known = [Step(s.op, by) for s, by in zip((*steps, last), over, strict=True) if by is not None]
     if len(known) < len(over):
         return Reason(f"a step varies over more than %{w.const.out.name}")

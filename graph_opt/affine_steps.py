@@ -1,4 +1,4 @@
-"""Chains of scales and shifts by constants around one read, and what joining their steps costs.
+"""Scales and shifts by constants around one read, and what joining such steps costs.
 
     (x - m) / d * g + b        x; shift by -m; divide by d; scale by g; shift by b
 
@@ -32,7 +32,7 @@ class Step:
 
 
 @record
-class Chain:
+class Affine:
     """A read and what is done to it, in order."""
 
     x: Read
@@ -74,11 +74,11 @@ def _is_sign(s: Step) -> bool:
 
 
 # -- recognition --------------------------------------------------------------------------------
-def chain(e: Expr, editor: Editor) -> Chain | None:
+def affine_of(e: Expr, editor: Editor) -> Affine | None:
     """`e` as steps with constants from one read that is not constant."""
     match e:
         case Read():
-            return Chain(e) if is_plain(e) and editor.constant(e.value) is None else None
+            return Affine(e) if is_plain(e) and editor.constant(e.value) is None else None
         case Apply(op="neg", args=(x,)) if e.dtype in WIDE:
             return _then(x, editor, Step("mul", Lit(-1.0, e.dtype)))
         case Apply(op="add" | "mul", args=(c, x)) if is_constant(c, editor):
@@ -93,9 +93,9 @@ def chain(e: Expr, editor: Editor) -> Chain | None:
             return None
 
 
-def _then(x: Expr, editor: Editor, *steps: Step) -> Chain | None:
-    before = chain(x, editor)
-    return None if before is None else Chain(before.x, before.steps + steps)
+def _then(x: Expr, editor: Editor, *steps: Step) -> Affine | None:
+    before = affine_of(x, editor)
+    return None if before is None else Affine(before.x, before.steps + steps)
 
 
 def is_constant(e: Expr, editor: Editor) -> bool:
@@ -174,11 +174,11 @@ def _is_normal(e: Expr, dtype: DType, editor: Editor) -> bool:
     return found is not None and is_representable(found, dtype)
 
 
-def scale_and_shift(c: Chain) -> tuple[Expr | None, Expr | None]:
-    """What the chain multiplies by, and then adds; computed in f64 and rounded once."""
+def scale_and_shift(a: Affine) -> tuple[Expr | None, Expr | None]:
+    """What the steps multiply by, and then add; computed in f64 and rounded once."""
     scale: Expr | None = None
     shift: Expr | None = None
-    for s in c.steps:
+    for s in a.steps:
         by = in_f64(_whole(s.by))
         if s.op == "add":
             shift = by if shift is None else apply("add", shift, by)
@@ -188,7 +188,7 @@ def scale_and_shift(c: Chain) -> tuple[Expr | None, Expr | None]:
         else:
             scale = apply(s.op, scale, by)
         shift = None if shift is None else apply(s.op, shift, by)
-    return _rounded(scale, c.x.dtype), _rounded(shift, c.x.dtype)
+    return _rounded(scale, a.x.dtype), _rounded(shift, a.x.dtype)
 
 
 def slope_and_offset(
