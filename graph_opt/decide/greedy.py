@@ -1,4 +1,4 @@
-"""Today's choices: one after the other, each by what it costs with those before as they are."""
+"""The usual choices: one after the other, each by what it costs with those before as they are."""
 
 from __future__ import annotations
 
