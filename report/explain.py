@@ -147,7 +147,7 @@ class Apart:
 
 
 @record
-class Refusal:
+class RuleRefusal:
     """A rule that does not apply to a value, as it would round more than the budget allows."""
 
     rule: str
@@ -165,7 +165,7 @@ class Explanation:
     parts: tuple[Part, ...]
     kernels: tuple[Launch, ...]
     apart: tuple[Apart, ...]
-    refused: tuple[Refusal, ...]
+    refused: tuple[RuleRefusal, ...]
     types: tuple[StoredAs, ...]
     """What the node's nests read and give that is stored in fewer bits than it is computed in."""
     plan: PlanMade
@@ -193,7 +193,7 @@ def explain(model: Path, node: str, options: Options | None = None) -> Explanati
     name = node if info is None else info.name or info.outputs[0]
     history = [Stage("import", _count(graph, name))]
     rules = _rounding_rules(pipeline_for(machine, options.leeway))
-    refused: dict[str, tuple[Refusal, ...]] = {}
+    refused: dict[str, tuple[RuleRefusal, ...]] = {}
 
     def note(step: str, after: Graph, changed: bool) -> None:
         found = _count(after, name)
@@ -285,14 +285,14 @@ def _rounding_rules(pipeline: tuple[Pass, ...]) -> dict[str, tuple[Rule, ...]]:
     }
 
 
-def _refusals(rule: Rule, graph: Graph, name: str) -> tuple[Refusal, ...]:
+def _refusals(rule: Rule, graph: Graph, name: str) -> tuple[RuleRefusal, ...]:
     """Where a rule would round too much in the nests of an ONNX node."""
-    found: list[Refusal] = []
+    found: list[RuleRefusal] = []
     for n in _named(graph, name):
         value = outs(n)[0].name
         reason = why_not(rule, graph, value)
         if isinstance(reason, OverBudget):
-            found.append(Refusal(rule_name(rule), value, str(reason)))
+            found.append(RuleRefusal(rule_name(rule), value, str(reason)))
     return tuple(found)
 
 
@@ -331,7 +331,7 @@ def _explanation(
     name: str,
     operator: str,
     history: tuple[Stage, ...],
-    refused: tuple[Refusal, ...],
+    refused: tuple[RuleRefusal, ...],
 ) -> Explanation:
     plan = chosen.plan
     nodes = _named(plan.graph, name)

@@ -17,7 +17,7 @@ Passed = tuple[tuple[int, int], ...]
 
 
 @record
-class Part:
+class SectionPart:
     """What a step's kernel is of a section in which it takes turns."""
 
     dim: str
@@ -53,7 +53,7 @@ class TurnWeight:
         self.again = 0
         self.unhidden = 0.0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: SectionPart) -> None:
         """Add the next kernel."""
         self.kernels += 1
         for step, size in part.read:
@@ -93,13 +93,13 @@ class TurnWeight:
         return self.moved - self._lost * again
 
 
-def parts_of(
+def section_parts(
     steps: Sequence[PlanStep],
     dims: Sequence[str | None],
     slicer: Slicer,
     free: frozenset[str],
     many: int,
-) -> list[Part | None]:
+) -> list[SectionPart | None]:
     """What each step is of sections over so many indices; None where these end.
 
     Args:
@@ -134,7 +134,7 @@ def parts_of(
         users = slicer.users[v]
         if v in free and users and users <= computed.keys():
             near.setdefault(max(computed[u] for u in users), []).append((stored[v], size))
-    found: list[Part | None] = [None] * len(steps)
+    found: list[SectionPart | None] = [None] * len(steps)
     ahead = 0.0
     for at in reversed(range(len(steps))):
         s, d = steps[at], dims[at]
@@ -143,7 +143,7 @@ def parts_of(
             read = tuple((stored[v], sizes[v]) for v in external)
             again, unhidden = _again(s.group, d, slicer)
             passed = tuple(near.get(at, ()))
-            found[at] = Part(d, clashes[at], read, passed, again, unhidden, ahead)
+            found[at] = SectionPart(d, clashes[at], read, passed, again, unhidden, ahead)
             more = many * sum(size for _, size in (*read, *passed))
             lost = slicer.coefficients.reread * (many - 1) * unhidden
             ahead = max(0.0, ahead + more - lost)

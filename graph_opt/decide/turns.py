@@ -24,7 +24,13 @@ from rutc.graph_opt.assignment import Slicing, Turning
 from rutc.graph_opt.decide.chains import Arranged, kernels_at, leader
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
 from rutc.graph_opt.decide.slices import Slicer
-from rutc.graph_opt.decide.turn_weight import Part, TurnWeight, index_bytes, moves, parts_of
+from rutc.graph_opt.decide.turn_weight import (
+    SectionPart,
+    TurnWeight,
+    index_bytes,
+    moves,
+    section_parts,
+)
 from rutc.graph_opt.plan import (
     FillHalo,
     Illegal,
@@ -42,7 +48,7 @@ from rutc.tensor_ir.layout import Axis, Layout
 from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.text import value_name
 
-Ahead = dict[Size, list[Part | None]]
+Ahead = dict[Size, list[SectionPart | None]]
 """Trips -> what each step may be of a section; None for one that may not."""
 REST = ".rest"
 """What names of kernels for what slices leave over end in."""
@@ -240,7 +246,7 @@ class Turns:
         """The section over so many indices that saves most, of no steps if none does."""
         if trips not in ahead:
             dims = [self._dim(s.group, trips, {}) if isinstance(s, Run) else None for s in steps]
-            ahead[trips] = parts_of(steps, dims, self.slicer, self.free, self._many(trips))
+            ahead[trips] = section_parts(steps, dims, self.slicer, self.free, self._many(trips))
         parts = ahead[trips]
         weight = TurnWeight(self.slicer, self._many(trips), start)
         best, end, last = 0.0, start, start + 1
