@@ -22,28 +22,15 @@ from rutc.base.garbage import uncollected
 from rutc.base.progress import Progress
 from rutc.base.record import record
 from rutc.base.room import with_room
+from rutc.driver.asked import asked
 from rutc.driver.destination import check_destination, keep_unverified, publish
 from rutc.driver.given import Given
-from rutc.driver.options import (
-    GREEDY,
-    PLAN_SECONDS,
-    TOLERANCE,
-    Calibration,
-    Options,
-    Report,
-    records_of,
-)
+from rutc.driver.options import GREEDY, Options, Report
 from rutc.emit.files import Workplace, shown, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import TOO_DEEP, OutOfMemory, UserError
-from rutc.report.arguments import (
-    check_folder,
-    check_number,
-    check_plan,
-    check_precision,
-    check_tolerance,
-)
+from rutc.report.arguments import check_folder, check_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,9 +147,6 @@ def compile(
             the folder OUT.unverified.
     """
     source = Path(model)
-    check_precision(precision)
-    check_tolerance(tolerance, precision)
-    check_plan(plan, plan_time)
     if inputs and not verify:
         raise UserError(
             "inputs are for the verification, which --no-verify leaves out: drop one of the two"
@@ -172,24 +156,23 @@ def compile(
     check_number("jobs", jobs)
     if dump is not None:
         check_folder(Path(dump))
-    known_schedules, state = records_of(db)
-    options = Options(
+    options = asked(
         target=target,
         precision=precision,
-        calibration=Calibration.of(precision, calibrate, calibrate_by),
-        tolerance=TOLERANCE if tolerance is None else tolerance,
-        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
-        dims=dict(dims or {}),
-        values=dict(values or {}),
-        states=dict(states or {}),
-        dump=None if dump is None else Path(dump),
+        calibrate=calibrate,
+        calibrate_by=calibrate_by,
+        tolerance=tolerance,
+        shapes=shapes,
+        dims=dims,
+        values=values,
+        states=states,
+        dump=dump,
         jobs=jobs,
         exact_algorithms=exact_algorithms,
         plan=plan,
-        plan_time=PLAN_SECONDS if plan_time is None else plan_time,
+        plan_time=plan_time,
         keep_subnormals=keep_subnormals,
-        db=known_schedules,
-        records=state,
+        db=db,
     )
     given = Given(tuple(inputs), None if inputs else options.calibration.data)
     work = (_compiled, source, destination, options, given, verify, threads)
@@ -383,12 +366,7 @@ def verify(
     Raises:
         UserError: the model or an input is at fault, or the work took more than a limit.
     """
-    how = Options(
-        target=target,
-        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
-        dims=dict(dims or {}),
-        values=dict(values or {}),
-    )
+    how = asked(target=target, shapes=shapes, dims=dims, values=values)
     given = Given(tuple(inputs), None if data is None else Path(data))
     work = (Path(model), None if library is None else Path(library), how, given, threads)
     return limited(limit_time, limit_memory, on_progress, _verified, *work)

@@ -59,16 +59,8 @@ def explain(
     estimates say of it. For a node also why it did not fuse.
     """
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.driver.options import PLAN_SECONDS, TOLERANCE, Calibration, Options, records_of
-        from rutc.report.arguments import (
-            check_plan,
-            check_precision,
-            check_tolerance,
-            parse_dims,
-            parse_shapes,
-            parse_states,
-            parse_values,
-        )
+        from rutc.driver.asked import asked
+        from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
         from rutc.report.explain import explain as explain_node
         from rutc.report.explain import explain_model
         from rutc.report.explanation import (
@@ -78,25 +70,21 @@ def explain(
             model_shown,
         )
 
-        check_precision(precision)
-        check_tolerance(tolerance, precision)
-        check_plan(plan, plan_time)
-        known, records = records_of(db)
-        options = Options(
+        options = asked(
             target=target,
             precision=precision,
-            calibration=Calibration.of(precision, calibrate, calibrate_by),
-            tolerance=TOLERANCE if tolerance is None else tolerance,
+            calibrate=calibrate,
+            calibrate_by=calibrate_by,
+            tolerance=tolerance,
             shapes=parse_shapes(shape),
             dims=parse_dims(dim),
             values=parse_values(value),
             states=parse_states(state),
             exact_algorithms=exact_algorithms,
             plan=plan,
-            plan_time=PLAN_SECONDS if plan_time is None else plan_time,
+            plan_time=plan_time,
             keep_subnormals=keep_subnormals,
-            db=known,
-            records=records,
+            db=db,
         )
         if node is None:
             whole = explain_model(model, options)

@@ -186,26 +186,20 @@ def _searched(
     """What a search finds."""
     # Unlike other commands it makes models, and drops them, for as long as one likes.
     gc.enable()
+    from rutc.driver.asked import asked
     from rutc.driver.cluster import Cluster
-    from rutc.driver.options import Calibration, Options
     from rutc.driver.tune_model import tune_model
     from rutc.driver.tuning import Limits
-    from rutc.report.arguments import (
-        check_precision,
-        parse_dims,
-        parse_shapes,
-        parse_states,
-        parse_values,
-    )
+    from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
     from rutc.tuner.database import Database
 
     target, precision, calibrate, calibrate_by = what
-    check_precision(precision)
     dim, shape, value, state = sizes
-    options = Options(
+    options = asked(
         target=target,
         precision=precision,
-        calibration=Calibration.of(precision, calibrate, calibrate_by),
+        calibrate=calibrate,
+        calibrate_by=calibrate_by,
         shapes=parse_shapes(shape),
         dims=parse_dims(dim),
         values=parse_values(value),
