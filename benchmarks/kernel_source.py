@@ -46,8 +46,8 @@ def kernels(
             model = find(source)
             path, shapes = model.obtain(), {n: tuple(s) for n, s in model.shapes.items()}
         graph = import_model(path, shapes={} if symbolic else shapes)
-        plan, alternatives = planned(versions(graph, machine), machine)
-        for each in (plan, *(a.plan for a in alternatives)):
+        plan, earlier = planned(versions(graph, machine), machine)
+        for each in (plan, *(a.plan for a in earlier)):
             for pending in PlanSteps(each, Weights()).pending:
                 job = pending.job
                 pairs = zip(pending.kernels, job.kernels, job.constants, strict=True)

@@ -31,8 +31,8 @@ from rutc.tuner.sharing import MOST_CYCLES, large, share
 
 
 @record
-class Alternative:
-    """A plan of the same model that runs where a size, `where`, is positive."""
+class PlanVersion:
+    """A plan of a version of a model, which runs where a size, `where`, is positive."""
 
     plan: Plan
     where: Size
@@ -50,7 +50,7 @@ class Built:
 
 @dataclass
 class Builder:
-    """Builds a model for one machine: the first of the alternatives that applies, or its plan."""
+    """Builds a model for one machine: the first `earlier` version that applies, or its plan."""
 
     plan: Plan
     machine: Machine
@@ -60,7 +60,7 @@ class Builder:
     on_kernel: Callable[[int, int], None] = lambda done, total: None
     on_routines: Callable[[Sequence[str]], None] = lambda routines: None
     on_draft: OnDraft | None = None
-    alternatives: tuple[Alternative, ...] = ()
+    earlier: tuple[PlanVersion, ...] = ()
     chooser: Chooser | None = None
     """Gives kernels other schedules than their default ones."""
     code: bool = True
@@ -74,7 +74,7 @@ class Builder:
         Raises:
             InternalError: the plans have different inputs, outputs, sizes or strings.
         """
-        plans = [*(a.plan for a in self.alternatives), self.plan]
+        plans = [*(a.plan for a in self.earlier), self.plan]
         cycles = [cycles_of(p, self.machine) for p in plans]
         self.machine = _machine_of(cycles, self.plan, self.machine)
         weights = Weights()
@@ -138,10 +138,10 @@ class Builder:
             yield x.call(plain(run * n * own))
 
     def _steps(self, parts: Sequence[PlanSteps]) -> tuple[host.Step, ...]:
-        """The plan's steps, or before them those of the first alternative that applies."""
+        """The plan's steps, or before them those of the first earlier version that applies."""
         *others, steps = (p.steps for p in parts)
-        for alternative, instead in zip(reversed(self.alternatives), reversed(others), strict=True):
-            steps = (host.Branch(alternative.where, instead, steps),)
+        for version, own in zip(reversed(self.earlier), reversed(others), strict=True):
+            steps = (host.Branch(version.where, own, steps),)
         return steps
 
     def _large(self, cycles: Index) -> Index:
@@ -171,7 +171,7 @@ class Builder:
     def _common_flops(self, parts: Sequence[Sequence[Launched]]) -> int:
         """Floating-point operations of the plan that runs at common sizes."""
         sizes = dict(self.plan.graph.symbols)
-        applies = (typical(a.where, sizes) > 0 for a in self.alternatives)
+        applies = (typical(a.where, sizes) > 0 for a in self.earlier)
         runs = next((p for p, yes in zip(parts, applies, strict=False) if yes), parts[-1])
         return sum(x.facts.flops for x in runs)
 

@@ -112,10 +112,10 @@ class Running:
         """
         machine = native_target().machine
         found = versions(graph, machine, leeway)
-        plan, alternatives = planned(found, machine)
+        plan, earlier = planned(found, machine)
         self._folder = tempfile.TemporaryDirectory()
         library = Path(self._folder.name) / "values.so"
-        written(plan, machine, library, alternatives=alternatives)
+        written(plan, machine, library, earlier=earlier)
         self._session = InferenceSession(library)
         self._paths = () if how.data is None else sample_paths(how.data)
         self.count = len(self._paths) or GENERATED

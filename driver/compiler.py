@@ -86,10 +86,10 @@ def compile_model(
                 chosen = model_plan(
                     narrow.graph, found, machine, narrow.options, algorithms, recorded
                 )
-                plans = [*(a.plan for a in chosen.alternatives), chosen.plan]
+                plans = [*(a.plan for a in chosen.earlier), chosen.plan]
                 stored = (*narrow.four_bits, *stored_types(plans))
         if dump is not None:
-            dump.plans(chosen.plan, chosen.alternatives)
+            dump.plans(chosen.plan, chosen.earlier)
         with stage("kernels"):
             built = Builder(
                 chosen.plan,
@@ -102,7 +102,7 @@ def compile_model(
                     calling_units(routines, machine.features)
                 ),
                 on_draft=dump and dump.on_draft,
-                alternatives=chosen.alternatives,
+                earlier=chosen.earlier,
                 chooser=None if records is None else records.schedules,
                 once=True,
             ).build()
@@ -171,8 +171,8 @@ class _Made:
             found["tolerance"] = self.options.tolerance
         if self.stored:
             found["stored"] = [asdict(s) for s in self.stored]
-        if self.chosen.alternatives:
-            found["alternatives"] = [str(a.where) for a in self.chosen.alternatives]
+        if self.chosen.earlier:
+            found["alternatives"] = [str(a.where) for a in self.chosen.earlier]
         if self.graph.interface is not None:
             found["interface"] = self.graph.interface.facts()
         return found

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rutc.driver.build import Alternative
+from rutc.driver.build import PlanVersion
 from rutc.driver.compile_job import Draft, Made
 from rutc.driver.launches import Pending
 from rutc.emit.files import make_folder, write_file
@@ -34,11 +34,11 @@ class Dump:
         make_folder(folder / "kernels")
         self.on_step = DumpFolder(folder, write_file)
 
-    def plans(self, plan: Plan, alternatives: Sequence[Alternative]) -> None:
+    def plans(self, plan: Plan, earlier: Sequence[PlanVersion]) -> None:
         """Write the plan, or several under what tells which of them runs."""
         text = f"{plan}\n"
-        if alternatives:
-            parts = [f"where {a.where} > 0:\n{a.plan}\n" for a in alternatives]
+        if earlier:
+            parts = [f"where {a.where} > 0:\n{a.plan}\n" for a in earlier]
             text = "\n".join([*parts, f"elsewhere:\n{text}"])
         self._write("plan.txt", text)
         self._write("assignment.txt", str(plan.assignment))

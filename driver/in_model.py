@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from rutc.base.record import record
-from rutc.driver.build import Alternative, machine_of
+from rutc.driver.build import PlanVersion, machine_of
 from rutc.driver.compile_job import CompileJob, key, make, scheduled
 from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
 from rutc.driver.launches import Pending
@@ -86,24 +86,24 @@ class Usual:
 
 @record
 class Planned:
-    """A plan, those that run instead where they may, and the machine that they are for.
+    """A plan, those of `earlier` versions, and the machine that they are for.
 
     `sizes` are what a run that is timed has instead of common ones, by the names of the inputs'.
     """
 
     plan: Plan
-    alternatives: tuple[Alternative, ...]
+    earlier: tuple[PlanVersion, ...]
     machine: Machine
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def pending(self) -> list[Pending]:
         """Returns all launches, in the order in which a builder has them."""
-        plans = [*(a.plan for a in self.alternatives), self.plan]
+        plans = [*(a.plan for a in self.earlier), self.plan]
         return [p for each in plans for p in PlanSteps(each, Weights()).pending]
 
     def seen(self) -> Machine:
         """Returns the machine that kernels are compiled for."""
-        return machine_of([*(a.plan for a in self.alternatives), self.plan], self.machine)
+        return machine_of([*(a.plan for a in self.earlier), self.plan], self.machine)
 
     def launches(self) -> dict[Subject, list[Pending]]:
         """Returns the kernels that may be searched, each with its launches."""
@@ -196,9 +196,7 @@ class ModelBench(Served):
         for number, pending in enumerate(self._launches):
             for subject in subjects_of(pending.job, self._machine):
                 self._places[subject].append(number)
-        self._written = partial(
-            written, planned.plan, planned.machine, alternatives=planned.alternatives
-        )
+        self._written = partial(written, planned.plan, planned.machine, earlier=planned.earlier)
         self.default = self._written(folder / "default.so")
         super().__init__(partial(_served, self.default, planned.machine, planned.sizes), cpu)
         self._usual: dict[Subject, Usual] = {}

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from rutc.base.record import record
-from rutc.driver.build import Alternative, Builder
+from rutc.driver.build import Builder, PlanVersion
 from rutc.driver.compile_job import Chooser
 from rutc.emit.library import build_library
 from rutc.errors import InternalError
@@ -46,14 +46,14 @@ def written(
     machine: Machine,
     path: Path,
     *,
-    alternatives: tuple[Alternative, ...] = (),
+    earlier: tuple[PlanVersion, ...] = (),
     chooser: Chooser | None = None,
     keep_subnormals: bool = False,
 ) -> Artifact:
     """Returns the artifact of a plan, which is written to a path."""
     jobs = len(os.sched_getaffinity(0))
     builder = Builder(plan, machine, "model", jobs, keep_subnormals)
-    builder.alternatives, builder.chooser = alternatives, chooser
+    builder.earlier, builder.chooser = earlier, chooser
     built = builder.build()
     build_library(built.program, built.objects, path, {})
     launches = tuple(f.symbol for f in built.facts)

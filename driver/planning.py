@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rutc.base.record import record
-from rutc.driver.build import Alternative
+from rutc.driver.build import PlanVersion
 from rutc.driver.narrow_values import with_narrow_values
 from rutc.driver.options import BF16, FP32, GREEDY, INT8, SEARCH, USUAL, Options
 from rutc.driver.plan_by_estimate import EstimateSearch, refined
@@ -98,8 +98,8 @@ def planned(
     machine: Machine,
     precision: str = FP32,
     search: float | None = None,
-) -> tuple[Plan, tuple[Alternative, ...]]:
-    """The plan of the last of the versions, and of those that run instead where they may.
+) -> tuple[Plan, tuple[PlanVersion, ...]]:
+    """The plan of the last of the versions, and those of the earlier ones.
 
     Better ones are searched for by estimates, so many seconds each, if `search` is given.
     """
@@ -110,7 +110,7 @@ def planned(
         return usual if search is None else searched(machine, search)(usual)
 
     return decide(found[-1].graph, machine, found[-1].assigned, change, improve), tuple(
-        Alternative(decide(v.graph, machine, v.assigned, change, improve), v.where)
+        PlanVersion(decide(v.graph, machine, v.assigned, change, improve), v.where)
         for v in found
         if v.where is not None
     )
@@ -141,13 +141,13 @@ class PlanSource:
 
 @record
 class ModelPlan:
-    """What is compiled of a model: its plan, those that run instead, and where it comes from.
+    """What is compiled of a model: its plan, those of `earlier` versions, where it comes from.
 
     The `usual` plan is what it would be without records and searches.
     """
 
     plan: Plan
-    alternatives: tuple[Alternative, ...]
+    earlier: tuple[PlanVersion, ...]
     algorithms: Algorithms
     source: PlanSource
     usual: Plan
@@ -162,9 +162,9 @@ def model_plan(
     recorded: RecordedPlans | None = None,
 ) -> ModelPlan:
     """The plan of an imported graph, of its versions: on record, searched for, or the usual one."""
-    usual, alternatives = planned(found, machine, options.precision)
+    usual, earlier = planned(found, machine, options.precision)
     why: list[str] = []
-    if recorded is not None and not alternatives:
+    if recorded is not None and not earlier:
         taken = recorded(graph, usual)
         if not isinstance(taken, str):
             source = PlanSource(RECORD, taken.told)
@@ -172,14 +172,14 @@ def model_plan(
         why += [taken] if taken else []
     if options.search_seconds is None:
         source = PlanSource(GREEDY, None, tuple(why))
-        return ModelPlan(usual, alternatives, algorithms, source, usual)
+        return ModelPlan(usual, earlier, algorithms, source, usual)
     if graph.symbols:
         why.append("plans of symbolic sizes are not searched by estimates")
         source = PlanSource(GREEDY, None, tuple(why))
-        return ModelPlan(usual, alternatives, algorithms, source, usual)
-    plan, alternatives = planned(found, machine, options.precision, options.search_seconds)
+        return ModelPlan(usual, earlier, algorithms, source, usual)
+    plan, earlier = planned(found, machine, options.precision, options.search_seconds)
     way = SEARCH
     if plan.assignment == usual.assignment:
         way = GREEDY
         why.append("a search by estimates found none that is faster")
-    return ModelPlan(plan, alternatives, algorithms, PlanSource(way, None, tuple(why)), usual)
+    return ModelPlan(plan, earlier, algorithms, PlanSource(way, None, tuple(why)), usual)

@@ -138,10 +138,10 @@ def tune_model(
     narrow = in_precision(graph, machine, options, tell)
     graph, precision = narrow.graph, narrow.options.precision
     found = versions_for(graph, machine, narrow.options)
-    plan, alternatives = planned(found, machine, precision)
+    plan, earlier = planned(found, machine, precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.
-    if plans and cluster is None and not alternatives and not names:
+    if plans and cluster is None and not earlier and not names:
         most = limits.share(PLANS)
         better = tune_plan(
             graph,
@@ -163,7 +163,7 @@ def tune_model(
             return TuningReport((), *tried, (), spent, place, True, None, None, better, at)
         plan = better.plan
     planned_trials = 0 if better is None else better.tried
-    own = Planned(plan, alternatives, machine, sizes or {})
+    own = Planned(plan, earlier, machine, sizes or {})
     launches, timed = own.launches(), own.timed()
     named = {s: name_of(first) for s, (first, *_) in launches.items()}
     chosen = {
@@ -235,7 +235,7 @@ def tune_model(
         None if compared is None else compared.run_us[1],
         better,
         at,
-        "by sizes, a model has several plans" if plans and alternatives else "",
+        "by sizes, a model has several plans" if plans and earlier else "",
     )
 
 
@@ -277,7 +277,7 @@ def _in_model(
         own.plan,
         own.machine,
         folder / "found.so",
-        alternatives=own.alternatives,
+        earlier=own.earlier,
         chooser=chooser,
     )
     artifacts = [default, found]

@@ -261,7 +261,7 @@ def _planned(
 
 def _seen(chosen: ModelPlan, machine: Machine) -> Machine:
     """The machine that the kernels are for."""
-    return machine_of([*(a.plan for a in chosen.alternatives), chosen.plan], machine)
+    return machine_of([*(a.plan for a in chosen.earlier), chosen.plan], machine)
 
 
 def _made(chosen: ModelPlan, machine: Machine) -> PlanMade:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import reject
 
-from rutc.driver.build import Alternative, Builder
+from rutc.driver.build import Builder, PlanVersion
 from rutc.driver.compile_job import Chooser
 from rutc.emit.codegen import compile_object
 from rutc.emit.kernel import ENTRY
@@ -39,7 +39,7 @@ def build(
     plan: Plan,
     machine: Machine,
     folder: Path,
-    *alternatives: Alternative,
+    *earlier: PlanVersion,
     chooser: Chooser | None = None,
 ) -> Path:
     """The library of a plan, in a new file; a `chooser` gives kernels other schedules.
@@ -47,7 +47,7 @@ def build(
     What the processor lacks is emulated, as far as it can be.
     """
     builder = Builder(plan, machine, "model", 1, keep_subnormals=True, chooser=chooser)
-    builder.alternatives = alternatives
+    builder.earlier = earlier
     builder.code = not emulated(machine)
     texts: dict[str, str] = {}
     if not builder.code:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rutc.driver.build
-from rutc.driver.build import Alternative
+from rutc.driver.build import PlanVersion
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.runtime import InferenceSession, ModelError
@@ -90,15 +90,15 @@ def test_one_library_serves_all_sizes(graph: Graph, machine: Machine) -> None:
 def test_one_library_holds_two_plans(graph: Graph) -> None:
     """One of the graph as it is, for large sizes, and one of what it is rewritten to."""
     ((symbol, _),) = graph.symbols
-    check_sizes(graph, V3, Alternative(plan_or_reject(graph, limit=0), Index.of(symbol) // 17))
+    check_sizes(graph, V3, PlanVersion(plan_or_reject(graph, limit=0), Index.of(symbol) // 17))
 
 
-def check_sizes(graph: Graph, machine: Machine, *alternatives: Alternative) -> None:
+def check_sizes(graph: Graph, machine: Machine, *earlier: PlanVersion) -> None:
     """Compile a graph of one symbol, run it at several sizes, compare all outputs."""
     ((symbol, _),) = graph.symbols
     plan = plan_or_reject(graph)
     with TemporaryDirectory() as folder:
-        library = build(plan, machine, Path(folder), *alternatives)
+        library = build(plan, machine, Path(folder), *earlier)
         for threads in (1, 2):
             with InferenceSession(library, threads=threads) as session:
                 for size in (3, 1, 40, 17, 64, 2):

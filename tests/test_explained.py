@@ -26,12 +26,12 @@ def _same(model: Locked, target: str) -> None:
         except UserError as error:
             pytest.skip(f"the zoo's model cannot be had here: {error}")
         graph = import_model(path, shapes=model.shapes, dims=model.dims)
-    plan, alternatives = planned(versions(graph, TARGETS[target]), TARGETS[target])
-    machine = machine_of([*(a.plan for a in alternatives), plan], TARGETS[target])
+    plan, earlier = planned(versions(graph, TARGETS[target]), TARGETS[target])
+    machine = machine_of([*(a.plan for a in earlier), plan], TARGETS[target])
     compiled: dict[str, KernelFacts] = {}
-    builder = Builder(plan, TARGETS[target], "m", 1, alternatives=alternatives, code=False)
+    builder = Builder(plan, TARGETS[target], "m", 1, earlier=earlier, code=False)
     for fact in builder.build().facts:
-        if fact.plan == len(alternatives):
+        if fact.plan == len(earlier):
             assert fact.name not in compiled
             compiled[fact.name] = fact
     parts: dict[str, list[tuple[str, ...]]] = {}

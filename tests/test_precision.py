@@ -90,8 +90,8 @@ def manifest_of(library: Path) -> Mapping[str, object]:
 
 def plan_of(model: Path, machine: Machine, precision: str) -> Plan:
     """The plan of a model that has one."""
-    plan, alternatives = planned(versions(import_model(model), machine), machine, precision)
-    assert not alternatives
+    plan, earlier = planned(versions(import_model(model), machine), machine, precision)
+    assert not earlier
     return plan
 
 
@@ -195,11 +195,11 @@ def test_common_sizes_decide_where_sizes_are_open(common: int, narrow: int, tmp_
     assert made.verification.passed
     assert made.report.narrow_values == narrow
     graph = import_model(model, dims=dims)
-    plan, alternatives = planned(versions(graph, TILES), TILES, "w8")
+    plan, earlier = planned(versions(graph, TILES), TILES, "w8")
     # One plan is for many rows, and has its weights in parts.
-    assert len(alternatives) == 1
+    assert len(earlier) == 1
     assert len(stored_types([plan])) == narrow
-    assert not stored_types([alternatives[0].plan])
+    assert not stored_types([earlier[0].plan])
 
 
 def test_the_kernels_of_matrix_registers_keep_their_parts(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
 import rutc.driver.planning
-from rutc.driver.build import Alternative, Builder, Built
+from rutc.driver.build import Builder, Built, PlanVersion
 from rutc.driver.compiler import Options, compile_model
 from rutc.emit import program as host
 from rutc.emit.library import build_library
@@ -65,8 +65,8 @@ def twice(rows: int) -> Graph:
 
 def built(few: Graph, *many: tuple[Graph, Index]) -> Built:
     """The parts of an artifact with the plans of graphs, which are left as they are."""
-    others = tuple(Alternative(decide(graph, NATIVE), where) for graph, where in many)
-    return Builder(decide(few, NATIVE), NATIVE, "m", 1, alternatives=others).build()
+    others = tuple(PlanVersion(decide(graph, NATIVE), where) for graph, where in many)
+    return Builder(decide(few, NATIVE), NATIVE, "m", 1, earlier=others).build()
 
 
 def library(parts: Built, folder: Path) -> Path:

@@ -29,7 +29,7 @@ from random import Random
 from time import monotonic
 
 from rutc.driver.api import compile
-from rutc.driver.build import Alternative, Builder
+from rutc.driver.build import Builder, PlanVersion
 from rutc.emit.targets import target_named
 from rutc.errors import CheckFailed, UserError
 from rutc.graph_opt import versions
@@ -138,9 +138,9 @@ def _kernels(path: Path, begin: object) -> None:
     found = versions(graph, machine)
     begin("plan")
     plan = decide(found[-1].graph, NATIVE)
-    alternatives = tuple(Alternative(decide(v.graph, NATIVE), v.where) for v in found if v.where)
+    earlier = tuple(PlanVersion(decide(v.graph, NATIVE), v.where) for v in found if v.where)
     begin("kernels")
-    Builder(plan, machine, "model", 1, alternatives=alternatives).build()
+    Builder(plan, machine, "model", 1, earlier=earlier).build()
 
 
 def _refused(stage: str, text: str) -> Outcome:

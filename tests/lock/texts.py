@@ -54,9 +54,9 @@ def texts_of(model: Locked, target: str) -> Texts:
 def _texts_of(path: Path, model: Locked, target: str) -> Texts:
     machine = TARGETS[target]
     graph = import_model(path, shapes=model.shapes, dims=model.dims)
-    plan, alternatives = planned(versions(graph, machine), machine)
+    plan, earlier = planned(versions(graph, machine), machine)
     texts: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
-    for number, each in enumerate((*(a.plan for a in alternatives), plan)):
+    for number, each in enumerate((*(a.plan for a in earlier), plan)):
         texts["plan"][f"plan {number}"] = f"{each}\n"
 
     def on_draft(pending: Pending, made: Made, draft: Draft) -> None:
@@ -65,7 +65,7 @@ def _texts_of(path: Path, model: Locked, target: str) -> Texts:
         texts["kernels"][name] = f"{draft.kernel}\n"
         texts["code"][name] = draft.text
 
-    builder = Builder(plan, machine, "model", 1, on_draft=on_draft, alternatives=alternatives)
+    builder = Builder(plan, machine, "model", 1, on_draft=on_draft, earlier=earlier)
     builder.code = False
     texts["program"]["program"] = _numbered(f"{builder.build().program}\n")
     return Texts(texts)
