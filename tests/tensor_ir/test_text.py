@@ -68,6 +68,13 @@ def test_every_construct_parses_and_prints_as_written() -> None:
     assert parse(str(graph)) == graph
 
 
+def test_a_graph_knows_its_constants_those_inside_bodies_too() -> None:
+    inside = "  %q : f32{n} = tanh("
+    graph = parse(EXAMPLE.replace(inside, f"  %w2 : f32{{}} = const [] [2.0]\n{inside}"))
+    assert list(graph.constants) == ["c", "i", "w2"]
+    assert graph.constants["i"].data.array.tolist() == [0, 4, 4, 1, -7]
+
+
 def test_comments_line_breaks_and_other_spellings_are_read() -> None:
     loose = (
         EXAMPLE.replace("= tanh(%p[n]", "= tanh( # a comment\n    %p[n]\n")
