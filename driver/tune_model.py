@@ -33,11 +33,13 @@ from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import bound_symbols
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import Range
 from rutc.tuner.choice import Choice
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
+from rutc.tuner.trial import Origin
 from rutc.verify.sizes import sizes_text
 
 PLANS = 0.5
@@ -124,12 +126,7 @@ def tune_model(
     """
     options = options or Options()
     machine = machine_for(options)
-    missing = sorted(machine.features - host_features())
-    if missing:
-        raise UserError(
-            f"code for {machine.name} cannot be timed here: this processor lacks "
-            f"{', '.join(missing)}; tune on a machine that has them"
-        )
+    _check_runs_here(machine)
     began = perf_counter()
     tell = on_progress or nobody
     tell("plan", 0, 1)
@@ -165,27 +162,9 @@ def tune_model(
     planned_trials = 0 if better is None else better.tried
     own = Planned(plan, earlier, machine, sizes or {})
     launches, timed = own.launches(), own.timed()
-    named = {s: name_of(first) for s, (first, *_) in launches.items()}
-    chosen = {
-        s: name for s, name in named.items() if not names or any(part in name for part in names)
-    }
-    if names and not chosen:
-        known = ", ".join(sorted(set(named.values())))
-        raise UserError(f"no kernel's name has {' or '.join(names)} in it; there are {known}")
+    chosen = _chosen(launches, names)
     origin = origin_of(machine)
-    kept: Counter[str] = Counter()
-    errors: Counter[str] = Counter()
-
-    def keep(t: Tried) -> None:
-        own_sizes = timed[t.subject]
-        # Of one schedule there is one time: that of the sizes that were asked for last.
-        database.add(rows_of(t, origin, own_sizes), replace=t.final or bool(own_sizes))
-        if t.final:
-            return
-        kept[t.outcome.status] += 1
-        if t.outcome.error:
-            errors[f"{t.outcome.status}: {t.outcome.error}"] += 1
-
+    keep = _Keeper(database, origin, timed)
     interrupted = False
     faster: dict[Subject, Candidate] = {}
     compared: InModel | None = None
@@ -224,10 +203,9 @@ def tune_model(
                 database.add(doubted(c, s, origin, database), replace=True)
     return TuningReport(
         tuple(_told(t, compared) for t in tuning.subjects),
-        sum(kept.values()) + planned_trials,
-        sum(n for status, n in kept.items() if status != "measured")
-        + (0 if better is None else better.failed),
-        tuple(error for error, _ in errors.most_common()),
+        keep.trials + planned_trials,
+        keep.failed + (0 if better is None else better.failed),
+        tuple(error for error, _ in keep.errors.most_common()),
         perf_counter() - began,
         str(database.location),
         interrupted,
@@ -237,6 +215,57 @@ def tune_model(
         at,
         "by sizes, a model has several plans" if plans and earlier else "",
     )
+
+
+def _check_runs_here(machine: Machine) -> None:
+    """Raises UserError if this processor does not run code for a machine."""
+    missing = sorted(machine.features - host_features())
+    if missing:
+        raise UserError(
+            f"code for {machine.name} cannot be timed here: this processor lacks "
+            f"{', '.join(missing)}; tune on a machine that has them"
+        )
+
+
+def _chosen(
+    launches: Mapping[Subject, Sequence[Pending]], names: Sequence[str]
+) -> dict[Subject, str]:
+    """The subjects with one of these parts in their names, or all if there are none; their names.
+
+    Raises:
+        UserError: no subject's name has any of them.
+    """
+    named = {s: name_of(first) for s, (first, *_) in launches.items()}
+    if not names:
+        return named
+    chosen = {s: name for s, name in named.items() if any(part in name for part in names)}
+    if not chosen:
+        known = ", ".join(sorted(set(named.values())))
+        raise UserError(f"no kernel's name has {' or '.join(names)} in it; there are {known}")
+    return chosen
+
+
+class _Keeper:
+    """Adds trials to the database, and counts them: `sizes` are those of each subject's runs."""
+
+    def __init__(
+        self, database: Database, origin: Origin, sizes: Mapping[Subject, Mapping[str, int]]
+    ) -> None:
+        self._database, self._origin, self._sizes = database, origin, sizes
+        self.trials = 0
+        self.failed = 0
+        self.errors: Counter[str] = Counter()
+
+    def __call__(self, t: Tried) -> None:
+        own = self._sizes[t.subject]
+        # Of one schedule there is one time: that of the sizes that were asked for last.
+        self._database.add(rows_of(t, self._origin, own), replace=t.final or bool(own))
+        if t.final:
+            return
+        self.trials += 1
+        self.failed += t.outcome.status != "measured"
+        if t.outcome.error:
+            self.errors[f"{t.outcome.status}: {t.outcome.error}"] += 1
 
 
 def input_symbols(graph: Graph) -> dict[str, Range]:
