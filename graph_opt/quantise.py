@@ -98,7 +98,7 @@ def sites(graph: Graph) -> tuple[Site, ...]:
 
 def _site(n: Nest, graph: Graph) -> Site | None:
     """The site of a nest that is one."""
-    if n.reducer is None or n.reducer.name != "sum" or len(n.body) != 1:
+    if not n.is_sum or len(n.body) != 1:
         return None
     match n.body[0]:
         case Apply(op="mul", args=(Read() as a, Read() as b)):

@@ -209,6 +209,11 @@ class Nest:
         return (*self.out.dims, *self.bound)
 
     @property
+    def is_sum(self) -> bool:
+        """Whether what is reduced is added up."""
+        return self.reducer is not None and self.reducer.name == "sum"
+
+    @property
     def is_view(self) -> bool:
         """Whether the body only reads: no arithmetic, no gather, no fill."""
         return (

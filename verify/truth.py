@@ -173,7 +173,7 @@ class _WideRun(Run):
             return results
         if self.random is not None and n.out.name in self.finer:
             return [self.coarse(n, results[0])]
-        summed = n.reducer is not None and n.reducer.name == "sum"
+        summed = n.is_sum
         products = prod(self.shape(n.bound)) if summed else 1
         pairs = zip(n.outs, results, strict=True)
         settled = [self.settled(v.name, x, products) for v, x in pairs]
@@ -254,7 +254,7 @@ class _WideRun(Run):
             raise TooMuchWork(self.work)
 
     def nest(self, n: Nest) -> list[Array]:
-        if n.reducer is not None and n.reducer.name == "sum" and len(n.body) == 1:
+        if n.is_sum and len(n.body) == 1:
             parts = factors(n.body[0])
             if len(parts) > 1:
                 made = self.product(n, parts)

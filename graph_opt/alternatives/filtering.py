@@ -135,7 +135,7 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
 
     def ways(self, n: Node, editor: Editor) -> Sequence[Way[Filtered]] | Reason:
         """Every filter of a nest."""
-        if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+        if not isinstance(n, Nest) or not n.is_sum:
             return Reason("not a sum")
         operands = weighted(n, editor)
         if isinstance(operands, Reason):

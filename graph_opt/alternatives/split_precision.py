@@ -210,7 +210,7 @@ class MultiplyParts(Choosing):
         self, n: Nest, editor: Editor, orders: Orders, *, every: bool = False
     ) -> SumInParts | Reason:
         """What there is to gain, or why nothing."""
-        if n.reducer is None or n.reducer.name != "sum" or editor.block(n) != ROOT:
+        if not n.is_sum or editor.block(n) != ROOT:
             return Reason("it is no sum that stands by itself")
         if self.in_pairs:
             return weighed_in_pairs(n, editor, self.filtering, self.least, every=every)

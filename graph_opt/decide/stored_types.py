@@ -92,7 +92,7 @@ def _names(c: Index | Expr) -> frozenset[str]:
 def factors_of_sums(graph: Graph) -> Iterator[tuple[Nest, Read]]:
     """Yields the sums of products of a graph, with each of the values that are factors of it."""
     for n in walk_nodes(graph.nodes):
-        if isinstance(n, Nest) and n.reducer is not None and n.reducer.name == "sum":
+        if isinstance(n, Nest) and n.is_sum:
             parts = factors(n.body[0])
             if len(parts) > 1:
                 yield from ((n, x) for x in parts if isinstance(x, Read))
@@ -230,7 +230,7 @@ class _Narrower:
         body = [transform(e, self.widened) for e in n.body]
         results, after = list(n.outs), []
         sizes: list[Expr] = []
-        if n.reducer is not None and n.reducer.name == "sum":
+        if n.is_sum:
             body[0], sizes = self.out_of_sum(n, body[0])
         for i, v in enumerate(n.outs):
             stored = self.types.get(v.name)

@@ -52,7 +52,7 @@ class FilterWhole:
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The weights, three nests, or why not."""
-        if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+        if not isinstance(n, Nest) or not n.is_sum:
             return Reason("not a sum")
         match n.body[0]:
             case Apply("mul", (Cast(Read() as a, DType.I32), Cast(Read() as b, DType.I32))):

@@ -83,7 +83,7 @@ def _matrices(n: Nest) -> tuple[Read, Read] | None:
 
     Both have all of the dims that are summed over, and no other in common.
     """
-    if n.reducer is None or n.reducer.name != "sum" or n.out.dtype not in (DType.F32, DType.F64):
+    if not n.is_sum or n.out.dtype not in (DType.F32, DType.F64):
         return None
     match factors(n.body[0]):
         case [Read() as left, Read() as right]:

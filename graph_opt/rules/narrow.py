@@ -170,7 +170,7 @@ def _is_normal_product(scales: list[Expr], editor: Editor) -> bool:
 # -- recognition --------------------------------------------------------------------------------
 def quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reason:
     """The two quantised factors of a sum of products."""
-    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+    if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
     if n.out.dtype not in (DType.I32, DType.F32) or n.body[0].dtype is not n.out.dtype:
         return Reason("not a sum in i32 or f32")

@@ -51,7 +51,7 @@ def pad_quantised(n: Node, editor: Editor) -> Result:
     %q.padded{p} = select(0 <= p - 1 < extent(x), %q[x=p-1 else 0], %z)
     %y{x} = sum{k} (i32(%q.padded[p=x+k]) - i32(%z)) * i32(%w[k])
     """
-    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+    if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
     parts = factors(n.body[0])
     if len(parts) != 2:

@@ -34,7 +34,7 @@ def solve_phase(n: Node, editor: Editor) -> Result:
     %y.1{q} = %x[i=q else 0] * %w[k=1]
     %y{j} = select(index(j % 2) == 0, %y.0[q=j // 2 else 0], %y.1[q=j // 2 else 0])
     """
-    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+    if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
     solved = _solved(n, editor)
     if isinstance(solved, Reason):

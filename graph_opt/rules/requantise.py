@@ -354,7 +354,7 @@ class _Reader:
                 return 255.0
             case Read():
                 p = self._editor.nest(e.value)
-                if p is not None and p.reducer is not None and p.reducer.name == "sum":
+                if p is not None and p.is_sum:
                     return self._most_of_sum(p)
         return float("inf")
 

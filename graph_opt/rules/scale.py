@@ -139,7 +139,7 @@ def join_weights(n: Node, editor: Editor) -> Result:
     %w.scaled{c,o} = %w[o, c] * %s[c]
     %y{n,o} = sum{c} %x[n, c] * %w.scaled[o, c]
     """
-    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+    if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
     parts = factors(n.body[0])
     if len(parts) < 3 or n.out.dtype not in WIDE:
@@ -187,7 +187,7 @@ def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | R
 def _scaled_sum(x: Read, reader: Nest, editor: Editor) -> Nest | Reason:
     """The sum of products that `x` reads, if `reader` alone needs it."""
     n = editor.nest(x.value)
-    if n is None or n.reducer is None or n.reducer.name != "sum":
+    if n is None or not n.is_sum:
         return Reason(f"%{x.value} is no sum")
     if not editor.is_read_once(x.value, reader):
         return Reason(f"%{x.value} has another reader")
@@ -201,7 +201,7 @@ def _distributed(a: Affine, editor: Editor) -> tuple[Step, ...] | Reason | None:
     None if there is no sum before them.
     """
     product = editor.nest(a.x.value)
-    if product is None or product.reducer is None or product.reducer.name != "sum":
+    if product is None or not product.is_sum:
         return None
     if len(editor.readers(a.x.value)) != 1 or editor.is_output(a.x.value):
         return Reason(f"%{a.x.value} has another reader")

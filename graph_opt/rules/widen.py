@@ -36,7 +36,7 @@ class WidenOperands:
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The wide operands, and their sum; or why not."""
-        if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+        if not isinstance(n, Nest) or not n.is_sum:
             return Reason("not a sum")
         parts = factors(n.body[0])
         if len(parts) < 2:
@@ -88,7 +88,7 @@ class SumPacked:
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The sum over the packed operand."""
-        if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+        if not isinstance(n, Nest) or not n.is_sum:
             return Reason("not a sum")
         parts = factors(n.body[0])
         if len(parts) < 2:
