@@ -60,7 +60,7 @@ def as_view(n: Node | None) -> tuple[Nest, Read] | None:
     if not isinstance(n, Nest) or n.reducer is not None:
         return None
     r = n.body[0]
-    if not isinstance(r, Read) or not all(isinstance(c, Index) for _, c in r.coords):
+    if not isinstance(r, Read) or is_gathered(r):
         return None
     return n, r
 
@@ -114,9 +114,14 @@ def index_coords(r: Read) -> tuple[tuple[str, Index], ...]:
     return tuple((d, c) for d, c in r.coords if isinstance(c, Index))
 
 
+def is_gathered(r: Read) -> bool:
+    """Whether data tell where `r` reads, along a dim at least."""
+    return not all(isinstance(c, Index) for _, c in r.coords)
+
+
 def is_plain(r: Read) -> bool:
     """Whether `r` reads at index expressions only and has no fill."""
-    return r.fill is None and all(isinstance(c, Index) for _, c in r.coords)
+    return r.fill is None and not is_gathered(r)
 
 
 def side_by_side(index: Index, first: Expr, rest: Expr) -> Expr:

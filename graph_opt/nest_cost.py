@@ -13,6 +13,7 @@ from functools import cached_property
 from math import ceil, inf, log2, prod
 
 from rutc.base.record import record
+from rutc.graph_opt.exprs import index_coords, is_gathered
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
@@ -91,7 +92,7 @@ class NestCost:
         near: dict[str, tuple[str, int]] = {}
         touched = 1
         own = frozenset(self.nest.dims)
-        plain = {v for _, c in r.coords if isinstance(c, Index) for v in c.names()}
+        plain = {v for _, c in index_coords(r) for v in c.names()}
         data = [d for d, c in r.coords if not isinstance(c, Index)]
         chosen: dict[str, str] = {}
         for d, c in r.coords:
@@ -278,7 +279,7 @@ class NestCost:
             (u.read, d)
             for u in self.strided(vector, inner)
             if (d := u.moves[vector]) is not None
-            and not all(isinstance(c, Index) for _, c in u.read.coords)
+            and is_gathered(u.read)
             and u.touched * w.copy < apart
         )
 
@@ -331,7 +332,7 @@ class NestCost:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
                 scattered = vectors * (steps * w.apart_by_one or w.scattered * self.lanes)
                 packed = vectors * w.contiguous
-                if u.moves[v] is None and not all(isinstance(c, Index) for _, c in u.read.coords):
+                if u.moves[v] is None and is_gathered(u.read):
                     if self.nest.bound:
                         scattered = vectors * self.machine.coefficients.sharing.gather * self.lanes
                     packed = scattered

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from math import ceil, prod
 
 from rutc.base.record import record
+from rutc.graph_opt.exprs import index_coords
 from rutc.tensor_ir import Index, Nest, Read
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.dtype import DType
@@ -82,7 +83,7 @@ def rows_of_sum(n: Nest, r: Read, order: Sequence[str], extents: Mapping[str, Si
 
     `extents` may be those of a slice, all of known size.
     """
-    coords = {d: c for d, c in r.coords if isinstance(c, Index)}
+    coords = dict(index_coords(r))
     sizes = {v: Index.of(extents[v]).value for v in n.out.dims}
     free = {v for v in n.out.dims if sizes[v] > 1}
     runs = row_runs(order, coords, free, extents)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import Change
 from rutc.tensor_ir import Const, DType, Index, Nest, Read
@@ -34,7 +35,7 @@ class Weights:
     def summed(self) -> tuple[int, ...]:
         """The axes of the constant that are summed over."""
         bound = set(self.sum.bound)
-        at = {d: c.names() for d, c in self.read.coords if isinstance(c, Index)}
+        at = {d: c.names() for d, c in index_coords(self.read)}
         return tuple(i for i, d in enumerate(self.const.axes) if at[d] & bound)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.exprs import index_coords
+from rutc.graph_opt.exprs import index_coords, is_gathered
 from rutc.graph_opt.rewrite import Reason
 from rutc.tensor_ir import Apply, Const, DType, Nest, Read
 
@@ -27,7 +27,7 @@ def weighted_reads(a: Read, b: Read, editor: Editor) -> tuple[Read, Read, Const]
         a, b, const = b, a, editor.constant(a.value)
     if const is None or editor.constant(a.value) is not None:
         return Reason("not one of its factors is constant")
-    if len(index_coords(a)) != len(a.coords):
+    if is_gathered(a):
         return Reason(f"%{a.value} is gathered")
     if a.fill is not None and a.fill.value != 0:
         return Reason(f"outside of %{a.value} is {a.fill.value}, not 0")

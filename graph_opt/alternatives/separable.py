@@ -8,7 +8,7 @@ from rutc.base.record import record
 from rutc.graph_opt.alternatives import Offer
 from rutc.graph_opt.alternatives.ways import ChoosesWays, Way
 from rutc.graph_opt.editor import Editor, key_of
-from rutc.graph_opt.exprs import index_coords
+from rutc.graph_opt.exprs import index_coords, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason
 from rutc.tensor_ir import Index, Local, Nest, Node, Read, Value
@@ -46,7 +46,7 @@ class SeparateWindows(ChoosesWays[Separated]):
         if not isinstance(n, Nest) or n.reducer is None:
             return Reason("not a reduction")
         r = n.body[0]
-        if len(n.body) > 1 or not isinstance(r, Read) or len(index_coords(r)) < len(r.coords):
+        if len(n.body) > 1 or not isinstance(r, Read) or is_gathered(r):
             return Reason("it reduces more than what it reads at indices")
         fold = n.reducer
         if fold.lift != (Local("x0", r.dtype),) or fold.finish != (Local("s0", r.dtype),):

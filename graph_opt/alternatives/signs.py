@@ -17,7 +17,7 @@ from rutc.base.record import record
 from rutc.graph_opt.alternatives import Offer
 from rutc.graph_opt.alternatives.ways import ChoosesWays, Way
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import at_point, index_coords
+from rutc.graph_opt.exprs import at_point, index_coords, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rules.filter_whole import FilterWhole
@@ -89,7 +89,7 @@ class TakeSigns(ChoosesWays["Signed"]):
         if isinstance(found, Reason):
             return found
         source, weights, const = found.source, found.weights, found.const
-        if any(len(index_coords(p.q)) < len(p.q.coords) for p in (source, weights)):
+        if any(is_gathered(p.q) for p in (source, weights)):
             return Reason("a factor is gathered")
         if not _goes_along(weights.q, nest.bound, editor):
             return Reason(f"a summed loop does not go along all of a dim of %{const.out.name}")

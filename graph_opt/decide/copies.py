@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Copy
-from rutc.graph_opt.exprs import at_point
+from rutc.graph_opt.exprs import at_point, index_coords, is_gathered
 from rutc.graph_opt.plan import Illegal
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, reads, transform
 from rutc.tensor_ir.graph import Nest, Node, Scan, Value, with_bodies
 from rutc.tensor_ir.text import value_name
@@ -26,9 +25,9 @@ def reads_of(n: Nest) -> tuple[Read, ...]:
 
 def packed_dims(n: Nest, r: Read) -> tuple[str, ...] | None:
     """The loops of a nest on which a read depends; None where they do not tell all of it."""
-    if r.fill is not None or not all(isinstance(c, Index) for _, c in r.coords):
+    if r.fill is not None or is_gathered(r):
         return None
-    names = {x for _, c in r.coords if isinstance(c, Index) for x in c.names()}
+    names = {x for _, c in index_coords(r) for x in c.names()}
     return tuple(sorted(names)) if names <= set(n.dims) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
+from rutc.graph_opt.exprs import index_coords, is_gathered
 from rutc.tensor_ir.affine import Index, Range, Size, typical
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import Read, reads
@@ -33,9 +34,9 @@ def masked_at_edges(
     memory of both the operand and the result. Sizes are known but for those of dims of which the
     read has the same index as the result: no window goes along them.
     """
-    if r.dtype.bytes < NARROWEST_MASKED or not all(isinstance(c, Index) for _, c in r.coords):
+    if r.dtype.bytes < NARROWEST_MASKED or is_gathered(r):
         return False
-    coords = {d: c for d, c in r.coords if isinstance(c, Index)}
+    coords = dict(index_coords(r))
     names = {*nest.dims, *coords, *(v for c in coords.values() for v in c.names())}
     extents = {d: e for d in names if isinstance(e := sizes.get(d), int)}
     same = {x for d, c in coords.items() for x in (d, c.as_var) if _is_same(d, c, sizes)}

@@ -20,7 +20,7 @@ from rutc.graph_opt.assignment import Join
 from rutc.graph_opt.decide.growth import without_fills
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.prepared import Prepared
-from rutc.graph_opt.exprs import below_zero, side_by_side
+from rutc.graph_opt.exprs import below_zero, index_coords, is_gathered, side_by_side
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain
 from rutc.tensor_ir.expr import Apply, Expr, Lit, Read, map_index, substitute
@@ -275,7 +275,7 @@ def views(graph: Graph) -> dict[str, Read]:
     for n in graph.nodes:
         if isinstance(n, Nest) and n.reducer is None and len(n.outs) == 1:
             (e,) = n.body
-            if isinstance(e, Read) and all(isinstance(c, Index) for _, c in e.coords):
+            if isinstance(e, Read) and not is_gathered(e):
                 found[n.out.name] = e
     return found
 
@@ -292,7 +292,7 @@ def _merged(
     for start, end, e in found:
         source = e if isinstance(e, Read) else None
         while source is not None and source.value in known:
-            at = {d: c for d, c in source.coords if isinstance(c, Index)}
+            at = dict(index_coords(source))
             inner = known[source.value]
             coords = (
                 (d, c.subs(at).simplify(graph.ranges))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.nest_cost import NestCost
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
@@ -204,7 +205,7 @@ def _summed_dims(nodes: tuple[Node, ...]) -> dict[str, frozenset[str]]:
     for n in walk_nodes(nodes):
         if isinstance(n, Nest) and n.bound:
             for r in factor_reads(n.reducer, n.body):
-                coords = ((d, c) for d, c in r.coords if isinstance(c, Index))
+                coords = index_coords(r)
                 bound = {d for d, c in coords if c.names() <= {*n.bound}}
                 found[r.value] = frozenset(bound)
     return found

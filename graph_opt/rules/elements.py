@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rules.views import can_leave
 from rutc.tensor_ir import Const, Coord, DType, Expr, Index, IndexValue, Lit, Nest, Read
 
@@ -41,7 +42,7 @@ def known_element(r: Read, editor: Editor) -> Lit | IndexValue | None:
     if isinstance(element, Lit):
         # A data-dependent coordinate without a fill is clamped, so it stays inside.
         return element if r.fill is None or inside or r.fill == element else None
-    at = {d: c for d, c in r.coords if isinstance(c, Index)}
+    at = dict(index_coords(r))
     if len(at) < len(r.coords) or not (inside or r.fill is None):
         return None
     return IndexValue(element.index.subs(at))

@@ -16,7 +16,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import at_point, index_coords, is_plain, wrapped
+from rutc.graph_opt.exprs import at_point, index_coords, is_gathered, is_plain, wrapped
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
@@ -213,7 +213,7 @@ def quantised(e: Expr) -> Quantised | None:
 
 def maker(e: Expr, editor: Editor) -> tuple[Nest, Quantised] | None:
     """The elementwise nest that computes what `e` reads, and the quantised number that it is."""
-    if not isinstance(e, Read) or not all(isinstance(c, Index) for _, c in e.coords):
+    if not isinstance(e, Read) or is_gathered(e):
         return None
     p = editor.nest(e.value)
     form = quantised(p.body[0]) if p is not None and p.reducer is None else None

@@ -14,7 +14,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.graph_opt.alternatives.filtering import Filtered
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import at_point
+from rutc.graph_opt.exprs import at_point, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.filter_whole import FilterWhole, largest_difference
@@ -273,7 +273,7 @@ def _shift(dtype: DType) -> int:
 
 def _moved_by(p: Quantised) -> Quantised | None:
     """A factor as a shifted one of the other sign; None for one that is gathered."""
-    if not all(isinstance(c, Index) for _, c in p.q.coords):
+    if is_gathered(p.q):
         return None
     by = _shift(p.q.dtype)
     dtype = DType.U8 if p.q.dtype is DType.I8 else DType.I8
@@ -334,7 +334,7 @@ def _widened(p: Quantised, beside: list[Node], editor: Editor) -> tuple[Nest, Re
     if fill is not None:
         shift = p.zero.value if isinstance(p.zero, Lit) else 0
         fill = Lit(int(fill.value) - int(shift), DType.I16)
-    if not all(isinstance(c, Index) for _, c in p.q.coords):
+    if is_gathered(p.q):
         return Reason(f"%{p.q.value} is gathered")
     wide = Value(editor.fresh_value(f"{p.q.value}.wide", beside), DType.I16, source.dims)
     nest = Nest((wide,), (), None, (Cast(element, DType.I16),))

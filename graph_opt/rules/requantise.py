@@ -15,7 +15,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import at_point, index_coords, is_plain
+from rutc.graph_opt.exprs import at_point, index_coords, is_gathered, is_plain
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
@@ -25,7 +25,6 @@ from rutc.tensor_ir import (
     Cast,
     DType,
     Expr,
-    Index,
     Lit,
     Nest,
     Node,
@@ -338,7 +337,7 @@ class _Reader:
         p = self._editor.nest(r.value)
         if p is None or p.reducer is not None or r.fill is not None:
             return None
-        if not all(isinstance(c, Index) for _, c in r.coords) or self._nests == MOST_NESTS:
+        if is_gathered(r) or self._nests == MOST_NESTS:
             return None
         form = quantised(p.body[0])
         is_cheap = form is not None and is_plain(form.q)

@@ -103,7 +103,7 @@ def compose(r: Read, inner: Read, editor: Editor, *, divides: bool) -> Read | Re
     With `divides`, the composed coordinates may divide sums of several dims.
     """
     gathered = sorted(d for d, c in r.coords if not isinstance(c, Index))
-    env = {d: c for d, c in r.coords if isinstance(c, Index)}
+    env = dict(index_coords(r))
     if gathered and inner.fill is not None and r.fill is None:
         return Reason("a data-dependent coordinate is clamped, but the padding has a fill")
     fill = inner.fill if r.fill is None else r.fill

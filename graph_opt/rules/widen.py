@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.exprs import at_point, is_plain, node_reads
+from rutc.graph_opt.exprs import at_point, is_gathered, is_plain, node_reads
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
-from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
+from rutc.tensor_ir import Cast, DType, Expr, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import factors, index_names, product_of
 from rutc.tensor_ir.machine import COMMON, Machine
 
@@ -49,7 +49,7 @@ class WidenOperands:
                     pass
                 case _:
                     continue
-            if not all(isinstance(c, Index) for _, c in r.coords):
+            if is_gathered(r):
                 why = Reason(f"%{r.value} is gathered")
                 continue
             others = [d for d in n.dims if d not in index_names(r)]

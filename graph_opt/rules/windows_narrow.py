@@ -11,12 +11,12 @@ from math import inf, isnan
 import numpy as np
 
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import at_point, index_coords
+from rutc.graph_opt.exprs import at_point, index_coords, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.magnitudes import is_finite
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import quantising
-from rutc.tensor_ir import DType, Index, Lit, Nest, Node, Read, Value
+from rutc.tensor_ir import DType, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.reducer import highest, lowest, reducer
 
@@ -45,7 +45,7 @@ def quantise_before_windows(n: Node, editor: Editor) -> Result:
     if p is None or p.reducer is None or p.reducer.name not in ORDERS:
         return Reason(f"%{r.value} is not the largest or smallest of some numbers")
     x = p.body[0]
-    if not isinstance(x, Read) or not all(isinstance(c, Index) for _, c in x.coords):
+    if not isinstance(x, Read) or is_gathered(x):
         return Reason(f"%{r.value} is of computed numbers")
     if r != at_point(p.out) or not editor.is_read_once(r.value, n):
         return Reason(f"%{r.value} is read elsewhere, too")
