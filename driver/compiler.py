@@ -78,7 +78,8 @@ def compile_model(
             with stage("calibrate") if precedes_rewrites(options, machine) else nullcontext():
                 narrow = in_precision(graph, machine, options, stage.tell)
             dump = None if options.dump is None else Dump(options.dump)
-            algorithms = Algorithms(machine, narrow.options.leeway, dump and dump.on_step)
+            on_step = None if dump is None else dump.on_step
+            algorithms = Algorithms(machine, narrow.options.leeway, on_step)
             with stage("optimize"):
                 found = versions_for(narrow.graph, machine, narrow.options, algorithms)
             with stage("plan"):
@@ -101,7 +102,7 @@ def compile_model(
                 on_routines=lambda routines: running.begin(
                     calling_units(routines, machine.features)
                 ),
-                on_draft=dump and dump.on_draft,
+                on_draft=None if dump is None else dump.on_draft,
                 earlier=chosen.earlier,
                 chooser=None if records is None else records.schedules,
                 once=True,

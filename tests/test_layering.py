@@ -208,7 +208,6 @@ SHARED_NAMES: dict[str, str] = {
     "ports": "the model's inputs and outputs: read from a manifest, and before there is one",
     "prepare": "what is computed once for several tiles: the step, and when it pays",
     "random": "random numbers: the operators, and their routines",
-    "recurrence": "one family of operators, and what com.microsoft has of it",
     "regex": "regular expressions: their syntax, and what they match",
     "rows": "what is computed of rows: the rule that computes it again, and the schedules",
     "running": "running reductions: what they are, the step, and their schedules",

@@ -31,7 +31,7 @@ FAMILIES = (
     "microsoft.packed",
     "microsoft.quantized",
     "microsoft.standardized",
-    "microsoft.stateful",
+    "microsoft.state_layers",
     "microsoft.tokenizer",
     "movement",
     "ngrams",
