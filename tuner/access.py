@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 
@@ -221,8 +221,8 @@ class Shape:
         return loop in self.symbolic and not usual
 
     @cached_property
-    def tile_cycles(self) -> dict[object, Callable[[int, tuple[tuple[str, int], ...]], float]]:
-        """What gives the cycles of a register tile of vectors and rows, where it was asked for."""
+    def tile_costs(self) -> dict[object, object]:
+        """What tells the cycles of register tiles (`TileCosts`), where they were asked for."""
         return {}
 
     @cached_property

@@ -17,7 +17,8 @@ from rutc.tensor_ir.steps import (
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cost import busy_cycles, inside_shares, state_registers
+from rutc.tuner.tile_cost import inside_shares
+from rutc.tuner.tile_cycles import busy_cycles, state_registers
 from rutc.tuner.tiles import even_tile
 
 

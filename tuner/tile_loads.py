@@ -81,10 +81,26 @@ def _crammed(steps: tuple[tuple[int, int], ...], line_bytes: int, way_bytes: int
     """
     places = {0}
     for f, step in steps:
-        places = {p + i * step for p in places for i in range(f)}
+        if step % line_bytes:
+            places = {p + i * step for p in places for i in range(f)}
+    # Most steps are whole lines, and few places begin within those that are passed.
     lines = {p // line_bytes for p in places}
+    for f, step in steps:
+        if step % line_bytes == 0:
+            lines = {p + i * (step // line_bytes) for p in lines for i in range(f)}
     sets = Counter(line % (way_bytes // line_bytes) for line in lines)
     return sum(n for n in sets.values() if n > room)
+
+
+def places_of_rows(
+    t: Touch, rows: tuple[tuple[str, int], ...], unrolled: Mapping[str, int] | None = None
+) -> float:
+    """Places that rows read in a step of the reduction; of `unrolled` loops, windows' once."""
+    count = 1.0
+    for v, f in rows:
+        if t.depends(v):
+            count *= _window(t, v, f, unrolled) if unrolled else f
+    return count
 
 
 def loads_of_step(
@@ -96,10 +112,7 @@ def loads_of_step(
     unrolled: Mapping[str, int] | None = None,
 ) -> float:
     """Loads of a step of the reduction; of `unrolled` loops of it, windows are loaded once."""
-    count = 1.0
-    for v, f in rows:
-        if t.depends(v):
-            count *= _window(t, v, f, unrolled or {})
+    count = places_of_rows(t, rows, unrolled)
     stride = t.strides.get(vector, 0)
     if stride == 0:
         return count
@@ -136,23 +149,11 @@ def is_sorted(t: Touch, vector: str) -> bool:
     return not t.packed and t.strides.get(vector) in NEAR_STRIDES
 
 
-def sorted_vectors(
-    r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...]
-) -> float:
-    """Vectors that are loaded with what lies between their elements, a step of the reduction."""
-    return sum(
-        vectors * prod(f for v, f in rows if t.depends(v)) for t in r.reads if is_sorted(t, vector)
-    )
-
-
-def widening_cycles(
-    r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...], machine: Machine
-) -> float:
-    """Cycles to make i16 of vectors of bytes, a step of a sum of pairs."""
+def widened(r: Reduction, vector: str, machine: Machine) -> tuple[Touch, ...]:
+    """The vectors of bytes of which numbers of 16 bits are made for a sum of pairs."""
     if r.together(machine) != PAIR:
-        return 0.0
-    bytes_ = (t for t in r.reads if t.bytes == 1 and t.depends(vector))
-    return sum(loads_of_step(t, vector, vectors, rows, machine.width) for t in bytes_) / 2
+        return ()
+    return tuple(t for t in r.reads if t.bytes == 1 and t.depends(vector))
 
 
 def _window(t: Touch, row: str, rows: int, unrolled: Mapping[str, int]) -> float:

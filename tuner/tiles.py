@@ -9,7 +9,8 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Shape
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cost import costed, product_registers, row_factors, state_registers
+from rutc.tuner.tile_cost import Blocks, cheapest, costed, row_factors
+from rutc.tuner.tile_cycles import product_registers, state_registers
 from rutc.tuner.tile_loads import reuses
 
 MOST_VECTORS = 8
@@ -17,11 +18,17 @@ MOST_VECTORS = 8
 
 def choose_tile(shape: Shape, machine: Machine) -> RegisterTile | None:
     """The cheapest tile by cycles per element; None where none fits."""
-    return min(register_tiles(shape, machine), key=lambda tile: tile.cost, default=None)
+    return cheapest(shape, _all_tiles(shape, machine), machine)
 
 
 def register_tiles(shape: Shape, machine: Machine) -> Iterator[RegisterTile]:
     """All tiles that fit the machine's registers, with their costs."""
+    for vector, vectors, rows in _all_tiles(shape, machine):
+        yield costed(shape, vector, vectors, rows, machine)
+
+
+def _all_tiles(shape: Shape, machine: Machine) -> Iterator[Blocks]:
+    """What makes each of them."""
     for v in _vector_loops(shape):
         yield from _tiles(shape, v, machine)
 
@@ -33,19 +40,15 @@ def even_tile(
     now = dict(tile.rows).get(var, 1)
     room = _room(shape, machine) // max(tile.size // (tile.vectors * now), 1)
     tiles = [
-        costed(
-            shape,
-            tile.vector,
-            vectors,
-            tuple((v, rows if v == var else f) for v, f in tile.rows),
-            machine,
-        )
+        (tile.vector, vectors, tuple((v, rows if v == var else f) for v, f in tile.rows))
         for rows in range(1, now + 1)
         if extent % rows == 0
         for vectors in range(1, max(room // rows, tile.vectors) + 1)
         if vectors <= MOST_VECTORS
     ]
-    return min(tiles, key=lambda t: t.cost)
+    found = cheapest(shape, tiles, machine)
+    assert found is not None, "one row goes evenly into every extent"
+    return found
 
 
 def _room(shape: Shape, machine: Machine) -> int:
@@ -66,7 +69,7 @@ def _turned(shape: Shape, vector: str, row: str) -> bool:
     return any(t.depends(vector) and t.unit(row) for t in stores)
 
 
-def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile]:
+def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[Blocks]:
     width = machine.width
     most = min(MOST_VECTORS, ceil(shape.extents[vector] / width))
     others = [
@@ -78,16 +81,16 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
     ]
     room = _room(shape, machine)
     for vectors in range(1, most + 1):
-        yield costed(shape, vector, vectors, (), machine)
+        yield vector, vectors, ()
         for v in others:
             # Larger tiles do some rows twice where their number varies, in more code.
             most_rows = min(room // vectors, MOST_EXACT) if v in shape.symbolic else room // vectors
             for f in row_factors(shape.extents[v], most_rows):
-                yield costed(shape, vector, vectors, ((v, f),), machine)
+                yield vector, vectors, ((v, f),)
                 if f != shape.extents[v] or v in shape.symbolic:
                     continue
                 for w in others:
                     if w == v:
                         continue
                     for g in row_factors(shape.extents[w], room // (vectors * f)):
-                        yield costed(shape, vector, vectors, ((w, g), (v, f)), machine)
+                        yield vector, vectors, ((w, g), (v, f))

@@ -48,7 +48,7 @@ from rutc.tuner.dot import dot_steps, products_together
 from rutc.tuner.packing import grouped_packing, packed, packing
 from rutc.tuner.prepare import prepared_operands
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
+from rutc.tuner.tile_cycles import LONGEST_UNROLLED, bound_order, crowded, multiplications
 from rutc.tuner.tile_loads import held_operand
 
 MOST_BETWEEN = 1 << 14

@@ -22,7 +22,8 @@ from rutc.tuner.prepare import operations_on_vectors, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.space import Axis, Default, Template, spread
 from rutc.tuner.templates.tiled import Tiling, loops_of, tiled
-from rutc.tuner.tile_cost import bound_order, lanes_cost
+from rutc.tuner.tile_cost import lanes_cost
+from rutc.tuner.tile_cycles import bound_order
 from rutc.tuner.tiles import choose_tile, register_tiles
 
 REUSES = (4, 8, 16, 32)

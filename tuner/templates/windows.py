@@ -48,7 +48,7 @@ from rutc.tuner.passes import (
 )
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.space import Axis, Default, Template
-from rutc.tuner.tile_cost import state_registers
+from rutc.tuner.tile_cycles import state_registers
 
 MOST_WRITTEN_OUT = 160
 """Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""

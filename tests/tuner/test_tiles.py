@@ -1,0 +1,117 @@
+"""The cheapest register tile: found without counting all of what the others cost."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from rutc.emit.targets import x86
+from rutc.tensor_ir import Nest
+from rutc.tensor_ir.affine import plain
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.lower import Group, lower
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
+from rutc.tuner.access import Shape, analyse
+from rutc.tuner.tile_cycles import TileCosts
+from rutc.tuner.tile_loads import _crammed
+from rutc.tuner.tiles import choose_tile, register_tiles
+from tests.tuner.test_schedules import PRODUCTS
+
+WINDOWS = """
+graph "windows"
+dims c = 24, ky = 3, kx = 3, o = 40, x = {x}, y = {y}, xi = {x}, yi = {y}
+%i : f32{{c,xi,yi}} = input "i" [c, yi, xi]
+%w : f32{{c,kx,ky,o}} = input "w" [o, c, ky, kx]
+%o : f32{{o,x,y}} = sum{{c,ky,kx}} %i[c, xi=x+{step}*kx-{step}, yi=y+{step}*ky-{step} else 0] \
+* %w[c, ky, kx, o]
+output "o" [o, y, x] = %o
+"""
+OPEN = """
+graph "open"
+symbols n = 0..4096
+dims i = n, j = 37, k = 64
+%x : f32{i,k} = input "x" [i, k]
+%w : f32{j,k} = input "w" [k, j]
+%y : f32{i,j} = sum{k} %x[i, k] * %w[j, k]
+output "y" [i, j] = %y
+"""
+TEXTS = {
+    "products": PRODUCTS,
+    "one row": PRODUCTS.replace("i = 64", "i = 1"),
+    "a prime": PRODUCTS.replace("j = 96", "j = 97").replace("i = 64", "i = 13"),
+    "windows": WINDOWS.format(x=28, y=28, step=1),
+    "mostly outside": WINDOWS.format(x=7, y=5, step=4),
+    "open": OPEN,
+}
+MACHINES = (x86.avx2(), x86.avx512())
+
+
+def shape_of(text: str) -> Shape:
+    """The kernel of a graph's sum, values as they are: windows reach outside of memory."""
+    graph = parse(text)
+    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    extents = {d: plain(e) for d, e in graph.dims}
+    values = graph.values
+    layouts = {v: dense(values[v].dims[::-1], extents) for v in values}
+    group = Group("g", (nest,), nest.out.dims, (nest.out.name,))
+    symbols = dict(graph.symbols)
+    kernel = lower(group, values, layouts, extents, symbols, frozenset({"w"}))
+    return analyse(kernel, frozenset({"w"}))
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_it_is_the_first_of_the_cheapest(text: str, machine: Machine) -> None:
+    every = list(register_tiles(shape_of(text), machine))
+    assert choose_tile(shape_of(text), machine) == min(every, key=lambda t: t.cost)
+    assert len(every) > 1
+
+
+def test_loops_inside_of_values_are_among_the_tiles() -> None:
+    """Those of a window that is mostly outside cost less where they leave that out."""
+    tile = choose_tile(shape_of(TEXTS["mostly outside"]), MACHINES[1])
+    assert tile is not None
+    assert tile.inside
+
+
+def test_what_follows_the_sums_of_dear_tiles_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = 0
+    cycles = TileCosts._cycles
+
+    def counting(self: TileCosts, vectors: int, rows: tuple[tuple[str, int], ...]) -> float:
+        nonlocal counted
+        counted += 1
+        return cycles(self, vectors, rows)
+
+    monkeypatch.setattr(TileCosts, "_cycles", counting)
+    every = list(register_tiles(shape_of(TEXTS["windows"]), MACHINES[1]))
+    whole, counted = counted, 0
+    choose_tile(shape_of(TEXTS["windows"]), MACHINES[1])
+    assert counted < whole / 2
+    assert len(every) <= whole
+
+
+def crammed(steps: tuple[tuple[int, int], ...], line: int, way: int, room: int) -> int:
+    """Lines in sets that overflow, told of all places one by one."""
+    places = [0]
+    for f, step in steps:
+        places = [p + i * step for p in places for i in range(f)]
+    sets = Counter(x % (way // line) for x in {p // line for p in places})
+    return sum(n for n in sets.values() if n > room)
+
+
+def test_lines_in_sets_that_overflow() -> None:
+    rng = Random(3)
+    found = 0
+    for _ in range(300):
+        steps = tuple(
+            (rng.randint(1, 7), rng.choice((4, 12, 64, 100, 128, 4096, 4100, -4096, 12544, -68)))
+            for _ in range(rng.randint(0, 3))
+        )
+        room = rng.randint(1, 8)
+        assert _crammed(steps, 64, 4096, room) == crammed(steps, 64, 4096, room)
+        found += bool(crammed(steps, 64, 4096, room))
+    assert 20 < found < 300

@@ -1,0 +1,470 @@
+"""The cycles of one register tile: what is loaded, computed and stored for it, in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import ceil, log2, prod
+
+from rutc.base.record import record
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Apply, Expr, Read, factors, index_names, operations, walk
+from rutc.tensor_ir.machine import PAIR, QUAD, Machine
+from rutc.tuner.access import Reduction, Shape, Touch
+from rutc.tuner.tile_loads import (
+    evicted_rows,
+    far_load,
+    is_sorted,
+    lines_loaded,
+    loads_of_step,
+    places_of_rows,
+    spread_bytes,
+    widened,
+)
+
+LONGEST_UNROLLED = 16
+
+Rows = tuple[tuple[str, int], ...]
+"""The rows of a tile: (loop, how many of them)."""
+
+
+def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
+    """Reduction loops, the one along which operands are nearest in memory innermost.
+
+    Those `inside`, whose iterations are few and not known, go around the others; and so do those
+    along which all constants change around those along which one does not, such as a block's scale.
+    """
+    names: dict[str, int] = {}
+    same: dict[str, int] = {}
+    for r in shape.reductions:
+        for x in r.loops:
+            names[x.var] = r.stride(x.var)
+            same[x.var] = sum(t.packed and not t.depends(x.var) for t in r.reads)
+    return sorted(names, key=lambda v: (v not in inside, same[v], -names[v]))
+
+
+def crowded(
+    r: Reduction,
+    vectors: int,
+    rows: Rows,
+    inner: str,
+    extent: int,
+    machine: Machine,
+) -> bool:
+    """Whether no registers are left to unroll the reduction's loop `inner`.
+
+    A step's loads are moved up among the arithmetic of the one before; and what a window reads
+    again in a later step is kept: its every place until the row before has used it.
+    """
+    size = vectors * prod(f for _, f in rows) + product_registers(r, machine)
+    return _is_full(size, vectors, kept_places(r, rows, inner, extent), machine)
+
+
+def _is_full(size: int, vectors: int, kept: int, machine: Machine) -> bool:
+    """Whether registers lack for one vector of each operand, or for what windows read again."""
+    return size + vectors + max(kept, 1) > machine.registers
+
+
+def kept_places(r: Reduction, rows: Rows, inner: str, extent: int) -> int:
+    """The places that a window reads again in a later step of the loop `inner`, at most."""
+    kept = 0
+    for v, f in rows:
+        for t in r.reads:
+            row, step = t.strides.get(v), t.strides.get(inner)
+            if row and step and not t.packed and row % step == 0 and abs(row // step) < extent:
+                kept = max(kept, f * abs(row // step))
+    return kept
+
+
+def state_registers(r: Reduction) -> int:
+    """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
+    return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
+
+
+def multiplications(r: Reduction, machine: Machine) -> int:
+    """Multiplications of a step of a sum: pairs of sums are added up by a second one."""
+    return 1 + r.together(machine) // QUAD if r.adds_apart(machine) else 1
+
+
+def busy_cycles(r: Reduction, vectors: float, machine: Machine) -> float:
+    """Cycles that multiply so many vectors and add them to states, a product in each lane."""
+    return vectors / _products_per_cycle(r, machine)
+
+
+def _products_per_cycle(r: Reduction, machine: Machine) -> float:
+    """Vectors that are multiplied and added to states in a cycle, a product in each lane."""
+    paired = r.pairs_bf16(machine)
+    return PAIR * machine.bf16_pairs_per_cycle if paired else machine.fma_per_cycle
+
+
+def product_registers(r: Reduction, machine: Machine) -> int:
+    """Registers that hold sums of products until they are added: as many as a cycle computes.
+
+    Pairs of sums in 16 bits are multiplied by ones, which take another.
+    """
+    if not r.adds_apart(machine):
+        return 0
+    return ceil(machine.fma_per_cycle) + r.together(machine) // QUAD
+
+
+@record
+class _Vectors:
+    """An operand that differs between lanes, and how vectors of it are loaded."""
+
+    touch: Touch
+    far: float | None
+    """Loads that take as long as that of a vector; None: one does."""
+    far_each: float | None
+    """The same of a vector of a single lane."""
+    together: float
+    """Steps whose elements are loaded at once."""
+    halves: bool
+    """Whether what is loaded for one step holds the next one's, too."""
+
+    @staticmethod
+    def of(t: Touch, vector: str, order: list[str], grouped: float, machine: Machine) -> _Vectors:
+        """How vectors along a loop are loaded, of which `grouped` steps may be sorted at once."""
+        near, stride = t.near(vector), t.strides.get(vector, 0)
+        return _Vectors(
+            t,
+            None if near else far_load(stride, machine.width),
+            None if near else far_load(stride, 1),
+            grouped if is_sorted(t, vector) else 1.0,
+            t.nibbles and t.depends(order[-1]),
+        )
+
+
+@record
+class _Operands:
+    """What the cost of a tile asks of a reduction, whatever vectors and rows the tile has."""
+
+    reduction: Reduction
+    steps: float
+    """Iterations of its loops, products that are added up together as one."""
+    pair: int
+    """Products of bf16 that are one."""
+    loaded: int
+    """Vectors of an operand that are loaded for one in a step: two for pairs of sums of bytes."""
+    across: tuple[Touch, ...]
+    """What it reads that is the same for all lanes."""
+    along: tuple[_Vectors, ...]
+    """What differs between the lanes."""
+    widened: tuple[Touch, ...]
+    """The bytes of which pairs of products need numbers of 16 bits."""
+    moved: tuple[Touch, ...]
+    """What is loaded with what lies between its elements."""
+    spread: int
+    """Bytes of the first cache that a step takes of what differs."""
+    width_each: int
+    """Registers that hold a vector of its states."""
+    multiplications: int
+    products: int
+    """Registers of sums of products."""
+    converting: int
+    """Operations that make numbers of a vector of the only operand that differs between lanes."""
+    scalars: int
+    """Operations whose results are the same for all lanes."""
+    chooses: bool
+    """Whether it sums no product, but what products are chosen from."""
+    grouped: float
+    """Steps that one instruction does, whose elements are loaded and sorted at once if near."""
+    products_per_cycle: float
+    latency: float
+    """Cycles until a sum can be added to again."""
+    inner: Mapping[str, int]
+    """The innermost loop, if it is short enough to be written out, and its iterations."""
+
+    @staticmethod
+    def of(
+        r: Reduction,
+        shape: Shape,
+        vector: str,
+        shares: Mapping[str, float],
+        order: list[str],
+        machine: Machine,
+    ) -> _Operands:
+        """What is asked of a reduction whose loops do such `shares` of their iterations, or all.
+
+        All reductions' loops are in that order.
+        """
+        steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
+        pair = PAIR if r.pairs_bf16(machine) else 1
+        grouped = 1.0
+        if r.adds_apart(machine) or pair > 1:
+            steps = ceil(steps / r.together(machine))
+        elif r.nearest is not None:
+            neighbours = shape.extents[r.nearest]
+            grouped = neighbours / ceil(neighbours / r.together(machine))
+        along = tuple(t for t in r.reads if t.depends(vector))
+        inner = {v: shape.extents[v] for v in order[-1:]}
+        return _Operands(
+            r,
+            steps,
+            pair,
+            max(r.together(machine) // QUAD, 1) if r.adds_apart(machine) else 1,
+            tuple(t for t in r.reads if not t.depends(vector)),
+            tuple(_Vectors.of(t, vector, order, grouped, machine) for t in along),
+            widened(r, vector, machine),
+            tuple(t for t in r.reads if is_sorted(t, vector)),
+            max((spread_bytes(t, r, machine) for t in along), default=1),
+            state_registers(r),
+            multiplications(r, machine),
+            product_registers(r, machine),
+            _converting(r, along, vector, machine),
+            sum(_is_scalar(x, vector) for e in r.update.elements for x in walk(e)),
+            all(len(factors(e)) == 1 for e in r.update.elements),
+            grouped,
+            _products_per_cycle(r, machine),
+            # Sums of pairs wait for an addition of integers only, which takes a cycle.
+            1 if r.adds_apart(machine) else machine.fma_latency,
+            {v: extent for v, extent in inner.items() if extent <= LONGEST_UNROLLED},
+        )
+
+
+def _is_scalar(x: Expr, vector: str) -> bool:
+    """Whether an operation on what is read has one result for all lanes."""
+    if not isinstance(x, Apply) or vector in index_names(x):
+        return False
+    return any(isinstance(y, Read) for y in walk(x))
+
+
+def _converting(r: Reduction, along: tuple[Touch, ...], vector: str, machine: Machine) -> int:
+    """The operations on a vector before it is multiplied, where that is all that is read.
+
+    What is made of several operands may be computed once for all tiles, or summed without scales.
+    """
+    if len(along) != 1 or r.together(machine) > 1 or len(r.update.elements) != 1:
+        return 0
+    parts = [f for f in factors(r.update.elements[0]) if vector in index_names(f)]
+    return sum(map(operations, parts))
+
+
+@record
+class _Places:
+    """How many places along the rows a step of a reduction reads of each operand.
+
+    Those of windows that steps written out have in common count `once`.
+    """
+
+    along: tuple[float, ...]
+    across: tuple[float, ...]
+    along_once: tuple[float, ...]
+    across_once: tuple[float, ...]
+    kept: int
+    """Those that are read again in a later step of the innermost loop, at most."""
+
+    @staticmethod
+    def of(each: _Operands, rows: Rows, symbolic: Collection[str]) -> _Places:
+        """The places of rows, where loops are `symbolic` whose ends only a run tells."""
+        operands = [x.touch for x in each.along], each.across
+        known = {v: extent for v, extent in each.inner.items() if v not in symbolic}
+        found = [tuple([places_of_rows(t, rows) for t in part]) for part in operands]
+        once = [tuple([places_of_rows(t, rows, known) for t in part]) for part in operands]
+        inner = [kept_places(each.reduction, rows, v, n) for v, n in each.inner.items()]
+        return _Places(*found, *once, max(inner, default=0))
+
+
+@record
+class _RowCosts:
+    """What of the cost of a tile its rows alone decide."""
+
+    size: int
+    """How many there are."""
+    far: float
+    """By what their distances in memory multiply all."""
+    apart: tuple[float, ...]
+    """Of every reduction, rows whose steps in memory only a run tells."""
+    lines: tuple[float, ...]
+    """Of every reduction, lines that they take from the second cache."""
+    places: tuple[_Places, ...]
+    """Of every reduction, where they read."""
+
+
+class TileCosts:
+    """Cycles of tiles with lanes along one loop of a kernel: its reductions and what follows them.
+
+    Loops do such `shares` of their iterations, or all.
+    """
+
+    def __init__(
+        self, shape: Shape, vector: str, shares: Mapping[str, float], machine: Machine
+    ) -> None:
+        """No tile was asked about yet."""
+        self.shape = shape
+        self.vector = vector
+        self.machine = machine
+        self.order = bound_order(shape, shares)
+        self.operands = [
+            _Operands.of(r, shape, vector, shares, self.order, machine) for r in shape.reductions
+        ]
+        self.epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
+        self._known: dict[tuple[int, Rows], float] = {}
+        self._reduced: dict[tuple[int, Rows], float] = {}
+        self._rows: dict[Rows, _RowCosts] = {}
+
+    def cycles(self, vectors: int, rows: Rows) -> float:
+        """The cycles of a tile of so many vectors and rows: parts of many tiles are the same."""
+        found = self._known.get((vectors, rows))
+        if found is None:
+            found = self._known[vectors, rows] = self._cycles(vectors, rows)
+        return found
+
+    def least(self, vectors: int, rows: Rows) -> float:
+        """The cycles of a tile's reductions, without what follows them."""
+        return self._sums(vectors, rows) * self._rows[rows].far
+
+    def _cycles(self, vectors: int, rows: Rows) -> float:
+        vector, machine = self.vector, self.machine
+        w, width = machine.coefficients.tiles, machine.width
+        cycles = self._sums(vectors, rows)
+        costs = self._rows[rows]
+        size = vectors * costs.size
+        for t in self.epilogue:
+            stride = t.strides.get(vector, 0)
+            per_vector = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
+            row = max((f for v, f in rows if t.unit(v)), default=1)
+            if per_vector > 1.0 and row >= w.shortest_row:
+                # Vectors across memory are transposed in squares, and stored row by row.
+                per_vector = 2.0 * width * ceil(row / width) / row
+            cycles += per_vector * size
+            if not t.gathered:
+                # Lines may be gone before they are written.
+                along = () if stride == 1 else ((vector, vectors * width),)
+                cycles += w.evicted * evicted_rows(t, (*rows, *along), machine, 1)
+        lane = DType.F32.bytes
+        stored = size * sum(t.bytes / lane for t in self.epilogue if t.is_store and t.unit(vector))
+        cycles += machine.store_cycles * max(stored - w.stores, 0)
+        cycles += 4.0 + 2 * len(rows)
+        return cycles * costs.far
+
+    def _sums(self, vectors: int, rows: Rows) -> float:
+        """The cycles of a tile's reductions where its rows lie near each other."""
+        found = self._reduced.get((vectors, rows))
+        if found is not None:
+            return found
+        costs = self._rows.get(rows)
+        if costs is None:
+            costs = self._rows[rows] = self._row_costs(rows)
+        found = 0.0
+        for number, each in enumerate(self.operands):
+            found += each.steps * self._step(each, number, vectors, rows, costs)
+        self._reduced[vectors, rows] = found
+        return found
+
+    def _row_costs(self, rows: Rows) -> _RowCosts:
+        """What rows cost, however many vectors the tile has."""
+        shape, machine = self.shape, self.machine
+        # Rows that lie far apart share cache sets and take more pages.
+        far = [
+            abs(t.strides.get(v) or 0) * t.bytes * (f - 1)
+            for r in shape.reductions
+            for t in r.reads
+            if not t.packed
+            for v, f in rows
+        ]
+        apart = [
+            sum(
+                f
+                for t in r.reads
+                if not t.packed
+                for v, f in rows
+                if t.depends(v) and not isinstance(t.exact.get(v, 0), int)
+            )
+            for r in shape.reductions
+        ]
+        lines = [
+            sum(
+                lines_loaded(t, each.reduction, shape, rows, self.order, machine)
+                for t in each.across
+            )
+            for each in self.operands
+        ]
+        return _RowCosts(
+            prod(f for _, f in rows),
+            1 + machine.coefficients.tiles.far * log2(1 + max(far, default=0)),
+            tuple(apart),
+            tuple(lines),
+            tuple([_Places.of(each, rows, shape.symbolic) for each in self.operands]),
+        )
+
+    def _step(
+        self, each: _Operands, number: int, vectors: int, rows: Rows, costs: _RowCosts
+    ) -> float:
+        """Cycles of a step of the reduction of that number."""
+        machine, places, size = self.machine, costs.places[number], vectors * costs.size
+        w, width = machine.coefficients.tiles, machine.width
+        full = each.inner if _is_full(size + each.products, vectors, places.kept, machine) else {}
+        along, across = _loads(each.along, places.along, vectors), places.across
+        along_once, across_once = along, across
+        if not full:
+            along_once = _loads(each.along, places.along_once, vectors)
+            across_once = places.across_once
+        scalar_loads = each.loaded * sum(across_once)
+        vector_loads = each.loaded * sum(
+            [loads / x.together for x, loads in zip(each.along, along_once, strict=True)]
+        )
+        wide = each.width_each / len(each.reduction.update.states)
+        converted: float = 0
+        if each.converting:
+            (one,), (loads,) = each.along, places.along
+            loads = loads * vectors if one.far_each is None else loads * vectors * one.far_each
+            converted = each.converting * loads
+        products = size * wide * each.multiplications * each.pair
+        work = max(
+            _both((products + converted) / each.products_per_cycle, each.latency, w.together),
+            vector_loads * wide / machine.loads_per_cycle
+            + scalar_loads * wide / machine.scalar_loads_per_cycle,
+        )
+        moved = sum([vectors * prod(f for v, f in rows if t.depends(v)) for t in each.moved])
+        work += machine.sort_cycles * (moved / each.grouped) * wide
+        loads = scalar_loads + (1 + machine.vector_bits / w.load_bits) * vector_loads
+        work += machine.load_cycles * loads * wide
+        work += sum([loads_of_step(t, self.vector, vectors, rows, width) for t in each.widened]) / 2
+        work += w.apart * costs.apart[number]
+        work += each.scalars * size / vectors / machine.scalar_loads_per_cycle
+        if converted and any(v in self.shape.symbolic for v, _ in rows):
+            # A run may have one row, whose few sums wait for each other.
+            wait = each.latency - (vectors * wide + converted) / each.products_per_cycle
+            work += w.unknown * size / vectors * max(wait, 0)
+        # The vector operand streams past for every tile: from the second cache, unless it fits
+        # the first beside the rows.
+        panel: float = 0
+        for x, found in zip(each.along, places.along, strict=True):
+            one_lane = found if x.far_each is None else found * x.far_each
+            panel += one_lane * vectors * width * x.touch.bytes * each.pair
+        panel, lines = (each.loaded * x for x in (panel, costs.lines[number]))
+        if max(panel, each.spread) * each.steps > machine.l1 // 2:
+            work += w.stream * panel / machine.l2_bytes_per_cycle
+        # So do the rows' lines, one after the other where the first cache does not hold them.
+        work += w.stream * lines * each.pair * machine.line_bytes / machine.l2_bytes_per_cycle
+        # One operand's part of a step is held, the others pass by one at a time: of choices between
+        # products, all of one side.
+        held = min((*along, *across), default=0.0)
+        if across and each.chooses:
+            held = max(held, min(sum(along), sum(across)))
+        registers = size * each.width_each + max(held, vectors) * wide + 1
+        registers += each.products
+        # The other half of bytes waits for the next step.
+        registers += sum([loads for x, loads in zip(each.along, along, strict=True) if x.halves])
+        spare = machine.registers - registers
+        wanted = machine.registers // w.spare
+        if spare < wanted:
+            work *= 1 + w.tight * (wanted - max(spare, 0))
+        if spare < 0:
+            work *= 1 - w.spill * spare
+        for extent in full.values():
+            work += w.loop / extent
+        return work
+
+
+def _loads(operands: tuple[_Vectors, ...], places: tuple[float, ...], vectors: int) -> list[float]:
+    """The loads of a step of the reduction, of each operand that is read at so many places."""
+    pairs = zip(operands, places, strict=True)
+    return [n * vectors if x.far is None else n * vectors * x.far for x, n in pairs]
+
+
+def _both(busy: float, latency: float, sharpness: float) -> float:
+    """Cycles of multiply-adds that keep their units busy for some, and wait for each other.
+
+    A little more than the larger of the two: where they are about equal, neither hides the other.
+    """
+    return float((busy**sharpness + latency**sharpness) ** (1 / sharpness))
