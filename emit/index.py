@@ -11,12 +11,31 @@ from typing import assert_never
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.opaque import opaque
-from rutc.tensor_ir.affine import ZERO, Atom, Compound, FloorDiv, Index, Max, Min, Mod, Range, Var
+from rutc.tensor_ir.affine import (
+    ZERO,
+    Atom,
+    Compound,
+    FloorDiv,
+    Index,
+    Max,
+    Min,
+    Mod,
+    Range,
+    Size,
+    Var,
+    plain,
+)
 
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 FIRST = ir.Constant(I32, 0)
 """The number of a vector's first lane."""
+LaneKey = tuple[str, int, int, Size]
+"""What tells vectors of a loop's iterations apart."""
+At = tuple[tuple[int] | Range | None, ...]
+"""What is known of variables: a value, a range, or nothing."""
+NO_LANES: Mapping[str, Range] = {}
+"""The ranges of vector loops outside of any."""
 FARTHEST = sys.maxsize
 """The depth of what must stay where it is needed."""
 
@@ -73,9 +92,16 @@ class Lane:
     """The end of the loop, which tells equal masks."""
 
     @cached_property
-    def key(self) -> tuple[str, int, int, Index]:
+    def key(self) -> LaneKey:
         """Equal for vectors of the same iterations."""
-        return self.var, self.base, self.lanes, self.end
+        return self.var, self.base, self.lanes, plain(self.end)
+
+    @cached_property
+    def ranges(self) -> Mapping[str, Range]:
+        """The range of the loop's variable; lanes behind its end compute nothing that counts."""
+        last = self.base + self.lanes - 1
+        last = min(last, self.end.value - 1) if self.end.is_const else last
+        return {self.var: (self.base, max(last, self.base))}
 
 
 @lru_cache(maxsize=1 << 12)
@@ -124,6 +150,8 @@ class IndexEmitter:
         self.vectors: set[str] = set()
         """The variables whose values have lanes."""
         self.constants: dict[str, Index] = {}
+        self._numbers: dict[str, tuple[int]] = {}
+        """The same as what is hashed and compared at once."""
         self.ranges: dict[str, Range] = {}
         self.ends: dict[str, Index] = {}
         """Below which sizes loop variables stay that have no constant end."""
@@ -135,7 +163,7 @@ class IndexEmitter:
         """Counters and symbols: how many scopes are around, and the range there."""
         self._homes: dict[str, int] = {}
         """By their names, how many scopes are around values that are shared in a loop outside."""
-        self._resolved: dict[tuple[Index, tuple[Index | Range | None, ...]], Index] = {}
+        self._resolved: dict[tuple[Index, At], Index] = {}
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -186,24 +214,25 @@ class IndexEmitter:
     @contextmanager
     def constant(self, name: str, value: int) -> Iterator[None]:
         """Bind a variable to a constant."""
-        old = self.constants.get(name)
-        self.constants[name] = Index.of(value)
+        old, before = self.constants.get(name), self._numbers.get(name)
+        self.constants[name], self._numbers[name] = Index.of(value), (value,)
         yield
         _restore(self.constants, name, old)
+        _restore(self._numbers, name, before)
 
     @contextmanager
     def symbolic(self, name: str, bound: Range) -> Iterator[None]:
         """Treat a constant as the variable that it is a value of, with inclusive bounds."""
-        old = self.constants.pop(name)
+        old, before = self.constants.pop(name), self._numbers.pop(name)
         with self.variable(name, None, bound):
             yield
-        self.constants[name] = old
+        self.constants[name], self._numbers[name] = old, before
 
     def resolve(self, index: Index) -> Index:
         """The index with constant variables put in, simplified for the lanes that are emitted."""
         polynomial, names = index.is_polynomial, index.ordered_names()
         # Without divisions nothing depends on ranges.
-        at = tuple([self.constants.get(n) for n in names]) if polynomial else self.at(names)
+        at = tuple([self._numbers.get(n) for n in names]) if polynomial else self.at(names)
         known = self._resolved.get((index, at))
         if known is None:
             known = index.subs(self.constants)
@@ -211,20 +240,14 @@ class IndexEmitter:
             self._resolved[index, at] = known
         return known
 
-    def at(self, names: tuple[str, ...]) -> tuple[Index | Range | None, ...]:
+    def at(self, names: tuple[str, ...]) -> At:
         """What is known of variables: equal wherever indices over them resolve to equal ones."""
-        constants, ranges, lanes = self.constants, self.ranges, self._of_lanes()
-        return tuple([constants.get(n) or lanes.get(n) or ranges.get(n) for n in names])
+        numbers, ranges, lanes = self._numbers, self.ranges, self._of_lanes()
+        return tuple([numbers.get(n) or lanes.get(n) or ranges.get(n) for n in names])
 
-    def _of_lanes(self) -> dict[str, Range]:
+    def _of_lanes(self) -> Mapping[str, Range]:
         """The range of a vector loop's variable in the lanes that are emitted."""
-        lane = self.lane
-        if lane is None:
-            return {}
-        last = lane.base + lane.lanes - 1
-        # Lanes behind the loop's end compute nothing that counts.
-        last = min(last, lane.end.value - 1) if lane.end.is_const else last
-        return {lane.var: (lane.base, max(last, lane.base))}
+        return NO_LANES if self.lane is None else self.lane.ranges
 
     def varies(self, index: Index) -> bool:
         """Whether a resolved index differs between the lanes."""
@@ -307,7 +330,7 @@ class IndexEmitter:
                 return False
         return True
 
-    def window(self, index: Index) -> tuple[str, int, int, Index] | None:
+    def window(self, index: Index) -> LaneKey | None:
         """What tells values of a resolved index apart in different vectors; None if nothing."""
         lane = self.lane
         return lane.key if lane is not None and lane.var in index.names() else None

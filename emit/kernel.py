@@ -22,10 +22,11 @@ from rutc.emit import ir
 from rutc.emit.dot import DotLoop, shares_windows
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.frame import Frame, thread_bytes
-from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64
+from rutc.emit.index import I64, IndexEmitter, Lane, Unrolled, chunk, i64
 from rutc.emit.invariant import repeats
+from rutc.emit.lane_masks import LaneMasks
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
-from rutc.emit.opaque import opaque_count, opaque_zero
+from rutc.emit.opaque import opaque_zero
 from rutc.emit.put import emit_put
 from rutc.emit.reduce import ReductionEmitter
 from rutc.errors import InternalError
@@ -151,6 +152,7 @@ class _KernelEmitter:
             frozenset(a.buffer for s in walk_stmts(kernel.body) for a in accesses(s)),
         )
 
+        self.masks = LaneMasks(self.builder, machine)
         self._known: dict[int, _Facts] = {}
         self.reductions = ReductionEmitter(self.expressions)
         shapes = matrix_shapes(kernel)
@@ -345,10 +347,8 @@ class _KernelEmitter:
             if hi.is_const:
                 self.index.lane = chunk(loop.var, base, count, hi)
             else:
-                end = self.builder.trunc(self.index.emit(hi), I32)
-                if facts.narrow:
-                    end = opaque_count(self.builder, end, self.machine)
-                mask = self._mask(end, base, lanes)
+                end = self.index.emit(hi)
+                mask = self.masks.below(end, base, lanes, truncated=facts.narrow)
                 self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
             self.expressions.registers.private = facts.written
@@ -410,15 +410,6 @@ class _KernelEmitter:
         buffer = self.buffers[name]
         wide = buffer.dtype in (DType.F32, DType.F64, DType.I64, DType.U64)
         return buffer.space is not Space.REGISTER and not wide
-
-    def _mask(self, count: ir.Value, base: int, lanes: int) -> ir.Value:
-        b = self.builder
-        vector = ir.VectorType(I32, lanes)
-        numbers = ir.Constant(vector, [base + i for i in range(lanes)])
-        undefined = ir.Constant(vector, ir.Undefined)
-        one = b.insert_element(undefined, count, ir.Constant(I32, 0))
-        zeros = ir.Constant(vector, [0] * lanes)
-        return b.icmp_signed("<", numbers, b.shuffle_vector(one, undefined, zeros))
 
     # -- statements -----------------------------------------------------------------------------
     def _stmts(self, body: tuple[Stmt, ...]) -> None:

@@ -1,0 +1,48 @@
+"""Which lanes of a vector are iterations of a loop whose end a run tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rutc.emit import ir
+from rutc.emit.index import I32, splat
+from rutc.emit.opaque import opaque_count
+from rutc.tensor_ir.machine import Machine
+
+
+class LaneMasks:
+    """Masks of vector loops; of equal ones in a block of code one is made.
+
+    Unrolled loops around a vector loop ask for its masks again and again. Blocks have their own:
+    what lives from block to block would take a register.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, machine: Machine) -> None:
+        """Make masks where `builder` is."""
+        self.builder = builder
+        self.machine = machine
+        self._block = builder.block
+        self._known: dict[object, ir.Value] = {}
+
+    def below(self, end: ir.Value, base: int, lanes: int, *, truncated: bool) -> ir.Value:
+        """The lanes whose iteration, `base` and as many more as its number, is below an i64.
+
+        Under those of `truncated` stores LLVM must not see how many there are.
+        """
+        b, counts = self.builder, ir.VectorType(I32, lanes)
+        count = self._once(("count", end.ref), lambda: b.trunc(end, I32))
+        if truncated:
+            shown = count
+            count = self._once(("hidden", shown.ref), lambda: opaque_count(b, shown, self.machine))
+        wide = self._once(("wide", count.ref, lanes), lambda: splat(b, count, lanes))
+        numbers = ir.Constant(counts, [base + i for i in range(lanes)])
+        return self._once(("below", wide.ref, base), lambda: b.icmp_signed("<", numbers, wide))
+
+    def _once(self, key: object, build: Callable[[], ir.Value]) -> ir.Value:
+        """What `build` emits, or has emitted in this block for the same key."""
+        if self.builder.block is not self._block:
+            self._block, self._known = self.builder.block, {}
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = build()
+        return found
