@@ -33,6 +33,12 @@ def weighing(machine: Machine, group: str, **values: float) -> Machine:
     return replace(machine, coefficients=replace(own, **changed))
 
 
+def rounding(machine: Machine) -> Machine:
+    """The machine, if to round to fewer bits cost nothing: whatever may be rounded is."""
+    machine = weighing(machine, "bf16_pairs", rounded=0.0, packed=0.0)
+    return weighing(machine, "stored_types", least_gain=-1.0, least_moved=0.0)
+
+
 def lacking(machine: Machine) -> str:
     """Why this processor cannot run a machine's code; empty where it can, be it with functions."""
     if machine.architecture != NATIVE.architecture:

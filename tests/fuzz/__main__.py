@@ -2,6 +2,7 @@
 
 python -m tests.fuzz --minutes 30                 models of all operators, on every core
 python -m tests.fuzz --minutes 5 --operators Pool of the operators whose name has a match
+python -m tests.fuzz --minutes 5 --precision bf16 all compiled in a precision, not in one of many
 python -m tests.fuzz --seed 7 --batch 12          the cases of one batch again
 python -m tests.fuzz --replay FOLDER              a finding again
 python -m tests.fuzz --mutations 100000 --seed 1  damaged models: none may break the compiler
@@ -32,7 +33,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rutc.emit.toolchain import cache_directory
 from tests.conformance.results import sources_digest
 from tests.fuzz.campaign import BATCH, Campaign, Tally
-from tests.fuzz.cases import missing, operators
+from tests.fuzz.cases import PRECISIONS, missing, operators
 from tests.fuzz.check import judge
 from tests.fuzz.child import Child
 from tests.fuzz.findings import Finding, read_case
@@ -52,6 +53,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--operators", default="", metavar="REGEX")
+    precisions = tuple(dict.fromkeys(PRECISIONS))
+    parser.add_argument("--precision", choices=precisions, help="of all cases")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="per case")
     parser.add_argument("--shrink", type=float, default=30.0, metavar="SECONDS", help="per finding")
     parser.add_argument("--interpret", action="store_true", help="do not compile")
@@ -121,11 +124,11 @@ def _replay(folder: Path, timeout_s: float) -> int:
 class _Done:
     """Which batches of a seed were run with these sources, kept on disk as they come."""
 
-    def __init__(self, seed: int, pattern: str, *, interpret: bool) -> None:
+    def __init__(self, seed: int, pattern: str, precision: str, *, interpret: bool) -> None:
         folder = cache_directory() / "fuzz" / "done"
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{crc32(pattern.encode()):08x}" if pattern else "all"
-        way = "interpreted." if interpret else ""
+        way = "interpreted." if interpret else f"{precision}." if precision else ""
         self.path = folder / f"{sources_digest()}.{seed}.{name}.{way}txt"
 
     def read(self) -> set[int]:
@@ -140,7 +143,8 @@ class _Done:
 
 def _run(arguments: argparse.Namespace, names: list[str]) -> tuple[Tally, float]:
     """What all batches came to, and the seconds that they took."""
-    record = _Done(arguments.seed, arguments.operators, interpret=arguments.interpret)
+    how = (arguments.operators, arguments.precision or "")
+    record = _Done(arguments.seed, *how, interpret=arguments.interpret)
     if arguments.fresh:
         record.path.unlink(missing_ok=True)
     done = record.read() if arguments.batch is None else set()
@@ -239,6 +243,7 @@ def _serve(
         timeout_s=arguments.timeout,
         shrink_seconds=arguments.shrink,
         build=not arguments.interpret,
+        precisions=PRECISIONS if arguments.precision is None else (arguments.precision,),
     )
     while True:
         try:

@@ -13,7 +13,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.fuzz import oracles
-from tests.fuzz.cases import Case, cases
+from tests.fuzz.cases import PRECISIONS, Case, cases
 from tests.fuzz.check import Verdict, judge
 from tests.fuzz.child import Child
 from tests.fuzz.findings import Finding
@@ -67,9 +67,11 @@ class Campaign:
         timeout_s: float = 60.0,
         shrink_seconds: float = SHRINK_SECONDS,
         build: bool = True,
+        precisions: Sequence[str] = PRECISIONS,
     ) -> None:
         self.seed = seed
         self.names = names
+        self.precisions = precisions
         self.child = Child(timeout_s, build=build)
         self.shrink_seconds = shrink_seconds
         self.known: set[str] = set()
@@ -142,7 +144,7 @@ class Campaign:
             report_multiple_bugs=False,
             print_blob=False,
         )
-        @given(cases(self.names))
+        @given(cases(self.names, self.precisions))
         def search(case: Case) -> None:
             look(case)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, defs, helper
 
 import tests.fuzz.operators
-from rutc.driver.options import BF16, FP32, INT8, W4
+from rutc.driver.options import AUTO, BF16, FP32, INT8, W4
 from rutc.importer.registry import OPERATORS
 from tests.fuzz.data import FLAVORS
 from tests.fuzz.graph import MAKERS, RUNS, Build, Refused, Val, tensor
@@ -30,7 +30,7 @@ OPSETS = (21, 28, 17, 13, 24, 11, 18, 26, 15, 9, 7, 8, 10, 12, 14, 16, 19, 20, 2
 SIZES = (1, 2, 3, 5, 8, 17, 33)
 SYMBOLS = ("n", "m")
 """Names of symbolic sizes."""
-PRECISIONS = (*[FP32] * 12, BF16, "w8", W4, INT8)
+PRECISIONS = (*[FP32] * 16, BF16, "fp16", "w8", W4, INT8, AUTO)
 TARGETS = ("native", *(m.name for m in (V3, V4) if runnable(m)))
 IR_VERSIONS = {7: 3, 8: 3, 9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8}
 
@@ -48,7 +48,8 @@ class Case:
     """A model, the ranges of its symbolic sizes, and inputs of one or more sizes.
 
     It is compiled for a `target` in a `precision`, with `exact` algorithms or the fastest ones;
-    if it is `eager`, threads share all kernels, however small they are.
+    if it is `eager`, threads share all kernels, however small they are, and all is rounded that the
+    precision allows.
     `hostile` are inputs with indices beyond what they index, with sizes that make no sense, or of
     sizes that do not fit together, for which any result or error will do but no crash.
     """
@@ -97,8 +98,10 @@ def _available(name: str, opset: int) -> bool:
 
 
 @st.composite
-def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
-    """Models of one to eight nodes over the named operators, or all."""
+def cases(
+    draw: st.DrawFn, names: Sequence[str] = (), precisions: Sequence[str] = PRECISIONS
+) -> Case:
+    """Models of one to eight nodes over the named operators, or all, in one of some precisions."""
     opset = draw(st.sampled_from(OPSETS))
     known = [n for n in operators(names) if _available(n, opset)]
     if not known:
@@ -119,7 +122,7 @@ def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
     sets = [DataSet(feeds, {v.name: v.runs for v in outputs}), *others]
     model = model_of(build, outputs, symbols)
     wild = (*misfits, *hostile(build.nodes, build.inputs))
-    how = (build.one(TARGETS), build.chance(20), build.one(PRECISIONS), build.chance(50))
+    how = (build.one(TARGETS), build.chance(20), build.one(precisions), build.chance(50))
     return Case(model.SerializeToString(), ranges, tuple(sets), wild, *how)
 
 

@@ -9,10 +9,10 @@ import re
 import signal
 import tempfile
 import traceback
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,20 +22,24 @@ from unittest.mock import patch
 
 import numpy as np
 
-from rutc.driver import compiler
+from rutc.driver import compiler, eight_bits, four_bits
+from rutc.driver.build import Builder
 from rutc.driver.compiler import compile_model
-from rutc.driver.options import FP32, Options
+from rutc.driver.options import CALIBRATED, EIGHT_BITS, FP32, Calibration, Options
 from rutc.driver.planning import machine_for
 from rutc.errors import UserError
+from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
+from rutc.verify.npz import save_npz
 from tests.conformance.adapter import SIZES_DIFFER
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.fuzz.cases import Case
-from tests.machines import eager
+from tests.fuzz.rounded import Bounds, Rounding, bounds, interpretable, rounding_of
+from tests.machines import eager, rounding
 
 CASES_PER_PROCESS = 200
 """A process ends after so many, to give back the libraries that it loaded."""
@@ -54,13 +58,15 @@ class Answer:
     """What came of a case.
 
     `kind` is "ran", "refused" (by the compiler, with a message for the user), "error", "crash" or
-    "hang". `results` holds for every data set what each way of running it gave.
+    "hang". `results` holds for every data set what each way of running it gave, `bounds` what
+    graphs say of it where the artifact may round to fewer bits.
     """
 
     kind: str
     stage: str = ""
     reason: str = ""
     results: list[dict[str, Outputs]] = field(default_factory=list)
+    bounds: list[dict[str, Bounds]] = field(default_factory=list)
 
 
 class Child:
@@ -154,12 +160,27 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text} [{place}]"
 
 
+@contextmanager
+def all_in_few_bits() -> Iterator[None]:
+    """Sums of bytes, and weights of 4 bits, wherever there may be, whatever they are to take."""
+    with ExitStack() as stack:
+        for module in (eight_bits, four_bits):
+            stack.enter_context(patch.object(module, "_choices", _first_of(module._choices)))
+        yield
+
+
+def _first_of(choices: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    return lambda found: islice(choices(found), 1)
+
+
 class _Work:
     def __init__(self, case: Case, pipe: Connection) -> None:
         self.case = case
         self.pipe = pipe
         self.stage = ""
         self.answer = Answer("ran")
+        self.graph: Graph | None = None
+        self.plan: Plan | None = None
 
     def begin(self, stage: str) -> None:
         self.stage = stage
@@ -169,6 +190,7 @@ class _Work:
         model = folder / "model.onnx"
         model.write_bytes(self.case.model)
         self.answer.results = [{} for _ in self.case.sets]
+        self.answer.bounds = [{} for _ in self.case.sets]
         self.begin("import")
         if not build:
             self.interpret(import_model(model, dims=self.case.dims))
@@ -177,22 +199,64 @@ class _Work:
         options = Options(
             self.case.target,
             self.case.precision,
+            self.calibration(folder),
             dims=self.case.dims,
             jobs=1,
             exact_algorithms=self.case.exact,
             keep_subnormals=self.case.precision == FP32,
         )
-        with patch.object(compiler, "machine_for", self.machine):
+        with (
+            patch.object(compiler, "machine_for", self.machine),
+            patch.object(compiler, "Builder", self.builder),
+            all_in_few_bits() if self.case.eager else nullcontext(),
+        ):
             compile_model(model, library, options, self.progress, on_import=self.interpret)
         for threads in THREADS:
             self.begin(f"open with {threads} threads")
             with InferenceSession(library, threads=threads) as session:
                 self.run(session, threads)
+                if threads == 1 and self.case.precision != FP32:
+                    self.begin("bounds")
+                    self.bound(session.manifest)
 
     def machine(self, options: Options) -> Machine:
         """The machine that the case is compiled for."""
         machine = machine_for(options)
-        return eager(machine) if self.case.eager else machine
+        return rounding(eager(machine)) if self.case.eager else machine
+
+    def calibration(self, folder: Path) -> Calibration:
+        """The case's own data, with ranges of all that values are on them; else generated ones."""
+        precision = self.case.precision
+        feeds = [data.feeds for data in self.case.sets]
+        plain = all(isinstance(a, np.ndarray) for given in feeds for a in given.values())
+        if precision not in CALIBRATED or not plain:
+            return Calibration()
+        cases = folder / "cases"
+        cases.mkdir()
+        for number, given in enumerate(feeds):
+            save_npz(cases / f"{number}.npz", given)
+        method = "minmax" if precision in EIGHT_BITS else None
+        return Calibration.of(precision, cases, method)
+
+    def builder(self, plan: Plan, *parts: Any, **named: Any) -> Builder:
+        """The builder of an artifact, whose plan is noted; none where sizes tell which one runs."""
+        self.plan = None if named.get("alternatives") else plan
+        return Builder(plan, *parts, **named)
+
+    def bound(self, manifest: Mapping[str, Any]) -> None:
+        """Notes what the importer's graph and the plan's say of the results."""
+        graphs: list[tuple[str, Graph, Rounding]] = []
+        if self.graph is not None and self.graph.interface is None:
+            graphs.append(("model", self.graph, rounding_of(manifest)))
+            if self.plan is not None and not self.plan.strings and interpretable(self.plan.graph):
+                graphs.append(("plan", self.plan.graph, Rounding()))
+        feeds = [data.feeds for data in self.case.sets]
+        for what, graph, own in graphs:
+            names = [i.name for i in graph.inputs]
+            found = bounds(graph, [{n: given[n] for n in names} for given in feeds], own)
+            if found is not None:
+                for told, made in zip(found, self.answer.bounds, strict=True):
+                    made[what] = told
 
     def progress(self, stage: str, done: int, total: int) -> None:
         """Tells the stages of the compiler."""
@@ -201,6 +265,7 @@ class _Work:
 
     def interpret(self, graph: Graph) -> None:
         """What the imported graph means; nothing where a tensor's structure is not its own."""
+        self.graph = graph
         if graph.interface is not None:
             return
         self.begin("interpret")

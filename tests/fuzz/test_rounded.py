@@ -1,0 +1,256 @@
+"""Results in fewer bits are compared: right ones pass, and faults are found that are planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from rutc.driver.options import AUTO, BF16, FP32, INT8, W4
+from rutc.driver.weights import Weights
+from rutc.emit.dot import DotEmitter
+from rutc.graph_opt import quantise
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
+from rutc.tensor_ir import DType
+from rutc.tensor_ir.parse import parse
+from tests.fuzz.cases import Case, DataSet
+from tests.fuzz.check import Verdict, differs, judge, within
+from tests.fuzz.child import INTERPRETED, Answer, Child
+from tests.fuzz.graph import RUNS, tensor
+from tests.fuzz.oracles import evaluate
+from tests.fuzz.rounded import Rounding, bounds, rounding_of
+from tests.machines import NATIVE, V3, V4, needs
+
+PRECISIONS = (BF16, "fp16", "w8", W4, INT8, AUTO)
+TARGETS = ("native", pytest.param(V3.name, marks=needs(V3)), pytest.param(V4.name, marks=needs(V4)))
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels with planted faults are kept nowhere."""
+    monkeypatch.setenv("RUTC_CACHE_MIB", "0")
+
+
+def products(precision: str, rows: int = 3, *, special: bool = False) -> Case:
+    """Two products with constants and a maximum between them, of prime sizes."""
+    random = np.random.default_rng(7)
+    x = random.standard_normal((rows, 67)).astype(np.float32)
+    if special:
+        x[0, 3], x[1, 5] = np.nan, np.inf
+    weights = {
+        "w": random.standard_normal((67, 53)).astype(np.float32),
+        "v": random.standard_normal((53, 37)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+    ]
+    known = {n: (a,) * RUNS for n, a in {"x": x, **weights}.items()}
+    for node in nodes:
+        feeds = [{n: known[n][r] for n in node.input} for r in range(RUNS)]
+        (known[node.output[0]],) = evaluate(node, 18, feeds)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, 37])],
+        [tensor(a, n) for n, a in weights.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    data = DataSet({"x": x}, {"y": known["y"]})
+    return Case(made.SerializeToString(), {}, (data,), precision=precision, eager=True)
+
+
+def answered(case: Case) -> Answer:
+    child = Child(60.0)
+    try:
+        return child.answer(case)
+    finally:
+        child.close()
+
+
+def off(answer: Answer, case: Case) -> str:
+    """In what a result is none in float32; "" where it is."""
+    (data,) = case.sets
+    return differs(answer.results[0]["1 threads"]["y"], data.expected["y"], 67)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_results_in_fewer_bits_are_within_bounds(precision: str, target: str) -> None:
+    case = replace(products(precision), target=target)
+    answer = answered(case)
+    assert judge(case, answer) == Verdict("pass")
+    assert answer.bounds[0].keys() == {"model", "plan"}
+    if precision != AUTO:
+        assert off(answer, case), "nothing was rounded"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("rows", [1, 17])
+def test_infinities_and_nan_are_where_the_model_has_them(precision: str, rows: int) -> None:
+    case = products(precision, max(rows, 2), special=True)
+    answer = answered(case)
+    assert judge(case, answer) == Verdict("pass")
+    wrong = {way: dict(made) for way, made in answer.results[0].items()}
+    wrong["1 threads"]["y"] = np.nan_to_num(np.asarray(wrong["1 threads"]["y"]))
+    verdict = judge(case, replace(answer, results=[wrong]))
+    assert verdict.kind == "wrong"
+
+
+def misplaced(patch: pytest.MonkeyPatch) -> None:
+    """Constants are stored one place further on."""
+    place = Weights.place
+
+    def wrong(self: Weights, const, layout):  # type: ignore[no-untyped-def]
+        found = place(self, const, layout)
+        if const.out.dtype is not DType.F32:
+            self.images = [(offset, np.roll(image, 1)) for offset, image in self.images]
+        return found
+
+    patch.setattr(Weights, "place", wrong)
+
+
+def one_product(patch: pytest.MonkeyPatch) -> None:
+    """Of a pair of factors, one is taken twice."""
+
+    def wrong(self: DotEmitter, old, p, q):  # type: ignore[no-untyped-def]
+        return pairs(self, old, q, q)
+
+    pairs = DotEmitter._bf16_pairs
+    patch.setattr(DotEmitter, "_bf16_pairs", wrong)
+
+
+def scaled(patch: pytest.MonkeyPatch) -> None:
+    """Weights are of so many steps, but not of these."""
+    own = quantise._Quantised.scaled
+
+    def wrong(self, site):  # type: ignore[no-untyped-def]
+        scale, steps = own(self, site)
+        return (scale * np.float32(1.5)).astype(np.float32), steps
+
+    patch.setattr(quantise._Quantised, "scaled", wrong)
+
+
+@pytest.mark.parametrize(
+    ("precision", "plant", "graph"),
+    [
+        *[(p, misplaced, "plan") for p in PRECISIONS if p != AUTO],
+        pytest.param(
+            BF16,
+            one_product,
+            "plan",
+            marks=pytest.mark.skipif(not adds_pairs(NATIVE), reason="no pairs of bf16"),
+        ),
+        (INT8, scaled, "model"),
+    ],
+)
+def test_planted_faults_are_found(
+    monkeypatch: pytest.MonkeyPatch, precision: str, plant: Plant, graph: str
+) -> None:
+    plant(monkeypatch)
+    case = products(precision)
+    answer = answered(case)
+    verdict = judge(case, answer)
+    assert verdict.kind == "wrong"
+    assert f"beside the {graph}'s graph" in judge(case, _beside(answer, graph)).reason
+
+
+def _beside(answer: Answer, graph: str) -> Answer:
+    return replace(answer, bounds=[{graph: answer.bounds[0][graph]}])
+
+
+def test_what_the_interpreter_gives_is_compared_with_the_oracles() -> None:
+    case = products(BF16)
+    answer = answered(case)
+    answer.results[0][INTERPRETED] = answer.results[0]["1 threads"]
+    assert judge(case, answer).kind == "wrong"
+
+
+SUM = """
+graph "sum"
+dims k = 5, n = 3
+%x : f32{k,n} = input "x" [k, n]
+%y : f32{n} = sum{k} %x[k, n]
+output "y" [n] = %y
+"""
+
+
+def test_bounds_are_a_few_roundings_wide() -> None:
+    x = np.linspace(0.1, 0.9, 15, dtype=np.float32).reshape(5, 3)
+    plain, narrow = (
+        bounds(parse(SUM), [{"x": x}], rounding) for rounding in (Rounding(), Rounding(DType.BF16))
+    )
+    assert plain is not None
+    assert narrow is not None
+    widths = []
+    for found in (plain, narrow):
+        value, low, high = found[0]["y"]
+        np.testing.assert_array_equal(value, x.sum(axis=0))
+        assert np.all((low < value) & (value < high))
+        widths.append(float((high - low).max()))
+    assert widths[0] < float(np.finfo(np.float32).eps) * 64
+    assert widths[0] * 64 < widths[1] < 0.1
+
+
+def test_whole_numbers_are_exact() -> None:
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    (found,) = bounds(parse(SUM), [{"x": x}], Rounding(DType.BF16)) or ()
+    for each in found["y"]:
+        np.testing.assert_array_equal(each, x.sum(axis=0))
+
+
+def test_steps_are_of_a_range() -> None:
+    x = np.full((5, 3), 0.3, np.float32)
+    x[0, 0] = 255.0
+    (found,) = bounds(parse(SUM), [{"x": x}], Rounding(DType.BF16, None, steps=True)) or ()
+    value, low, high = found["y"]
+    assert np.all((high - low)[1:] > 0.5)
+    assert np.all(value[1:] < 2)
+
+
+@pytest.mark.parametrize(("largest", "is_open"), [(3.395e38, True), (1e38, False)])
+def test_what_noise_makes_infinite_is_open(largest: float, is_open: bool) -> None:
+    x = np.zeros((5, 3), np.float32)
+    x[2] = largest
+    (found,) = bounds(parse(SUM), [{"x": x}], Rounding(DType.BF16)) or ()
+    allowed = within(found["y"], (found["y"][0],) * RUNS)
+    assert not differs(x[2], allowed, 5)
+    assert is_open == (not differs(np.full(3, np.inf, np.float32), allowed, 5))
+
+
+def test_subnormal_numbers_may_be_zeros() -> None:
+    graph = parse(SUM.replace("%x[k, n]\n", "(%x[k, n] * 1e30)\n"))
+    x = np.full((5, 3), 1e-39, np.float32)
+    (found,) = bounds(graph, [{"x": x}]) or ()
+    allowed = within(found["y"], (found["y"][0],) * RUNS)
+    assert not differs(np.zeros(3, np.float32), allowed, 5)
+    (normal,) = bounds(graph, [{"x": np.full((5, 3), 1e-37, np.float32)}]) or ()
+    allowed = within(normal["y"], (normal["y"][0],) * RUNS)
+    assert differs(np.zeros(3, np.float32), allowed, 5)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "wanted"),
+    [
+        ({}, Rounding()),
+        ({"stored": [{"type": "f16"}]}, Rounding(DType.F16)),
+        ({"stored": [{"type": "i4"}]}, Rounding(None, DType.I4)),
+        ({"algorithms": [{"factors": "bf16"}]}, Rounding(DType.BF16)),
+        ({"algorithms": [{"factors": "f32"}], "eight_bits": {"sums": []}}, Rounding()),
+        ({"eight_bits": {"sums": ["y"]}}, Rounding(DType.BF16, DType.I8, steps=True)),
+    ],
+)
+def test_a_manifest_says_what_is_rounded(manifest: dict[str, object], wanted: Rounding) -> None:
+    assert rounding_of(manifest) == wanted
+    assert bool(wanted) == (wanted != Rounding())
+
+
+def test_a_run_in_single_precision_has_no_bounds() -> None:
+    answer = answered(replace(products(FP32), eager=False))
+    assert answer.bounds == [{}]
