@@ -25,7 +25,7 @@ import numpy as np
 from rutc.driver import compiler, eight_bits, four_bits
 from rutc.driver.build import Builder
 from rutc.driver.compiler import compile_model
-from rutc.driver.options import CALIBRATED, EIGHT_BITS, FP32, Calibration, Options
+from rutc.driver.options import AUTO, CALIBRATED, EIGHT_BITS, FP32, Calibration, Options
 from rutc.driver.planning import machine_for
 from rutc.errors import UserError
 from rutc.graph_opt.plan import Plan
@@ -34,6 +34,7 @@ from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
+from rutc.verify.budget import budget_of
 from rutc.verify.npz import save_npz
 from tests.conformance.adapter import SIZES_DIFFER
 from tests.conformance.guarded import guarded, guarded_copy
@@ -59,7 +60,8 @@ class Answer:
 
     `kind` is "ran", "refused" (by the compiler, with a message for the user), "error", "crash" or
     "hang". `results` holds for every data set what each way of running it gave, `bounds` what
-    graphs say of it where the artifact may round to fewer bits.
+    graphs say of it where the artifact may round to fewer bits. `budget` is how far these data may
+    be off by that, the ones that it was compiled for; None where nothing says so.
     """
 
     kind: str
@@ -67,6 +69,7 @@ class Answer:
     reason: str = ""
     results: list[dict[str, Outputs]] = field(default_factory=list)
     bounds: list[dict[str, Bounds]] = field(default_factory=list)
+    budget: float | None = None
 
 
 class Child:
@@ -181,6 +184,7 @@ class _Work:
         self.answer = Answer("ran")
         self.graph: Graph | None = None
         self.plan: Plan | None = None
+        self.calibrated = False
 
     def begin(self, stage: str) -> None:
         self.stage = stage
@@ -231,6 +235,7 @@ class _Work:
         plain = all(isinstance(a, np.ndarray) for given in feeds for a in given.values())
         if precision not in CALIBRATED or not plain:
             return Calibration()
+        self.calibrated = True
         cases = folder / "cases"
         cases.mkdir()
         for number, given in enumerate(feeds):
@@ -245,6 +250,8 @@ class _Work:
 
     def bound(self, manifest: Mapping[str, Any]) -> None:
         """Notes what the importer's graph and the plan's say of the results."""
+        if self.case.precision == AUTO and self.calibrated:
+            self.answer.budget = budget_of(manifest)
         graphs: list[tuple[str, Graph, Rounding]] = []
         if self.graph is not None and self.graph.interface is None:
             graphs.append(("model", self.graph, rounding_of(manifest)))

@@ -143,13 +143,13 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         mask = _all_of if chosen else UNSPECIFIED[name]
         _doubt(made, [mask(node, feeds[0], a) for a in first])
     if unsure and name in ROUNDING:
-        mask = _open_elements([f[node.input[0]] for f in feeds])
+        mask = open_elements([f[node.input[0]] for f in feeds])
         _doubt(made, [mask])
     if unsure and name in COMPARING and not is_float(first[0].dtype):
-        masks = (_open_elements([f[operand] for f in feeds]) for operand in node.input)
+        masks = (open_elements([f[operand] for f in feeds]) for operand in node.input)
         _doubt(made, [np.broadcast_to(functools.reduce(np.logical_or, masks), first[0].shape)])
     if unsure and name in BOUNDING and is_float(first[0].dtype):
-        mask = _open_elements([f[node.input[0]] for f in feeds])
+        mask = open_elements([f[node.input[0]] for f in feeds])
         made[1] = [np.where(mask, np.asarray(np.nan, first[0].dtype), made[1][0])]
     if name in EDGES:
         operand = node.input[EDGES[name].operand]
@@ -212,10 +212,11 @@ def _open(runs: Sequence[Array]) -> bool:
         return False
     if any(r.shape != first.shape for r in runs):
         return False
-    return bool(_open_elements(runs).any())
+    return bool(open_elements(runs).any())
 
 
-def _open_elements(runs: Sequence[np.ndarray]) -> np.ndarray:
+def open_elements(runs: Sequence[np.ndarray]) -> np.ndarray:
+    """Which elements are other integers in other runs, or numbers in some and none in others."""
     kinds = list(runs)
     if is_float(runs[0].dtype):
         real = [r.astype(np.float64) for r in runs]

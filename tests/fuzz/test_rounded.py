@@ -165,6 +165,15 @@ def _beside(answer: Answer, graph: str) -> Answer:
     return replace(answer, bounds=[{graph: answer.bounds[0][graph]}])
 
 
+def test_results_are_as_near_as_was_asked_for() -> None:
+    case = products(AUTO)
+    right = case.sets[0].expected["y"][0]
+    loose = {"model": {"y": (right, right - 100, right + 100)}}
+    for factor, kind in ((1.05, "pass"), (1.2, "wrong")):
+        results = [{"1 threads": {"y": right * np.float32(factor)}}]
+        assert judge(case, Answer("ran", "", "", results, [loose], 0.1)).kind == kind
+
+
 def test_what_the_interpreter_gives_is_compared_with_the_oracles() -> None:
     case = products(BF16)
     answer = answered(case)
