@@ -11,10 +11,13 @@ from onnx import TensorProto, helper
 
 from rutc.driver.options import AUTO, BF16, FP32, INT8, W4
 from rutc.driver.weights import Weights
+from rutc.emit import ir
 from rutc.emit.dot import DotEmitter
+from rutc.emit.kernel_call import Ref
 from rutc.graph_opt import quantise
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
-from rutc.tensor_ir import DType
+from rutc.tensor_ir import Const, DType
+from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.parse import parse
 from tests.fuzz.cases import Case, DataSet
 from tests.fuzz.check import Verdict, differs, judge, within
@@ -107,10 +110,10 @@ def misplaced(patch: pytest.MonkeyPatch) -> None:
     """Constants are stored one place further on."""
     place = Weights.place
 
-    def wrong(self: Weights, const, layout):  # type: ignore[no-untyped-def]
+    def wrong(self: Weights, const: Const, layout: Layout) -> Ref:
+        before = len(self.images)
         found = place(self, const, layout)
-        if const.out.dtype is not DType.F32:
-            self.images = [(offset, np.roll(image, 1)) for offset, image in self.images]
+        self.images[before:] = [(at, np.roll(image, 1)) for at, image in self.images[before:]]
         return found
 
     patch.setattr(Weights, "place", wrong)
@@ -119,7 +122,7 @@ def misplaced(patch: pytest.MonkeyPatch) -> None:
 def one_product(patch: pytest.MonkeyPatch) -> None:
     """Of a pair of factors, one is taken twice."""
 
-    def wrong(self: DotEmitter, old, p, q):  # type: ignore[no-untyped-def]
+    def wrong(self: DotEmitter, old: ir.Value, p: ir.Value, q: ir.Value) -> ir.Value:
         return pairs(self, old, q, q)
 
     pairs = DotEmitter._bf16_pairs
@@ -130,9 +133,9 @@ def scaled(patch: pytest.MonkeyPatch) -> None:
     """Weights are of so many steps, but not of these."""
     own = quantise._Quantised.scaled
 
-    def wrong(self, site):  # type: ignore[no-untyped-def]
+    def wrong(self: quantise._Quantised, site: quantise.Site) -> tuple[np.ndarray, np.ndarray]:
         scale, steps = own(self, site)
-        return (scale * np.float32(1.5)).astype(np.float32), steps
+        return scale * np.float32(1.5), steps
 
     patch.setattr(quantise._Quantised, "scaled", wrong)
 
