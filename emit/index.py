@@ -20,6 +20,7 @@ from rutc.tensor_ir.affine import (
     Max,
     Min,
     Mod,
+    Monomial,
     Range,
     Size,
     Var,
@@ -301,20 +302,30 @@ class IndexEmitter:
 
     def _depth_of(self, index: Index) -> int:
         """How many scopes are around the innermost counter in an index; FARTHEST: it must stay."""
+        if len(index.terms) == 1:
+            return self._depth_of_term(index.terms[0])
+        return max([1, *[self._depth_of_term(term) for term in index.terms]])
+
+    def _depth_of_term(self, term: tuple[Monomial, int]) -> int:
+        """The same of a term."""
         depth = 1
-        for name in index.names():
-            known = self._counters.get(name)
-            # Within a branch more may be known of a counter than where it begins.
-            if known is None or known[1] != self.ranges.get(name):
+        for a in term[0]:
+            for name in a.names:
+                known = self._counters.get(name)
+                # Within a branch more may be known of a counter than where it begins.
+                if known is None or known[1] != self.ranges.get(name):
+                    return FARTHEST
+                if known[0] > depth:
+                    depth = known[0]
+            if not isinstance(a, Var) and not self._is_total(Index((term,))):
                 return FARTHEST
-            depth = max(depth, known[0])
-        return depth if self._is_total(index) else FARTHEST
+        return depth
 
     def apart(self, index: Index) -> tuple[Index, Index]:
         """(outside, inside): the terms that scopes farther outside tell, and the others."""
         if len(index.terms) == 1:
             return ZERO, index
-        depths = [self._depth_of(Index((term,))) for term in index.terms]
+        depths = [self._depth_of_term(term) for term in index.terms]
         last = max(depths)
         outside = [t for t, depth in zip(index.terms, depths, strict=True) if depth < last]
         if not outside:

@@ -161,10 +161,10 @@ class _KernelEmitter:
     def run(self) -> None:
         syms, begin, end = self.function.args[-3:]
         with ExitStack() as stack:
-            for number, (name, bounds) in enumerate(self.kernel.symbols):
+            for number, (name, (low, high)) in enumerate(self.kernel.symbols):
                 place = self.builder.gep(syms, [i64(number)], type_=I64, inbounds=True)
                 value = self.builder.load(place, type_=I64)
-                stack.enter_context(self.index.counter(name, value, bounds))
+                stack.enter_context(self.index.counter(name, value, (low, high)))
             if self.matrix is not None:
                 self.matrix.begin()
             self._tasks(parallel_loops(self.kernel), begin, end)

@@ -7,6 +7,8 @@ AVX2 and AVX-512, where a gather takes one load for every lane.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from rutc.emit import ir
 
 I32 = ir.IntType(32)
@@ -102,4 +104,10 @@ def _blocks(b: ir.IRBuilder, x: ir.Value, y: ir.Value, picks: list[int], inner: 
 
 
 def _shuffle(b: ir.IRBuilder, x: ir.Value, y: ir.Value, picks: list[int]) -> ir.Value:
-    return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(picks)), picks))
+    return b.shuffle_vector(x, y, _picks(tuple(picks)))
+
+
+@lru_cache(maxsize=1 << 10)
+def _picks(lanes: tuple[int, ...]) -> ir.Constant:
+    """The numbers of lanes as a constant."""
+    return ir.Constant(ir.VectorType(I32, len(lanes)), [*lanes])

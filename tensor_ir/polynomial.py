@@ -115,12 +115,16 @@ class Index:
             return self._scaled(other.const)
         if not self.terms:
             return other._scaled(self.const)
-        terms: list[tuple[Monomial, int]] = [(m, c * other.const) for m, c in self.terms]
-        terms += [(m, c * self.const) for m, c in other.terms]
+        terms: list[tuple[Monomial, int]] = []
+        if other.const:
+            terms += [(m, c * other.const) for m, c in self.terms]
+        if self.const:
+            terms += [(m, c * self.const) for m, c in other.terms]
         for m, c in self.terms:
             for n, d in other.terms:
                 terms.append((tuple(sorted((*m, *n), key=_KEY)), c * d))
-        return collect(terms, self.const * other.const)
+        const = self.const * other.const
+        return Index(tuple(terms), const) if len(terms) == 1 else collect(terms, const)
 
     def _shifted(self, k: int) -> Index:
         """The sum with a constant."""
@@ -257,9 +261,20 @@ class Index:
                     terms.append((mono, c))
                     continue
             else:
-                by = _subs_atom(mono[0], env)
-                for a in mono[1:]:
-                    by = by * _subs_atom(a, env)
+                # Of most products variables stay or become numbers.
+                kept, by = [], Index((), c)
+                for a in mono:
+                    x = _subs_atom(a, env)
+                    if x is None:
+                        kept.append(a)
+                    else:
+                        by = by * x
+                if len(kept) == len(mono):
+                    terms.append((mono, c))
+                    continue
+                c = 1
+                if kept:
+                    by = Index(((tuple(kept), 1),)) * by
             if by.terms:
                 canonical = False
                 terms += [(m, k * c) for m, k in by.terms]
@@ -361,11 +376,12 @@ def _monomial_key(mono: Monomial) -> tuple[int, tuple[tuple[int, str], ...]]:
     return len(mono), tuple([a.key for a in mono])
 
 
-def _subs_atom(a: Atom, env: Mapping[str, Index]) -> Index:
+def _subs_atom(a: Atom, env: Mapping[str, Index]) -> Index | None:
+    """An atom with variables replaced; None where it has none of them."""
     if isinstance(a, Var):
-        return env.get(a.name, of_atom(a))
+        return env.get(a.name)
     by = tuple([env.get(name) for name in a.ordered])
-    return of_atom(a) if by.count(None) == len(by) else _replaced(a, by)
+    return None if by.count(None) == len(by) else _replaced(a, by)
 
 
 @lru_cache(maxsize=1 << 14)

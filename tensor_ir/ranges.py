@@ -36,8 +36,8 @@ class CommonRange(Range):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __hash__(self) -> int:
-        return hash((*self, self.common))
+    # Ranges are hashed far more often than there are two that differ in this alone.
+    __hash__ = tuple.__hash__
 
     def __repr__(self) -> str:
         return range_text(self)
