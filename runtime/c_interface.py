@@ -1,11 +1,17 @@
 """The C interface of a model's library, as ctypes declarations."""
 
 import ctypes
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 ABI_VERSION: Final = 1
 CPU: Final = 1
 """DLPack's device type of ordinary memory."""
+first_byte: Final[Callable[[Any], ctypes.c_char]] = ctypes.c_char.from_buffer
+"""The first byte of a dense array that may be written to and is not empty.
+
+Its `ctypes.addressof` takes a third of the time of numpy's array interface.
+"""
 
 
 class DLTensor(ctypes.Structure):

@@ -6,10 +6,11 @@ A library that takes or gives such has functions that read and make many objects
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from rutc.runtime.c_interface import first_byte
 from rutc.runtime.tensors import Array
 
 Map = dict[object, object]
@@ -86,18 +87,16 @@ class Objects:
             return None
         held: Array = np.array(list(keys), object)
         count, first, empty = len(held), address_of(held), dict.fromkeys(keys)
-        first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
-        make, python, address = self._maps, self._python, ctypes.addressof
+        make, python = self._maps, self._python
 
         def made(values: Array, _held: Array = held) -> list[Map]:
-            place = address(first_byte(values))
-            maps: list[Map] = make(python, place, kind, len(values), first, count, empty)
+            place, rows = address_of(values), len(values)
+            maps: list[Map] = make(python, place, kind, rows, first, count, empty)
             return maps
 
         return made
 
 
 def address_of(array: Array) -> int:
-    """Returns the address of the first element of a dense array that may be written to."""
-    first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+    """Returns the address of a dense array that may be written to; 0 where it is empty."""
     return ctypes.addressof(first_byte(array)) if array.size else 0

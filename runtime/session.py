@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Never, Self, SupportsIndex
+from typing import Any, Final, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,9 @@ from rutc.runtime.c_interface import Options, ProfileRecord
 from rutc.runtime.errors import ModelError
 from rutc.runtime.kept import States
 from rutc.runtime.loader import Library, open_library
-from rutc.runtime.plain import Addresses, Shapes, plain_tensors, repeated_shapes, shapes_of
-from rutc.runtime.ports import Maker, NodeArg, Ports, named, undamaged
-from rutc.runtime.tensors import Array
+from rutc.runtime.plain import plain_tensors
+from rutc.runtime.ports import NodeArg, Ports, named, undamaged
+from rutc.runtime.tensors import Array, check_shape
 
 MAX_THREADS: Final = 4096
 """As many as a session takes."""
@@ -103,7 +103,8 @@ class InferenceSession:
         self._close = weakref.finalize(self, _close, library, handle)
         # Threads may still be in a run when the interpreter exits; the process's end does the rest.
         self._close.atexit = False
-        self._handle = handle
+        self._handle: int = handle
+        """The library's session; 0: closed."""
 
     def _prepare(self) -> None:
         """Makes what describes tensors to the library."""
@@ -114,17 +115,13 @@ class InferenceSession:
         self._input_slots = {x.name: slot_of("input", x, objects) for x in self._inputs}
         self._output_slots = {x.name: slot_of("output", x, objects) for x in self._outputs}
         shapes = [() if x.computed else x.known_shape for x in self._outputs]
-        # The inputs' shapes of the last run and what outputs have for them.
-        self._last_shapes: tuple[Shapes | None, list[tuple[int, ...]]] = None, []
         self._fixed_shapes = None if None in shapes else [x for x in shapes if x is not None]
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
-        self._makers = self._ports.makers(objects)
         # What a run appends to states may change shapes that inputs do not tell.
-        whole = self._makers is not None and not self._states.grows
-        ports = self._inputs, self._outputs, objects
-        self._plain = plain_tensors(*ports) if whole else None
-        self._repeated = repeated_shapes(*ports) if whole and self._plain is None else None
+        lasting = not self._states.grows
+        self._plain = plain_tensors(self._inputs, self._outputs, objects, lasting=lasting)
+        self._makers = self._ports.makers(objects)
 
     @property
     def manifest(self) -> Mapping[str, object]:
@@ -188,9 +185,13 @@ class InferenceSession:
         wanted = list(output_names) if output_names else []
         makers = self._makers
         if makers is not None and (not wanted or makers.keys() >= set(wanted)):
-            results = self._run_described(input_feed, makers, wanted)
-            if results is not None:
-                return results
+            # Until the outputs are made, as what makes them is code of the library.
+            with self._lock:
+                results = self._run_plain(input_feed)
+                if results is not None:
+                    if not wanted and self._gives is None:
+                        return results
+                    return [makers[name](results) for name in wanted or makers]
         if self._takes is None or self._gives is None:
             names = wanted or [info.name for info in self._outputs]
             return self._run_tensors(names, input_feed)
@@ -203,74 +204,50 @@ class InferenceSession:
         found = dict(zip(ports, self._run_tensors(ports, feed), strict=True)) if ports else {}
         return [gives[name].gathered(found) for name in names]
 
-    def _run_described(
-        self, input_feed: Mapping[str, object], makers: Mapping[str, Maker], wanted: Sequence[str]
-    ) -> list[Any] | None:
-        """Runs the model on tensors like those of an earlier run; None where there was none."""
+    def _run_plain(self, inputs: Mapping[str, object]) -> list[Any] | None:
+        """Returns all outputs; None where the inputs need a closer look, or the session does."""
         plain = self._plain
-        if plain is None:
+        held = plain.describe(inputs) if plain is not None and self._handle else None
+        if plain is None or held is None:
             return None
-        # Until the outputs are made, as what makes them is code of the library.
-        with self._lock:
-            if not self._close.alive:
-                return None
-            described = plain.describe(input_feed)
-            if described is None and self._repeated is not None:
-                plain = self._repeated.known(input_feed)
-                if plain is None:
-                    return None
-                self._plain = plain
-                described = plain.describe(input_feed)
-            if described is None:
-                return None
-            self._run_plain(plain.arguments)
-            results = described[0]
-            plain.finish(results)
-            if not wanted and self._gives is None:
-                return results
-            return [makers[name](results) for name in wanted or makers]
+        if not plain.told:
+            self._check(self._library.entries.output_shapes(self._handle, *plain.arguments))
+            plain.learn()
+        results = plain.make()
+        self._check(self._library.entries.run(self._handle, *plain.arguments))
+        plain.finish(results)
+        return results
 
-    def _run_tensors(self, names: Sequence[str], input_feed: Mapping[str, object]) -> list[Array]:
+    def _run_tensors(self, names: Sequence[str], inputs: Mapping[str, object]) -> list[Array]:
+        """Returns the named outputs, after a closer look at the inputs."""
         _check_names("output", names, self._output_slots)
-        shapes = self._output_shapes(input_feed)
-        results: dict[str, Array] = {
-            info.name: np.empty(shape, info.dtype)
-            for info, shape in zip(self._outputs, shapes, strict=True)
-            if info.name in names and not info.computed
-        }
-        results |= self._run(input_feed, results, [n for n in names if n not in results])
-        if self._repeated is not None:
-            self._plain = self._repeated.after(input_feed, results) or self._plain
-        return [results[name] for name in names]
-
-    def _output_shapes(self, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
-        """Returns the shape of every output for inputs of these shapes."""
-        if self._fixed_shapes is not None:
-            return self._fixed_shapes
         self._check_inputs(inputs)
-        given = None if self._states.grows else shapes_of(self._inputs, inputs)
-        last = self._last_shapes
-        if given is not None and given == last[0]:
-            return last[1]
         with self._lock:
             try:
-                self._describe(inputs, {})
-                for number, slot in enumerate(self._output_slots.values()):
-                    self._output_addresses[number] = slot.describe_shape()
-                self._call(
-                    self._library.entries.output_shapes,
-                    self._input_addresses,
-                    self._output_addresses,
-                )
-                found = [slot.shape for slot in self._output_slots.values()]
+                self._describe(inputs)
+                results: dict[str, Array] = {
+                    info.name: np.empty(shape, info.dtype)
+                    for info, shape in zip(self._outputs, self._output_shapes(), strict=True)
+                    if info.name in names and not info.computed
+                }
+                self._run_into(results)
+                read = [name for name in names if name not in results]
+                results |= {name: self._output_slots[name].read() for name in read}
             finally:
                 self._release()
+        return [results[name] for name in names]
+
+    def _output_shapes(self) -> list[tuple[int, ...]]:
+        """Returns the shape of every output for the inputs that are described."""
+        if self._fixed_shapes is not None:
+            return self._fixed_shapes
+        for number, slot in enumerate(self._output_slots.values()):
+            self._output_addresses[number] = slot.describe_shape()
+        self._call(self._library.entries.output_shapes)
+        found = [slot.shape for slot in self._output_slots.values()]
         for info, shape in zip(self._outputs, found, strict=True):
-            if not info.computed and any(extent < 0 for extent in shape):
-                raise ModelError(
-                    f"output {info.name!r} has no shape for these inputs: {list(shape)} it would be"
-                )
-        self._last_shapes = given, found
+            if not info.computed:
+                check_shape(info.name, shape)
         return found
 
     def run_into(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
@@ -284,14 +261,18 @@ class InferenceSession:
         plain = self._plain
         if plain is not None:
             with self._lock:
-                described = plain.describe_into(inputs, outputs) if self._close.alive else None
+                described = plain.describe_into(inputs, outputs) if self._handle else None
                 if described is not None:
-                    self._run_plain(plain.arguments)
+                    self._check(self._library.entries.run(self._handle, *plain.arguments))
                     return
         _check_names("output", outputs, self._output_slots)
-        self._run(inputs, outputs, ())
-        if self._repeated is not None:
-            self._plain = self._repeated.after(inputs, outputs) or self._plain
+        self._check_inputs(inputs)
+        with self._lock:
+            try:
+                self._describe(inputs)
+                self._run_into(outputs)
+            finally:
+                self._release()
 
     def bind(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> Binding:
         """Returns a run that reads these inputs and writes all outputs where they are.
@@ -311,60 +292,47 @@ class InferenceSession:
         )
 
     def _run_bound(self, arguments: Arguments) -> None:
+        """Runs the model on tensors that are described already."""
         with self._lock:
             self._check_open()
-            self._run_plain(arguments)
-
-    def _run_plain(self, arguments: Arguments) -> None:
-        """Runs the model on tensors that are described already."""
-        status = self._library.entries.run(self._handle, *arguments)
-        if status != 0:
-            self._fail()
-
-    def _run(
-        self, inputs: Mapping[str, object], outputs: Mapping[str, object], read: Iterable[str]
-    ) -> dict[str, Array]:
-        """Writes `outputs`, and returns the outputs to `read`."""
-        self._check_inputs(inputs)
-        with self._lock:
-            try:
-                self._describe(inputs, outputs)
-                self._call(self._library.entries.run, self._input_addresses, self._output_addresses)
-                for name in outputs:
-                    self._output_slots[name].finish()
-                return {name: self._output_slots[name].read() for name in read}
-            finally:
-                self._release()
+            self._check(self._library.entries.run(self._handle, *arguments))
 
     def _check_inputs(self, inputs: Mapping[str, object]) -> None:
         _check_names("input", inputs, self._input_slots)
         _check_all("input", inputs, self._input_slots)
 
     def _check_open(self) -> None:
-        if not self._close.alive:
+        if not self._handle:
             raise ModelError(f"the session of {self._library.path} is closed")
 
     def _release(self) -> None:
         for slot in (*self._input_slots.values(), *self._output_slots.values()):
             slot.release()
 
-    def _describe(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
+    def _describe(self, inputs: Mapping[str, object]) -> None:
         self._check_open()
         for number, (name, slot) in enumerate(self._input_slots.items()):
             self._input_addresses[number] = slot.describe(inputs[name])
+
+    def _run_into(self, outputs: Mapping[str, object]) -> None:
+        """Runs the model on the described inputs; the session provides what is not in `outputs`."""
         for number, (name, slot) in enumerate(self._output_slots.items()):
             given = name in outputs
             address = slot.describe(outputs[name]) if given else slot.describe_nothing()
             self._output_addresses[number] = address
+        self._call(self._library.entries.run)
+        for name in outputs:
+            self._output_slots[name].finish()
 
-    def _call(self, entry: Callable[..., int], inputs: Addresses, outputs: Addresses) -> None:
-        status = entry(self._handle, inputs, len(inputs), outputs, len(outputs))
+    def _call(self, entry: Callable[..., int]) -> None:
+        inputs, outputs = self._input_addresses, self._output_addresses
+        self._check(entry(self._handle, inputs, len(inputs), outputs, len(outputs)))
+
+    def _check(self, status: int) -> None:
+        """Raises ModelError where a call of the library failed."""
         if status != 0:
-            self._fail()
-
-    def _fail(self) -> Never:
-        message = self._library.entries.last_error(self._handle)
-        raise ModelError(message.decode(errors="replace"))
+            message = self._library.entries.last_error(self._handle)
+            raise ModelError(message.decode(errors="replace"))
 
     def get_states(self) -> list[NodeArg]:
         """Returns what the session keeps from run to run, as the inputs that these are."""
@@ -429,6 +397,7 @@ class InferenceSession:
     def close(self) -> None:
         """Stops the session's threads and releases its memory; a closed session cannot run."""
         with self._lock:
+            self._handle = 0
             self._close()
 
     def __enter__(self) -> Self:

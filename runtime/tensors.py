@@ -1,14 +1,14 @@
 """Tensors of the caller as DLPack descriptors, without copying where possible."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from rutc.runtime.c_interface import CPU, DLTensor
+from rutc.runtime.c_interface import CPU, DLTensor, first_byte
 from rutc.runtime.dtypes import dlpack_type, numpy_dtype
 from rutc.runtime.errors import ModelError
 
@@ -74,6 +74,14 @@ def tensor_infos(entries: Sequence[Mapping[str, object]]) -> tuple[TensorInfo, .
     return tuple(infos)
 
 
+def check_shape(name: str, shape: tuple[int, ...]) -> None:
+    """Raises ModelError where what the library says of an output is no shape."""
+    if any(extent < 0 for extent in shape):
+        raise ModelError(
+            f"output {name!r} has no shape for these inputs: {list(shape)} it would be"
+        )
+
+
 def _is_extent(extent: object) -> bool:
     return isinstance(extent, str) or (type(extent) is int and 0 <= extent < 1 << 63)
 
@@ -114,7 +122,7 @@ class Slot:
             self._tensor.strides = None
             if self._is_buffer and value.size:
                 # A third of the time that the array interface takes.
-                self._tensor.data = ctypes.addressof(_first_byte(value))
+                self._tensor.data = ctypes.addressof(first_byte(value))
             else:
                 self._tensor.data = value.__array_interface__["data"][0]
             self._held = value
@@ -148,7 +156,7 @@ class Slot:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape in the descriptor."""
-        return tuple(self._shape)
+        return tuple(self._shape[:])
 
     def read(self) -> Array:
         """Returns a copy of the tensor that the library has described."""
@@ -226,7 +234,6 @@ class Slot:
         return int(_capsule_pointer(capsule, b"dltensor"))
 
 
-_first_byte: Final[Callable[[Any], ctypes.c_char]] = ctypes.c_char.from_buffer
 _capsule_pointer: Final = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _capsule_pointer.restype = ctypes.c_void_p

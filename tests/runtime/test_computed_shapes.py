@@ -1,5 +1,6 @@
-"""Runs that compute the shape of an output, and so describe all tensors each time."""
+"""Runs that compute the shape of an output, which the session then provides."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,9 +83,9 @@ def test_results_are_kept(session: InferenceSession) -> None:
 def test_shapes_of_outputs_are_asked_for_once(
     session: InferenceSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[object] = []
-    usual = session._call
-    monkeypatch.setattr(session, "_call", lambda *given: (calls.append(given[0]), usual(*given)))
+    calls: list[int] = []
+    usual = session._check
+    monkeypatch.setattr(session, "_check", lambda status: (calls.append(status), usual(status)))
     for shape, asked in [((3, 5), 2), ((3, 5), 1), ((3, 5), 1), ((5, 3), 2), ((5, 3), 1)]:
         calls.clear()
         session.run(None, {"x": made(*shape)})
@@ -98,3 +99,60 @@ def test_refused_inputs_change_nothing(session: InferenceSession) -> None:
         with pytest.raises(rutc.runtime.ModelError):
             session.run(None, {"x": wrong})
         np.testing.assert_array_equal(session.run(["twice"], {"x": x})[0], x + x)
+
+
+def test_two_threads_of_a_session_get_their_own_shapes(session: InferenceSession) -> None:
+    wrong: list[int] = []
+
+    def work(rows: int) -> None:
+        x = made(rows, 5)
+        for _ in range(300):
+            places, twice = session.run(None, {"x": x})
+            if places.tolist() != np.array(np.nonzero(x > 0)).tolist() or (twice != x + x).any():
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=work, args=(rows,)) for rows in (2, 3, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_strings_of_a_computed_shape(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Compress", ["x", "chosen"], ["y"], axis=0)]
+    x = helper.make_tensor_value_info("x", TensorProto.STRING, ["n", 2])
+    chosen = helper.make_tensor_value_info("chosen", TensorProto.BOOL, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.STRING, None)
+    graph = helper.make_graph(nodes, "texts", [x, chosen], [y])
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False)
+    with load(tmp_path / "m.so", threads=1) as opened:
+        for rows in (3, 3, 0, 1, 30, 3):
+            texts = np.array([[f"{r}", "ü" * r] for r in range(rows)], object).reshape(rows, 2)
+            for kept in (np.arange(rows) % 3 == 1, np.zeros(rows, bool), np.ones(rows, bool)):
+                (found,) = opened.run(None, {"x": texts, "chosen": kept})
+                assert found.shape == (kept.sum(), 2)
+                assert found.tolist() == texts[kept].tolist()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float64", "complex64", "bool", "int16"])
+def test_numbers_of_all_kinds_of_a_computed_shape(tmp_path: Path, dtype: str) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [helper.make_node("Compress", ["x", "chosen"], ["y"])]
+    x = helper.make_tensor_value_info("x", kind, ["n"])
+    chosen = helper.make_tensor_value_info("chosen", TensorProto.BOOL, ["n"])
+    graph = helper.make_graph(
+        nodes, "g", [x, chosen], [helper.make_tensor_value_info("y", kind, None)]
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False)
+    with load(tmp_path / "m.so", threads=1) as opened:
+        for rows in (7, 7, 0, 1, 13):
+            values = (np.arange(rows) % 5).astype(dtype)
+            (found,) = opened.run(None, {"x": values, "chosen": np.arange(rows) % 2 == 0})
+            assert (found.dtype, found.tolist()) == (values.dtype, values[::2].tolist())
+            assert found.flags.owndata
+            assert found.flags.writeable
