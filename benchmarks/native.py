@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from rutc.emit.toolchain import find_toolchain
+from rutc.runtime.binding import Addresses
 from rutc.runtime.c_interface import Options
 from rutc.runtime.loader import open_library
-from rutc.runtime.plain import Addresses, PlainTensors
+from rutc.runtime.plain import PlainTensors
 from rutc.runtime.ports import Ports
 from rutc.verify.bench import Inputs, Room, aligned, allocated
 from rutc.verify.interleaved import Run

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rutc.runtime.c_interface import Pointer
 from rutc.runtime.errors import ModelError
 from rutc.runtime.tensors import Slot, TensorInfo
 
-Arguments = tuple[int, int, int, int]
-"""Tables of descriptors and their lengths, of the inputs and of the outputs."""
+Addresses = ctypes.Array[ctypes.c_void_p]
+Arguments = tuple[Pointer, int, Pointer, int]
+"""Tables of addresses of descriptors and their lengths, of the inputs and of the outputs."""
 Tensors = Sequence[tuple[TensorInfo, object]]
 
 
@@ -26,12 +28,7 @@ class Binding:
     def __init__(self, run: Callable[[Arguments], None], inputs: Tensors, outputs: Tensors) -> None:
         self._run = run
         self._slots: list[Slot] = []
-        read, written = self._table("input", inputs), self._table("output", outputs)
-        self._tables = read, written
-        self._arguments = (
-            *(ctypes.addressof(read), len(read)),
-            *(ctypes.addressof(written), len(written)),
-        )
+        self._arguments = arguments_of(self._table("input", inputs), self._table("output", outputs))
 
     def run(self) -> None:
         """Runs the model once.
@@ -41,7 +38,7 @@ class Binding:
         """
         self._run(self._arguments)
 
-    def _table(self, role: str, tensors: Tensors) -> ctypes.Array[ctypes.c_void_p]:
+    def _table(self, role: str, tensors: Tensors) -> Addresses:
         """The addresses of the tensors' descriptors."""
         addresses = []
         for info, value in tensors:
@@ -50,6 +47,11 @@ class Binding:
             _check_place(role, info, value)
             self._slots.append(slot)
         return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
+def arguments_of(inputs: Addresses, outputs: Addresses) -> Arguments:
+    """Returns what a library's function is passed for descriptors at these addresses."""
+    return ctypes.byref(inputs), len(inputs), ctypes.byref(outputs), len(outputs)
 
 
 def _slot(role: str, info: TensorInfo) -> Slot:

@@ -13,6 +13,14 @@ first_byte: Final[Callable[[Any], ctypes.c_char]] = ctypes.c_char.from_buffer
 Its `ctypes.addressof` takes a third of the time of numpy's array interface.
 """
 
+Pointer = object
+"""What is passed to functions as an address."""
+
+
+def pointer_to(address: int) -> Pointer:
+    """Returns the pointer to an address."""
+    return ctypes.byref(ctypes.c_char.from_address(address))
+
 
 class DLTensor(ctypes.Structure):
     """DLPack's tensor descriptor."""
@@ -72,13 +80,11 @@ class EntryPoints:
         self.open = library[f"{prefix}_open"]
         self.open.argtypes = (ctypes.POINTER(Options),)
         self.open.restype = ctypes.c_void_p
+        # Pointers are made once, by `pointer_to`, or are arrays, and are passed as they are: to
+        # convert addresses in each call takes longer than the rest of the call.
         self.run = library[f"{prefix}_run"]
-        # Addresses, or arrays of them: pointers of a type take longer to check.
-        tensors = ctypes.c_void_p
-        self.run.argtypes = (ctypes.c_void_p, tensors, ctypes.c_int32, tensors, ctypes.c_int32)
         self.run.restype = ctypes.c_int32
         self.output_shapes = library[f"{prefix}_output_shapes"]
-        self.output_shapes.argtypes = self.run.argtypes
         self.output_shapes.restype = ctypes.c_int32
         self.profile = library[f"{prefix}_profile"]
         self.profile.argtypes = (ctypes.c_void_p, ctypes.POINTER(ProfileRecord), ctypes.c_int32)

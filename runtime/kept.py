@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from rutc.runtime.c_interface import DLTensor, StateEntryPoints
+from rutc.runtime.c_interface import DLTensor, Pointer, StateEntryPoints
 from rutc.runtime.errors import ModelError
 from rutc.runtime.loader import Library
 from rutc.runtime.ports import NodeArg, named, node_arg
@@ -38,7 +38,7 @@ class States:
         """Returns the states as inputs."""
         return [node_arg(info) for info in self.inputs]
 
-    def read(self, handle: int, name: str) -> Array:
+    def read(self, handle: Pointer, name: str) -> Array:
         """Returns a copy of a state.
 
         Raises:
@@ -56,7 +56,7 @@ class States:
         memory = (ctypes.c_char * (reach * size)).from_address(tensor.data)
         return np.ndarray(shape, info.dtype, memory, 0, [step * size for step in steps]).copy()
 
-    def write(self, handle: int, name: str, value: object) -> None:
+    def write(self, handle: Pointer, name: str, value: object) -> None:
         """Copies a tensor into a state.
 
         Raises:
@@ -66,7 +66,7 @@ class States:
         slot = Slot("state", info)
         self._check(handle, self._calls().set_state(handle, _text(info), slot.describe(value)))
 
-    def shorten(self, handle: int, length: int) -> None:
+    def shorten(self, handle: Pointer, length: int) -> None:
         """Cuts all states that grow down to a length.
 
         Raises:
@@ -87,12 +87,12 @@ class States:
             address = ctypes.byref(tensor)
             self._check(handle, self._calls().set_state(handle, _text(info), address))
 
-    def reset(self, handle: int) -> None:
+    def reset(self, handle: Pointer) -> None:
         """Makes all states as in a new session."""
         if self.inputs:
             self._check(handle, self._calls().reset(handle))
 
-    def _describe(self, handle: int, info: TensorInfo, tensor: DLTensor) -> None:
+    def _describe(self, handle: Pointer, info: TensorInfo, tensor: DLTensor) -> None:
         address = ctypes.byref(tensor)
         self._check(handle, self._calls().get_state(handle, _text(info), address))
 
@@ -101,7 +101,7 @@ class States:
             raise ModelError("the library has no functions for the states that it lists")
         return self._entries
 
-    def _check(self, handle: int, status: int) -> None:
+    def _check(self, handle: Pointer, status: int) -> None:
         if status != 0:
             raise ModelError(self._last_error(handle).decode(errors="replace"))
 

@@ -7,13 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from rutc.runtime.binding import Arguments
+from rutc.runtime.binding import Addresses, Arguments, arguments_of
 from rutc.runtime.c_interface import CPU, DLTensor, first_byte
 from rutc.runtime.dtypes import dlpack_type
 from rutc.runtime.objects import Objects, address_of
 from rutc.runtime.tensors import Array, TensorInfo, check_shape
 
-Addresses = ctypes.Array[ctypes.c_void_p]
 Held = list[object]
 """Arrays whose addresses are in descriptors: a mapping may give others when it is asked again."""
 
@@ -131,10 +130,7 @@ class PlainTensors:
         self._lasting: Final = lasting
         self.input_addresses = _places(self._inputs)
         self.output_addresses = _places(self._outputs)
-        self.arguments: Arguments = (
-            *(ctypes.addressof(self.input_addresses), len(inputs)),
-            *(ctypes.addressof(self.output_addresses), len(outputs)),
-        )
+        self.arguments: Arguments = arguments_of(self.input_addresses, self.output_addresses)
 
     def describe(self, inputs: Mapping[str, object]) -> Held | None:
         """Describes the inputs and returns them; the caller holds them until the model has run.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rutc.runtime.binding import Arguments, Binding
 from rutc.runtime.boxes import slot_of
-from rutc.runtime.c_interface import Options, ProfileRecord
+from rutc.runtime.c_interface import Options, Pointer, ProfileRecord, pointer_to
 from rutc.runtime.errors import ModelError
 from rutc.runtime.kept import States
 from rutc.runtime.loader import Library, open_library
@@ -103,8 +103,8 @@ class InferenceSession:
         self._close = weakref.finalize(self, _close, library, handle)
         # Threads may still be in a run when the interpreter exits; the process's end does the rest.
         self._close.atexit = False
-        self._handle: int = handle
-        """The library's session; 0: closed."""
+        self._handle: Pointer = pointer_to(handle)
+        """The library's session; None: closed."""
 
     def _prepare(self) -> None:
         """Makes what describes tensors to the library."""
@@ -207,8 +207,11 @@ class InferenceSession:
     def _run_plain(self, inputs: Mapping[str, object]) -> list[Any] | None:
         """Returns all outputs; None where the inputs need a closer look, or the session does."""
         plain = self._plain
-        held = plain.describe(inputs) if plain is not None and self._handle else None
-        if plain is None or held is None:
+        if plain is None or self._handle is None:
+            return None
+        # Described arrays live until the model has run.
+        held = plain.describe(inputs)
+        if held is None:
             return None
         if not plain.told:
             self._check(self._library.entries.output_shapes(self._handle, *plain.arguments))
@@ -261,7 +264,8 @@ class InferenceSession:
         plain = self._plain
         if plain is not None:
             with self._lock:
-                described = plain.describe_into(inputs, outputs) if self._handle else None
+                opened = self._handle is not None
+                described = plain.describe_into(inputs, outputs) if opened else None
                 if described is not None:
                     self._check(self._library.entries.run(self._handle, *plain.arguments))
                     return
@@ -302,7 +306,7 @@ class InferenceSession:
         _check_all("input", inputs, self._input_slots)
 
     def _check_open(self) -> None:
-        if not self._handle:
+        if self._handle is None:
             raise ModelError(f"the session of {self._library.path} is closed")
 
     def _release(self) -> None:
@@ -397,7 +401,7 @@ class InferenceSession:
     def close(self) -> None:
         """Stops the session's threads and releases its memory; a closed session cannot run."""
         with self._lock:
-            self._handle = 0
+            self._handle = None
             self._close()
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ code generator need no knowledge of any reducer by name:
 | name    | elements     | outputs                       | identity            |
 |---------|--------------|-------------------------------|---------------------|
 | sum prod max min any all | x | the fold                | 0 1 -inf +inf false true |
+| bitand       | x            | the bits that all have        | all bits            |
 | maxnum  | x            | max, unless there is a NaN    | -inf                |
 | argmax argmin | x, index | extreme value, its index    | (-inf or +inf, the highest) |
 | minmax maxmin | x      | both extremes, in this order  | +inf and -inf       |
@@ -102,6 +103,11 @@ def _number(value: int) -> Callable[[DType], Lit]:
     return lambda t: Lit(float(value) if t.is_float else value, t)
 
 
+def _bits(name: str, t: DType) -> Reducer:
+    every = Lit(-1 if t.is_signed else (1 << t.bits) - 1, t)
+    return _plain("bitand", lambda _: every)(name, t)
+
+
 def _both(first: str, second: str) -> Callable[..., Reducer]:
     def make(name: str, t: DType) -> Reducer:
         parts = (_TABLE[first](first, t), _TABLE[second](second, t))
@@ -181,6 +187,7 @@ _TABLE: dict[str, Callable[..., Reducer]] = {
     "maxnum": _largest_number,
     "any": _plain("or", lowest),
     "all": _plain("and", highest),
+    "bitand": _bits,
     "argmax": _extreme_index(largest=True, last=False),
     "argmin": _extreme_index(largest=False, last=False),
     "argmax_last": _extreme_index(largest=True, last=True),

@@ -13,7 +13,7 @@ from rutc.tensor_ir import Apply, Cast, Expr, Index, Lit, Nest, Node, Read, appl
 from rutc.tensor_ir.affine import ZERO
 from rutc.tensor_ir.expr import factors, index_names, substitute, transform, walk
 
-FOLDS = frozenset(("sum", "prod", "max", "maxnum", "min", "any", "all"))
+FOLDS = frozenset(("sum", "prod", "max", "maxnum", "min", "any", "all", "bitand"))
 """Reducers of one element whose state is the element itself."""
 
 

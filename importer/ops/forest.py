@@ -19,6 +19,15 @@ MEMBER = 6
 LEAF = 7
 LINE = 8
 """Nodes of a walk in one cache line."""
+BITS = 32
+"""Leaves that a word has a bit for."""
+ORDERING = 0x077CB531
+"""A power of two below 2^32, times this, has a number of its own in the five highest of 32 bits.
+
+[Leiserson, Prokop & Randall 1998]
+"""
+ORDERED = 27
+"""The bits below those five."""
 
 
 Row = list[float]
@@ -98,6 +107,11 @@ class Walk:
     source: np.ndarray
     roots: np.ndarray
     depth: int
+
+    @property
+    def leaf(self) -> np.ndarray:
+        """The forest's leaf that each node is; -1 where it is none."""
+        return np.where(self.first == np.arange(len(self.first)), self.source, -1)
 
 
 def walk_of(f: Forest) -> Walk:
@@ -199,6 +213,69 @@ def _longest(first: np.ndarray, test: np.ndarray, roots: np.ndarray) -> int:
         level = level[moves[level]]
         depth += 1
     return depth
+
+
+@record(eq=False)
+class Tests:
+    """A forest of small trees, all of whose tests are made: one that fails strikes out leaves.
+
+    Of each tree's tests, {tree, test}: feature, threshold, mode, whether NaN passes, and `left`, a
+    bit for each of the tree's leaves that a failure leaves, in the order yes before no. The leaf
+    that a walk reaches is the first one that is left by all [Lucchese et al. 2015, QuickScorer].
+    Its bit times `ORDERING` has its place in the highest bits; `leaf` has the forest's node at each
+    place, {tree, BITS}, and -1 where none is.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    mode: np.ndarray
+    missing: np.ndarray
+    left: np.ndarray
+    leaf: np.ndarray
+
+
+def tests_of(f: Forest) -> Tests | None:
+    """The tests of a forest; None where a tree has too many leaves, or no tree a test."""
+    trees = []
+    for root in f.roots.tolist():
+        tests: list[tuple[int, int, int]] = []
+        leaves: list[int] = []
+        if not _listed(f, root, tests, leaves):
+            return None
+        trees.append((tests, leaves))
+    most = max(len(tests) for tests, _ in trees)
+    if most == 0:
+        return None
+    some = next(tests[0][0] for tests, _ in trees if tests)
+    # A tree with fewer tests makes others, which leave all.
+    node = np.full((len(trees), most), some)
+    left = np.full((len(trees), most), (1 << BITS) - 1, np.uint32)
+    leaf = np.full((len(trees), BITS), -1)
+    for tree, (tests, leaves) in enumerate(trees):
+        for k, (test, begin, end) in enumerate(tests):
+            node[tree, k] = test
+            left[tree, k] ^= np.uint32((1 << end) - (1 << begin))
+        for k, reached in enumerate(leaves):
+            leaf[tree, (ORDERING << k) % (1 << BITS) >> ORDERED] = reached
+    return Tests(f.feature[node], f.threshold[node], f.mode[node], f.missing[node], left, leaf)
+
+
+def _listed(f: Forest, node: int, tests: list[tuple[int, int, int]], leaves: list[int]) -> bool:
+    """Lists a tree's tests, with the leaves from one to another if each passes, and its leaves.
+
+    Returns whether these are no more than a word has bits.
+    """
+    if f.mode[node] == LEAF:
+        leaves.append(node)
+        return len(leaves) <= BITS
+    at, begin = len(tests), len(leaves)
+    if at == BITS - 1:
+        return False
+    tests.append((node, begin, begin))
+    if not _listed(f, int(f.yes[node]), tests, leaves):
+        return False
+    tests[at] = node, begin, len(leaves)
+    return _listed(f, int(f.no[node]), tests, leaves)
 
 
 @record(eq=False)

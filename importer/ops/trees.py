@@ -3,6 +3,11 @@
 node{n,t} = root[t]
 node{n,t} = first[node] + (x[n, feature[node]] <= threshold[node])   (depth times)
 y{n,k}    = sum{t} weight[node[n,t], k]
+
+Trees whose leaves have a bit each make all tests at once, which takes vectors of tests:
+
+left{n,t} = all bits that {i} select(x[n, feature[t,i]] <= threshold[t,i], ~0, left[t,i]) have
+node{n,t} = the lowest bit of left, as a number
 """
 
 from __future__ import annotations
@@ -13,7 +18,20 @@ import numpy as np
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.forest import MODES, Branches, Forest, Nodes, Votes, Walk, walk_of
+from rutc.importer.ops.forest import (
+    BITS,
+    MODES,
+    ORDERED,
+    ORDERING,
+    Branches,
+    Forest,
+    Nodes,
+    Tests,
+    Votes,
+    Walk,
+    tests_of,
+    walk_of,
+)
 from rutc.importer.ops.scans import scanned
 from rutc.importer.ops.scores import (
     ML,
@@ -41,32 +59,20 @@ _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 def reached(b: Builder, x: Tensor, f: Walk) -> Tensor:
     """The leaf {n, t} that each row of x {n, features} reaches in each tree."""
-    features = x.shape[1]
-    if features.is_const and not 0 <= f.feature.min() <= f.feature.max() < features.const:
-        raise OperatorError(f"a branch tests feature {f.feature.max()} of {features}")
-    table = _Table(b, f)
-    modes = [m for m in range(len(MODES)) if (f.mode == m).any()]
+    table, kind = _Table(b, f), _compared(x, f)
+    modes = np.unique(f.mode)
     mode = b.constant(f.mode.astype(np.int64))
-    kind = DType.F64 if DType.F64 in (x.dtype, DType.of(f.threshold.dtype)) else DType.F32
-
-    def holds(node: Expr, word: Expr, value: Expr) -> Expr:
-        limit = cast(table.threshold(node, word), kind)
-        tests = [apply(_COMPARE[MODES[m]], value, limit) for m in modes]
-        found: Expr = tests[0]
-        for m, test in zip(modes[1:], tests[1:], strict=True):
-            here = apply("eq", b.read(mode, [node]), lit(m, DType.I64))
-            found = apply("select", here, test, found)
-        if f.missing.any() and x.dtype.is_float:
-            tracks = apply("and", table.missing(word), apply("isnan", value))
-            found = apply("or", found, tracks)
-        return found
 
     def step(_: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
         node = b.spread(states[0], axes)
         word = b.read(table.words, [node])
         value = cast(b.read(x, [axes[0].index, table.feature(word)]), kind)
-        down = apply("add", table.first(word), cast(holds(node, word, value), DType.I64))
+        limit = cast(table.threshold(node, word), kind)
+        found = _holds(value, limit, modes, b.read(mode, [node]))
+        if f.missing.any() and x.dtype.is_float:
+            found = _or_missing(found, value, table.missing(word))
+        down = apply("add", table.first(word), cast(found, DType.I64))
         return [b.nest(axes, down)], []
 
     roots = b.constant(f.roots.astype(np.int64))
@@ -77,6 +83,58 @@ def reached(b: Builder, x: Tensor, f: Walk) -> Tensor:
     for _ in range(f.depth):
         (node,), _ = step(Index.of(0), [node])
     return node
+
+
+def left_over(b: Builder, x: Tensor, f: Tests) -> Tensor:
+    """The place {n, t} in `leaf` of what each row of x {n, features} reaches in each tree."""
+    kind = _compared(x, f)
+    trees, tests = f.left.shape
+    axes, test = b.axes((x.shape[0], trees), ("n", "tree")), b.axis(tests, "test")
+
+    def told(table: np.ndarray) -> Expr:
+        return b.read(b.constant(table), [axes[1].index, test.index])
+
+    value = cast(b.read(x, [axes[0].index, told(f.feature)]), kind)
+    limit = cast(told(f.threshold), kind)
+    found = _holds(value, limit, np.unique(f.mode), told(f.mode.astype(np.int64)))
+    if f.missing.any() and x.dtype.is_float:
+        found = _or_missing(found, value, told(f.missing))
+    every = lit((1 << BITS) - 1, DType.U32)
+    left = b.nest(axes, apply("select", found, every, told(f.left)), (test,), "bitand")
+
+    def place(bits: Expr) -> Expr:
+        lowest = apply("bitand", bits, apply("sub", lit(0, DType.U32), bits))
+        ordered = apply("mul", lowest, lit(ORDERING, DType.U32))
+        return cast(apply("shr", ordered, lit(ORDERED, DType.U32)), DType.I64)
+
+    axes = b.axes(left.shape, ("n", "tree"))
+    first = IndexValue(axes[1].index * BITS)
+    return b.nest(axes, apply("add", first, place(b.read(left, [a.index for a in axes]))))
+
+
+def _compared(x: Tensor, f: Walk | Tests) -> DType:
+    """The type in which features are compared with thresholds.
+
+    Raises OperatorError where x has not all of these features.
+    """
+    features = x.shape[1]
+    if features.is_const and not 0 <= f.feature.min() <= f.feature.max() < features.const:
+        raise OperatorError(f"a branch tests feature {f.feature.max()} of {features}")
+    return DType.F64 if DType.F64 in (x.dtype, DType.of(f.threshold.dtype)) else DType.F32
+
+
+def _holds(value: Expr, limit: Expr, modes: np.ndarray, mode: Expr) -> Expr:
+    """Whether the test of a mode, one of a few, holds."""
+    tests = [apply(_COMPARE[MODES[m]], value, limit) for m in modes]
+    found: Expr = tests[0]
+    for m, test in zip(modes[1:].tolist(), tests[1:], strict=True):
+        found = apply("select", apply("eq", mode, lit(m, DType.I64)), test, found)
+    return found
+
+
+def _or_missing(found: Expr, value: Expr, tracks: Expr) -> Expr:
+    """Whether a test holds, or NaN passes it and is there."""
+    return apply("or", found, apply("and", tracks, apply("isnan", value)))
 
 
 class _Table:
@@ -123,14 +181,19 @@ class _Table:
         return BitCast(cast(word, DType.I32), DType.F32)
 
 
-def gathered(b: Builder, node: Tensor, f: Walk, v: Votes, targets: int, how: str) -> Tensor:
-    """{n, targets}: the sum, least or largest vote for each target of the leaves {n, t}."""
+def gathered(
+    b: Builder, node: Tensor, leaf: np.ndarray, v: Votes, targets: int, how: str
+) -> Tensor:
+    """{n, targets}: the sum, least or largest vote for each target of the nodes {n, t}.
+
+    `leaf` has the forest's leaf that each node is; -1 where it is none.
+    """
     if len(v.target) and not 0 <= v.target.min() <= v.target.max() < targets:
         raise OperatorError(f"a vote is for target {v.target.max()} of {targets}")
     order = np.argsort(v.node, kind="stable")
-    known = np.searchsorted(v.node[order], np.stack((f.source, f.source + 1)))
-    # The votes of each leaf in the walk, which may have some of the forest's leaves twice.
-    counts = np.where(f.first == np.arange(len(f.first)), known[1] - known[0], 0)
+    known = np.searchsorted(v.node[order], np.stack((leaf, leaf + 1)))
+    # The votes of each leaf among the nodes, which may have some of the forest's leaves twice.
+    counts = np.where(leaf >= 0, known[1] - known[0], 0)
     starts = np.cumsum(counts) - counts
     rows = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(len(rows)) - starts[rows]
@@ -172,8 +235,13 @@ def aggregated(
     if how not in _AGGREGATES:
         raise OperatorError(f"the aggregate function {how!r} is unknown")
     reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
-    walk = walk_of(f)
-    y = gathered(b, reached(b, x, walk), walk, v, targets, reducer)
+    tests = tests_of(f)
+    if tests is not None:
+        node, leaf = left_over(b, x, tests), tests.leaf.reshape(-1)
+    else:
+        walk = walk_of(f)
+        node, leaf = reached(b, x, walk), walk.leaf
+    y = gathered(b, node, leaf, v, targets, reducer)
     if how == "AVERAGE":
         count = len(f.roots)
         y = b.map(lambda e: apply("div", e, lit(count, e.dtype)), y)

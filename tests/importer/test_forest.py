@@ -3,7 +3,20 @@
 import numpy as np
 import pytest
 
-from rutc.importer.ops.forest import LEAF, LINE, MODES, Forest, Walk, forest, walk_of
+from rutc.importer.ops.forest import (
+    BITS,
+    LEAF,
+    LINE,
+    MODES,
+    ORDERED,
+    ORDERING,
+    Forest,
+    Tests,
+    Walk,
+    forest,
+    tests_of,
+    walk_of,
+)
 
 COMPARE = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 
@@ -79,3 +92,64 @@ def test_a_root_that_a_branch_leads_to_is_in_one_place() -> None:
     for value in (-1.0, 0.5, 2.0, np.nan):
         x = np.array([value], np.float32)
         assert walked(walk_of(f), x) == reached(f, x)
+
+
+def left_over(f: Tests, x: np.ndarray) -> list[int]:
+    """The leaf of each tree, by all of its tests."""
+    value = x[f.feature]
+    holds = np.select(
+        [f.mode == m for m in range(6)], [c(value, f.threshold) for c in COMPARE]
+    ).astype(bool)
+    holds |= f.missing & np.isnan(value)
+    left = np.bitwise_and.reduce(np.where(holds, np.uint32(0xFFFFFFFF), f.left), axis=1)
+    lowest = left & (~left + np.uint32(1))
+    place = (lowest * np.uint32(ORDERING)) >> np.uint32(ORDERED)
+    return f.leaf[np.arange(len(left)), place].tolist()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "trees", "share"),
+    [(3, 1, False), (40, 1, False), (63, 1, False), (120, 7, False), (24, 8, False), (9, 2, True)],
+)
+def test_tests_leave_the_leaves_of_the_branches(nodes: int, trees: int, share: bool) -> None:
+    rng = np.random.default_rng(nodes + trees)
+    numbers = np.array([-np.inf, -2, -1, -0.0, 0, 1, 1.5, 2, np.inf, np.nan], np.float32)
+    seen = 0
+    for _ in range(20):
+        f = random_forest(rng, nodes, trees, share=share)
+        tests = tests_of(f)
+        if tests is None:
+            continue
+        seen += 1
+        for _ in range(30):
+            x = rng.choice(numbers, 3)
+            assert left_over(tests, x) == reached(f, x)
+    assert seen
+
+
+def line(leaves: int) -> Forest:
+    """A tree whose tests have a leaf each, but for the last one, which has two."""
+    tests = leaves - 1
+    mode = np.array([0] * tests + [LEAF] * leaves)
+    yes = np.array([*range(tests, 2 * tests), *[0] * leaves])
+    no = np.array([*range(1, tests), 2 * tests, *[0] * leaves])
+    values = np.arange(2 * tests + 1).astype(np.float32)
+    zeros = np.zeros(2 * tests + 1, int)
+    return forest(zeros, values, mode, yes, no, zeros.astype(bool), np.array([0]))
+
+
+def test_a_leaf_has_a_bit_of_a_word() -> None:
+    assert tests_of(line(BITS + 1)) is None
+    assert tests_of(line(2000)) is None
+    tests = tests_of(line(BITS))
+    assert tests is not None
+    for value in (*range(-1, BITS + 2), np.nan, np.inf):
+        x = np.array([value], np.float32)
+        assert left_over(tests, x) == reached(line(BITS), x)
+
+
+def test_trees_without_a_test_walk_nowhere() -> None:
+    zeros = np.zeros(2, int)
+    none = zeros.astype(bool)
+    leaves = np.array([LEAF, LEAF])
+    assert tests_of(forest(zeros, np.zeros(2, "f4"), leaves, zeros, zeros, none, zeros)) is None

@@ -1,6 +1,5 @@
 """Runs whose arrays need no closer look, and those that do."""
 
-import ctypes
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from onnx import TensorProto, helper
 
 from rutc.driver.compiler import Options, compile_model
 from rutc.runtime import InferenceSession, ModelError, load
-from rutc.runtime.binding import Arguments
+from rutc.runtime.binding import Addresses
 from rutc.runtime.c_interface import DLTensor
 from rutc.runtime.plain import plain_tensors
 from rutc.runtime.tensors import TensorInfo
@@ -88,7 +87,7 @@ def test_shapes_are_told_where_inputs_have_others() -> None:
         x = np.ones(shape, np.float32)
         assert plain.describe({"x": x}) == [x]
         assert plain.told == told
-        _fill_in(plain.arguments, shape[1:])
+        _fill_in(plain.output_addresses, shape[1:])
         plain.learn()
         (y,) = plain.make()
         assert (y.shape, y.dtype) == (shape[1:], np.float32)
@@ -117,16 +116,15 @@ def test_negative_extents_are_no_shape() -> None:
     plain = plain_tensors([info("x", ("n",))], [info("y", ("n - 9", 2))], None)
     assert plain is not None
     plain.describe({"x": X})
-    _fill_in(plain.arguments, (-1, 2))
+    _fill_in(plain.output_addresses, (-1, 2))
     with pytest.raises(ModelError, match=r"'y' has no shape for these inputs: \[-1, 2\] it would"):
         plain.learn()
     assert not plain.told
 
 
-def _fill_in(arguments: Arguments, shape: tuple[int, ...]) -> None:
+def _fill_in(addresses: Addresses, shape: tuple[int, ...]) -> None:
     """Puts the shape of the only output into its descriptor, as a library does."""
-    place = ctypes.c_void_p.from_address(arguments[2]).value
-    assert place is not None
+    (place,) = addresses
     tensor = DLTensor.from_address(place)
     for axis, extent in enumerate(shape):
         tensor.shape[axis] = extent

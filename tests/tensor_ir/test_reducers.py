@@ -15,7 +15,7 @@ some = examples(100)
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0]
 numbers = st.floats(-8, 8, width=16)
 rows = st.lists(numbers, min_size=0, max_size=12)
-NUMERIC = [n for n in REDUCERS if n not in ("any", "all")]
+NUMERIC = [n for n in REDUCERS if n not in ("any", "all", "bitand")]
 FLOATS = [DType.F32, DType.F64, DType.F16, DType.BF16]
 ALL = [
     *(reducer(n, t) for n in NUMERIC for t in FLOATS if not n.startswith("arg")),
@@ -24,6 +24,7 @@ ALL = [
     *(reducer(n, t, DType.I64) for n in ("argmax", "argmin") for t in (DType.I32, DType.U8)),
     reducer("any", DType.BOOL),
     reducer("all", DType.BOOL),
+    *(reducer("bitand", t) for t in (DType.U32, DType.I8, DType.U64)),
 ]
 
 
@@ -135,3 +136,11 @@ def test_sums_products_and_tests(row: list[float]) -> None:
     )
     assert reduce(reducer("any", DType.BOOL), xs > 0)[0] == (xs > 0).any()
     assert reduce(reducer("all", DType.BOOL), xs > 0)[0] == (xs > 0).all()
+
+
+@pytest.mark.parametrize("kind", [DType.U8, DType.I32, DType.U64])
+def test_bits_that_all_elements_have(kind: DType) -> None:
+    rows = ([], [0b1101], [0b1101, 0b0111], [0b1101, 0b0111, 0b1010])
+    every = np.array(-1).astype(kind.numpy)
+    found = [reduce(reducer("bitand", kind), np.array(row, int))[0] for row in rows]
+    assert [int(x) for x in found] == [int(every), 0b1101, 0b0101, 0]
