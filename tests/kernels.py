@@ -283,7 +283,7 @@ class _Cases:
         if name in ("logsumexp", "moments"):
             dtype = DType.F64 if dtype is DType.F64 else DType.F32
             self.exact = False
-        if name == "prod":
+        if name in ("prod", "bitand"):
             dtype = DType.I32
         source = self.input(dtype, [*dims, *bound])
         body: list[Expr] = [Read(source.name, tuple((d, Index.of(d)) for d in source.dims), dtype)]
@@ -473,7 +473,7 @@ KINDS_OF_STEPS = (
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "maxnum", "moments", "prod",
-    "max", "min", "any", "all",
+    "max", "min", "any", "all", "bitand",
 )  # fmt: skip
 
 

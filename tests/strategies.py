@@ -302,6 +302,7 @@ class Builder:
                 "min",
                 "any",
                 "all",
+                "bitand",
                 *(
                     ["argmax", "argmin", "argmax_last", "argmin_last"]
                     if self.exact
@@ -313,6 +314,8 @@ class Builder:
         dtype = DType.BOOL if name in ("any", "all") else self.draw(st.sampled_from(NUMBERS))
         if name in ("logsumexp", "moments"):
             dtype = DType.F32
+        if name == "bitand":
+            dtype = self.draw(st.sampled_from((DType.I64, DType.I32)))
         e, limit = self.expr(dtype, space)
         body: tuple[Expr, ...] = (e,)
         if name.startswith("arg"):
@@ -326,7 +329,7 @@ class Builder:
             not self.dims[d].is_const or self.dims[d].value == 0 for d in bound
         ):
             limit = float("inf")
-        if name in ("logsumexp", "moments"):
+        if name in ("logsumexp", "moments", "bitand"):
             limit = float("inf")
         r = reducer(name, *(b.dtype for b in body))
         outs = tuple(self.define(t, dims, limit) for t in r.outputs)

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cpu.h"
 #include "memory.h"
@@ -12,6 +11,17 @@
 enum { MAX_THREADS = 4096 };
 
 static _Thread_local rutc_error thread_error;
+
+/* How often this process, and those that it comes from, were made by fork() since the library was
+ * loaded: to ask the system for the process's number takes as long as a small model. */
+static atomic_uint forks;
+static int watches_forks;
+
+static void count_fork(void) { atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed); }
+
+static void watch_forks(void) { watches_forks = pthread_atfork(NULL, NULL, count_fork) == 0; }
+
+static unsigned fork_count(void) { return atomic_load_explicit(&forks, memory_order_relaxed); }
 
 /* Reads options of this or an older size; newer ones must leave the unknown rest zero. */
 static int read_options(rutc_options *options, const rutc_options *given) {
@@ -110,6 +120,11 @@ static int has_handles(const rutc_port *ports, int32_t count) {
 
 static int open_session(rutc_session *session, const rutc_options *options) {
   int status = read_options(&session->options, options);
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
+  if (status == RUTC_OK && !watches_forks) {
+    status = rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY, "no memory to watch for fork()");
+  }
   if (status == RUTC_OK) status = choose_program(session);
   if (status == RUTC_OK) {
     status = rutc_weights_open(&session->weights, session->model, session->program, &thread_error);
@@ -149,7 +164,7 @@ rutc_session *rutc_session_open(const rutc_model *model, const rutc_options *opt
     return NULL;
   }
   session->model = model;
-  session->process = getpid();
+  session->forks = fork_count();
   pthread_mutex_init(&session->mutex, NULL);
   uint64_t mode = rutc_enter_float_mode(1);
   int status = open_session(session, options);
@@ -161,7 +176,7 @@ rutc_session *rutc_session_open(const rutc_model *model, const rutc_options *opt
 
 void rutc_session_close(rutc_session *session) {
   if (session == NULL) return;
-  if (session->process == getpid()) rutc_pool_destroy(session->pool);
+  if (session->forks == fork_count()) rutc_pool_destroy(session->pool);
   rutc_weights_close(&session->weights);
   if (session->bindings != NULL) {
     int32_t ports = session->program->input_count + session->program->output_count;
@@ -212,7 +227,7 @@ static int check_counts(rutc_session *session, const DLTensor *const *inputs, in
 
 static int run(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
                DLTensor *const *outputs, int32_t output_count) {
-  if (session->pool != NULL && session->process != getpid()) {
+  if (session->pool != NULL && session->forks != fork_count()) {
     return rutc_fail(&session->error, RUTC_UNSUPPORTED,
                      "the session was opened before fork() and its threads did not survive; open "
                      "a session in this process, or use threads = 1");

@@ -8,7 +8,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/types.h>
 
 #include "entry.h"
 #include "error.h"
@@ -56,7 +55,7 @@ struct rutc_session {
   const rutc_program *program; /* the model's first one that this CPU can run */
   rutc_options options; /* with the thread count filled in */
   pthread_mutex_t mutex;
-  pid_t process; /* threads do not survive fork() */
+  unsigned forks; /* of the process when it was opened: threads do not survive fork() */
   rutc_pool *pool; /* NULL: one thread, or an external pool */
   rutc_part *parts; /* one per thread */
   char *thread_scratch; /* `scratch_bytes` for each thread; the last program->turn_bytes of them are

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.ops.forest import BITS
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verifier import verify
 from rutc.verify.tolerance import Level
@@ -263,6 +264,8 @@ def test_support_vector_machines(kernel, classes, x, agree, rng):
     agree("SVMClassifier", x, **linear, **labels)
 
 
+DEPTHS = (1, 3, 8)
+"""Of trees of 2 leaves, of fewer than a word has bits, and of more."""
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 
 
@@ -300,10 +303,11 @@ def samples(rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("targets", [1, 3])
-def test_tree_regressor(aggregate, targets, samples, agree, rng):
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_tree_regressor(aggregate, targets, depth, samples, agree, rng):
     for modes in (MODES[:1], MODES):
         for how in TRANSFORMS[:3]:
-            nodes, leaves = grown(rng, 4, 3, modes, missing=len(modes) > 1)
+            nodes, leaves = grown(rng, 4, depth, modes, missing=len(modes) > 1)
             votes = [(t, n, k) for t, n in leaves for k in range(targets)]
             base = {"base_values": [0.5] * targets} if how == "NONE" else {}
             agree(
@@ -322,7 +326,7 @@ def test_tree_regressor(aggregate, targets, samples, agree, rng):
 
 
 def test_deep_trees_are_walked_in_a_loop(agree):
-    depth = 30
+    depth = BITS + 8
     chain = [(0, 2 * i, 0, "BRANCH_GT", float(i), 2 * i + 2, 2 * i + 1) for i in range(depth)]
     ends = [(0, 2 * i + 1, 0, "LEAF", 0.0, 0, 0) for i in range(depth)]
     rows = [*chain, *ends, (0, 2 * depth, 0, "LEAF", 0.0, 0, 0)]
@@ -331,7 +335,7 @@ def test_deep_trees_are_walked_in_a_loop(agree):
     leaves = [r[1] for r in rows if r[3] == "LEAF"]
     agree(
         "TreeEnsembleRegressor",
-        np.arange(-1, 33, dtype="f4").reshape(-1, 1),
+        np.arange(-1, depth + 3, dtype="f4").reshape(-1, 1),
         target_treeids=[0] * len(leaves),
         target_nodeids=leaves,
         target_ids=[0] * len(leaves),
@@ -343,9 +347,10 @@ def test_deep_trees_are_walked_in_a_loop(agree):
 
 @pytest.mark.parametrize("how", TRANSFORMS)
 @pytest.mark.parametrize("positive", [False, True])
-def test_tree_classifier(how, positive, samples, agree, rng):
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_tree_classifier(how, positive, depth, samples, agree, rng):
     for classes, base in ((2, []), (2, [0.25]), (3, []), (3, [0.5, 0.25, -0.5])):
-        nodes, leaves = grown(rng, 4, 3, MODES, missing=True)
+        nodes, leaves = grown(rng, 4, depth, MODES, missing=True)
         if classes == 2:
             votes = [(t, n, 0) for t, n in leaves]
         else:
