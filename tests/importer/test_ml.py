@@ -12,12 +12,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rutc.errors import UserError
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.importer.ops.forest import BITS
+from rutc.runtime import load
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verifier import verify
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
+from tests.compiled import build
+from tests.machines import on_machines
 
 ML = "ai.onnx.ml"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")
@@ -269,8 +274,8 @@ DEPTHS = (1, 3, 8)
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 
 
-def grown(rng, trees, depth, modes, *, missing):
-    """Random trees over four features: the nodes_* attributes and the leaves (tree, node)."""
+def grown(rng, trees, depth, modes, *, missing, features=4):
+    """Random trees over some features: the nodes_* attributes and the leaves (tree, node)."""
     rows = []
 
     def grow(tree, left, first):
@@ -280,7 +285,7 @@ def grown(rng, trees, depth, modes, *, missing):
             rows[place] = (tree, place - first, 0, "LEAF", 0.0, 0, 0, 0)
             return place - first
         yes, no = grow(tree, left - 1, first), grow(tree, left - 1, first)
-        test = (int(rng.integers(4)), str(rng.choice(modes)), float(rng.integers(-2, 3)))
+        test = (int(rng.integers(features)), str(rng.choice(modes)), float(rng.integers(-2, 3)))
         tracks = int(missing and rng.random() < 0.5)
         rows[place] = (tree, place - first, *test, yes, no, tracks)
         return place - first
@@ -323,6 +328,35 @@ def test_tree_regressor(aggregate, targets, depth, samples, agree, rng):
                 **base,
                 **nodes,
             )
+
+
+@on_machines
+@pytest.mark.parametrize(("trees", "features"), [(1, 4), (5, 70), (19, 4), (40, 20)])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_code_of_trees_for_any_number_of_rows(machine, trees, features, depth, rng, tmp_path):
+    nodes, leaves = grown(rng, trees, depth, MODES[:1], missing=True, features=features)
+    x = rng.integers(-3, 4, (33, features)).astype("f4")
+    x[rng.random(x.shape) < 0.1] = np.nan
+    x[rng.random(x.shape) < 0.1] = np.inf
+    votes = [(t, n, k) for t, n in leaves for k in range(2)]
+    attributes = {
+        "n_targets": 2,
+        "target_treeids": [v[0] for v in votes],
+        "target_nodeids": [v[1] for v in votes],
+        "target_ids": [v[2] for v in votes],
+        "target_weights": rng.integers(1, 9, len(votes)).astype(float).tolist(),
+        **nodes,
+    }
+    model = model_of("TreeEnsembleRegressor", {"x": x}, ["y"], 3, attributes)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    library = build(decide(optimize(graph), machine), machine, tmp_path)
+    with load(library, threads=2) as session:
+        for rows in (0, 1, 2, 17, 33):
+            (found,) = session.run(None, {"x": x[:rows]})
+            want = interpret(graph, {"x": x[:rows]})["y"]
+            np.testing.assert_array_equal(found, want)
 
 
 def test_deep_trees_are_walked_in_a_loop(agree):
