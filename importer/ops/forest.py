@@ -19,15 +19,31 @@ MEMBER = 6
 LEAF = 7
 LINE = 8
 """Nodes of a walk in one cache line."""
-BITS = 32
-"""Leaves that a word has a bit for."""
-ORDERING = 0x077CB531
-"""A power of two below 2^32, times this, has a number of its own in the five highest of 32 bits.
 
-[Leiserson, Prokop & Randall 1998]
-"""
-ORDERED = 27
-"""The bits below those five."""
+
+@record
+class Bits:
+    """Words that have a bit for each leaf of a tree, and what tells a bit's number from it.
+
+    A power of two times `ordering` has a number of its own in the bits from `ordered` on, which are
+    as many as numbers of bits have [Leiserson, Prokop & Randall 1998].
+    """
+
+    dtype: type[np.unsignedinteger]
+    count: int
+    ordering: int
+    ordered: int
+
+    def place(self, leaf: int) -> int:
+        """The number of a leaf's bit."""
+        return (self.ordering << leaf) % (1 << self.count) >> self.ordered
+
+
+WORDS = (
+    Bits(np.uint32, 32, 0x077CB531, 27),
+    Bits(np.uint64, 64, 0x03F79D71B4CB0A89, 58),
+)
+"""From the shortest one on."""
 
 
 Row = list[float]
@@ -216,14 +232,14 @@ def _longest(first: np.ndarray, test: np.ndarray, roots: np.ndarray) -> int:
 
 
 @record(eq=False)
-class Tests:
-    """A forest of small trees, all of whose tests are made: one that fails strikes out leaves.
+class Sieve:
+    """A forest of small trees as a sieve: all tests are made; one that fails strikes out leaves.
 
     Of each tree's tests, {tree, test}: feature, threshold, mode, whether NaN passes, and `left`, a
     bit for each of the tree's leaves that a failure leaves, in the order yes before no. The leaf
     that a walk reaches is the first one that is left by all [Lucchese et al. 2015, QuickScorer].
-    Its bit times `ORDERING` has its place in the highest bits; `leaf` has the forest's node at each
-    place, {tree, BITS}, and -1 where none is.
+    `leaf` has the forest's node at each place that `bits` has for a leaf, and -1 where none is:
+    {tree, place}.
     """
 
     feature: np.ndarray
@@ -232,10 +248,11 @@ class Tests:
     missing: np.ndarray
     left: np.ndarray
     leaf: np.ndarray
+    bits: Bits
 
 
-def tests_of(f: Forest) -> Tests | None:
-    """The tests of a forest; None where a tree has too many leaves, or no tree a test."""
+def sieve_of(f: Forest) -> Sieve | None:
+    """The sieve of a forest; None where a tree has too many leaves, or no tree a test."""
     trees = []
     for root in f.roots.tolist():
         tests: list[tuple[int, int, int]] = []
@@ -246,18 +263,21 @@ def tests_of(f: Forest) -> Tests | None:
     most = max(len(tests) for tests, _ in trees)
     if most == 0:
         return None
-    some = next(tests[0][0] for tests, _ in trees if tests)
+    bits = next(b for b in WORDS if b.count > most)
     # A tree with fewer tests makes others, which leave all.
+    some = next(tests[0][0] for tests, _ in trees if tests)
     node = np.full((len(trees), most), some)
-    left = np.full((len(trees), most), (1 << BITS) - 1, np.uint32)
-    leaf = np.full((len(trees), BITS), -1)
+    left = np.full((len(trees), most), (1 << bits.count) - 1, bits.dtype)
+    leaf = np.full((len(trees), bits.count), -1)
     for tree, (tests, leaves) in enumerate(trees):
         for k, (test, begin, end) in enumerate(tests):
             node[tree, k] = test
-            left[tree, k] ^= np.uint32((1 << end) - (1 << begin))
+            left[tree, k] ^= bits.dtype((1 << end) - (1 << begin))
         for k, reached in enumerate(leaves):
-            leaf[tree, (ORDERING << k) % (1 << BITS) >> ORDERED] = reached
-    return Tests(f.feature[node], f.threshold[node], f.mode[node], f.missing[node], left, leaf)
+            leaf[tree, bits.place(k)] = reached
+    return Sieve(
+        f.feature[node], f.threshold[node], f.mode[node], f.missing[node], left, leaf, bits
+    )
 
 
 def _listed(f: Forest, node: int, tests: list[tuple[int, int, int]], leaves: list[int]) -> bool:
@@ -267,9 +287,9 @@ def _listed(f: Forest, node: int, tests: list[tuple[int, int, int]], leaves: lis
     """
     if f.mode[node] == LEAF:
         leaves.append(node)
-        return len(leaves) <= BITS
+        return True
     at, begin = len(tests), len(leaves)
-    if at == BITS - 1:
+    if at == WORDS[-1].count - 1:
         return False
     tests.append((node, begin, begin))
     if not _listed(f, int(f.yes[node]), tests, leaves):

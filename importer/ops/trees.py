@@ -19,17 +19,14 @@ import numpy as np
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.forest import (
-    BITS,
     MODES,
-    ORDERED,
-    ORDERING,
     Branches,
     Forest,
     Nodes,
-    Tests,
+    Sieve,
     Votes,
     Walk,
-    tests_of,
+    sieve_of,
     walk_of,
 )
 from rutc.importer.ops.scans import scanned
@@ -85,7 +82,7 @@ def reached(b: Builder, x: Tensor, f: Walk) -> Tensor:
     return node
 
 
-def left_over(b: Builder, x: Tensor, f: Tests) -> Tensor:
+def sieved(b: Builder, x: Tensor, f: Sieve) -> Tensor:
     """The place {n, t} in `leaf` of what each row of x {n, features} reaches in each tree."""
     kind = _compared(x, f)
     trees, tests = f.left.shape
@@ -99,20 +96,21 @@ def left_over(b: Builder, x: Tensor, f: Tests) -> Tensor:
     found = _holds(value, limit, np.unique(f.mode), told(f.mode.astype(np.int64)))
     if f.missing.any() and x.dtype.is_float:
         found = _or_missing(found, value, told(f.missing))
-    every = lit((1 << BITS) - 1, DType.U32)
+    bits, word = f.bits, DType.of(f.left.dtype)
+    every = lit((1 << bits.count) - 1, word)
     left = b.nest(axes, apply("select", found, every, told(f.left)), (test,), "bitand")
 
-    def place(bits: Expr) -> Expr:
-        lowest = apply("bitand", bits, apply("sub", lit(0, DType.U32), bits))
-        ordered = apply("mul", lowest, lit(ORDERING, DType.U32))
-        return cast(apply("shr", ordered, lit(ORDERED, DType.U32)), DType.I64)
+    def place(left: Expr) -> Expr:
+        lowest = apply("bitand", left, apply("sub", lit(0, word), left))
+        ordered = apply("mul", lowest, lit(bits.ordering, word))
+        return cast(apply("shr", ordered, lit(bits.ordered, word)), DType.I64)
 
     axes = b.axes(left.shape, ("n", "tree"))
-    first = IndexValue(axes[1].index * BITS)
+    first = IndexValue(axes[1].index * bits.count)
     return b.nest(axes, apply("add", first, place(b.read(left, [a.index for a in axes]))))
 
 
-def _compared(x: Tensor, f: Walk | Tests) -> DType:
+def _compared(x: Tensor, f: Walk | Sieve) -> DType:
     """The type in which features are compared with thresholds.
 
     Raises OperatorError where x has not all of these features.
@@ -235,9 +233,9 @@ def aggregated(
     if how not in _AGGREGATES:
         raise OperatorError(f"the aggregate function {how!r} is unknown")
     reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
-    tests = tests_of(f)
-    if tests is not None:
-        node, leaf = left_over(b, x, tests), tests.leaf.reshape(-1)
+    sieve = sieve_of(f)
+    if sieve is not None:
+        node, leaf = sieved(b, x, sieve), sieve.leaf.reshape(-1)
     else:
         walk = walk_of(f)
         node, leaf = reached(b, x, walk), walk.leaf

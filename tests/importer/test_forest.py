@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 
 from rutc.importer.ops.forest import (
-    BITS,
     LEAF,
     LINE,
     MODES,
-    ORDERED,
-    ORDERING,
+    WORDS,
+    Bits,
     Forest,
-    Tests,
+    Sieve,
     Walk,
     forest,
-    tests_of,
+    sieve_of,
     walk_of,
 )
 
@@ -94,22 +93,31 @@ def test_a_root_that_a_branch_leads_to_is_in_one_place() -> None:
         assert walked(walk_of(f), x) == reached(f, x)
 
 
-def left_over(f: Tests, x: np.ndarray) -> list[int]:
+def sieved(f: Sieve, x: np.ndarray) -> list[int]:
     """The leaf of each tree, by all of its tests."""
     value = x[f.feature]
     holds = np.select(
         [f.mode == m for m in range(6)], [c(value, f.threshold) for c in COMPARE]
     ).astype(bool)
     holds |= f.missing & np.isnan(value)
-    left = np.bitwise_and.reduce(np.where(holds, np.uint32(0xFFFFFFFF), f.left), axis=1)
-    lowest = left & (~left + np.uint32(1))
-    place = (lowest * np.uint32(ORDERING)) >> np.uint32(ORDERED)
+    word = f.bits.dtype
+    left = np.bitwise_and.reduce(np.where(holds, ~word(0), f.left), axis=1)
+    lowest = left & (~left + word(1))
+    place = (lowest * word(f.bits.ordering)) >> word(f.bits.ordered)
     return f.leaf[np.arange(len(left)), place].tolist()
 
 
 @pytest.mark.parametrize(
     ("nodes", "trees", "share"),
-    [(3, 1, False), (40, 1, False), (63, 1, False), (120, 7, False), (24, 8, False), (9, 2, True)],
+    [
+        (3, 1, False),
+        (40, 1, False),
+        (63, 1, False),
+        (120, 7, False),
+        (24, 8, False),
+        (127, 1, False),
+        (9, 2, True),
+    ],
 )
 def test_tests_leave_the_leaves_of_the_branches(nodes: int, trees: int, share: bool) -> None:
     rng = np.random.default_rng(nodes + trees)
@@ -117,13 +125,13 @@ def test_tests_leave_the_leaves_of_the_branches(nodes: int, trees: int, share: b
     seen = 0
     for _ in range(20):
         f = random_forest(rng, nodes, trees, share=share)
-        tests = tests_of(f)
-        if tests is None:
+        sieve = sieve_of(f)
+        if sieve is None:
             continue
         seen += 1
         for _ in range(30):
             x = rng.choice(numbers, 3)
-            assert left_over(tests, x) == reached(f, x)
+            assert sieved(sieve, x) == reached(f, x)
     assert seen
 
 
@@ -138,18 +146,25 @@ def line(leaves: int) -> Forest:
     return forest(zeros, values, mode, yes, no, zeros.astype(bool), np.array([0]))
 
 
-def test_a_leaf_has_a_bit_of_a_word() -> None:
-    assert tests_of(line(BITS + 1)) is None
-    assert tests_of(line(2000)) is None
-    tests = tests_of(line(BITS))
-    assert tests is not None
-    for value in (*range(-1, BITS + 2), np.nan, np.inf):
-        x = np.array([value], np.float32)
-        assert left_over(tests, x) == reached(line(BITS), x)
+@pytest.mark.parametrize("bits", WORDS, ids=lambda bits: str(bits.count))
+def test_a_leaf_has_a_bit_of_a_word(bits: Bits) -> None:
+    assert sorted(map(bits.place, range(bits.count))) == [*range(bits.count)]
+    for leaves in (bits.count // 2 + 1, bits.count):
+        sieve = sieve_of(line(leaves))
+        assert sieve is not None
+        assert sieve.bits is bits
+        for value in (*range(-1, leaves + 2), np.nan, np.inf):
+            x = np.array([value], np.float32)
+            assert sieved(sieve, x) == reached(line(leaves), x)
+
+
+@pytest.mark.parametrize("leaves", [WORDS[-1].count + 1, 2000])
+def test_larger_trees_are_walked(leaves: int) -> None:
+    assert sieve_of(line(leaves)) is None
 
 
 def test_trees_without_a_test_walk_nowhere() -> None:
     zeros = np.zeros(2, int)
     none = zeros.astype(bool)
     leaves = np.array([LEAF, LEAF])
-    assert tests_of(forest(zeros, np.zeros(2, "f4"), leaves, zeros, zeros, none, zeros)) is None
+    assert sieve_of(forest(zeros, np.zeros(2, "f4"), leaves, zeros, zeros, none, zeros)) is None

@@ -15,7 +15,7 @@ from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
-from rutc.importer.ops.forest import BITS
+from rutc.importer.ops.forest import WORDS
 from rutc.runtime import load
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verifier import verify
@@ -269,8 +269,8 @@ def test_support_vector_machines(kernel, classes, x, agree, rng):
     agree("SVMClassifier", x, **linear, **labels)
 
 
-DEPTHS = (1, 3, 8)
-"""Of trees of 2 leaves, of fewer than a word has bits, and of more."""
+DEPTHS = (1, 3, 6, 9)
+"""Of trees of 2 leaves, of fewer than words of each length have bits, and of more."""
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 
 
@@ -360,7 +360,7 @@ def test_code_of_trees_for_any_number_of_rows(machine, trees, features, depth, r
 
 
 def test_deep_trees_are_walked_in_a_loop(agree):
-    depth = BITS + 8
+    depth = WORDS[-1].count + 8
     chain = [(0, 2 * i, 0, "BRANCH_GT", float(i), 2 * i + 2, 2 * i + 1) for i in range(depth)]
     ends = [(0, 2 * i + 1, 0, "LEAF", 0.0, 0, 0) for i in range(depth)]
     rows = [*chain, *ends, (0, 2 * depth, 0, "LEAF", 0.0, 0, 0)]
