@@ -2,7 +2,7 @@
 
     x[n, at[i]]   ->   low = x[n, 0..15]; high = x[n, 16..19]; lane i is one of both, by at[i]
 
-A gather takes a load for every lane, a permutation of two registers one operation.
+A gather takes a load for every lane, a permutation of a register, or of two, one operation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rutc.tensor_ir.kernel import Buffer
 
 
 class ShortRowEmitter(KeptReads):
-    """Reads of short rows at places that differ by lane, where AVX-512 has the instructions."""
+    """Reads of short rows at places that differ by lane, where there are the instructions."""
 
     def chosen(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
         """The element that a read gives each lane; None where no short row has all of them."""
@@ -39,11 +39,14 @@ class ShortRowEmitter(KeptReads):
         # The last of these places is one that data may choose, so the row goes on up to there.
         row = self._row(buffer, begin, bounds[1] + 1, lane.lanes)
         picks = self.builder.trunc(self.index.emit(place), ir.VectorType(I32, lane.lanes))
-        found = permuted(self.memory, row[:2], picks)
-        if len(row) > 2:
-            last = splat(self.builder, ir.Constant(I32, 2 * lane.lanes - 1), lane.lanes)
+        each = machine.permutes_at_once
+        found = permuted(self.memory, row[:each], picks)
+        for k in range(each, len(row), each):
+            last = splat(self.builder, ir.Constant(I32, k * lane.lanes - 1), lane.lanes)
             beyond = self.builder.icmp_signed(">", picks, last)
-            found = self.builder.select(beyond, permuted(self.memory, row[2:], picks), found)
+            found = self.builder.select(
+                beyond, permuted(self.memory, row[k : k + each], picks), found
+            )
         return self.builder.bitcast(found, ir.VectorType(memory_type(buffer.dtype), lane.lanes))
 
     def _chosen_alone(self, r: Read, buffer: Buffer) -> bool:

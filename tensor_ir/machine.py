@@ -160,15 +160,23 @@ class Machine:
     def picks(self, bytes_: int, elements: int, lanes: int) -> int:
         """The operations by which so many lanes take what data choose among some neighbours.
 
-        One takes elements of one register or two; of more, two do, and what they give is chosen
-        from by a comparison. 0 where lanes are not those of a register, or there are too many
-        neighbours: each lane is loaded by itself.
+        One takes elements of as many registers as instructions permute at once; of more, several
+        do, and what each gives is chosen from by a comparison. 0 where lanes are not those of a
+        register, or there are too many neighbours: each lane is loaded by itself.
         """
         registers = -(-elements // self.width)
-        able = self.architecture == "x86_64" and self.vector_bits == 512 and lanes == self.width
+        able = self.permutes_at_once > 0 and lanes == self.width
         if not able or bytes_ != WORD or registers > ROW_REGISTERS:
             return 0
-        return 1 if registers <= 2 else 4
+        permutations = max(-(-registers // self.permutes_at_once), 1)
+        return 3 * permutations - 2
+
+    @property
+    def permutes_at_once(self) -> int:
+        """The registers of floats that an instruction picks lanes of by numbers that a run gives."""
+        if not self.permutes(DType.F32) or "avx2" not in self.features:
+            return 0
+        return 2 if self.vector_bits == 512 else 1
 
     @property
     def pairs_by_singles(self) -> float:

@@ -169,4 +169,7 @@ def test_registers_hold_what_depends_on_loops() -> None:
     assert set(last.chosen) == {"t"}
     assert last.picks("t", 16, x86.avx512()) == 1
     assert last.picks("t", 8, x86.avx512()) == last.picks("t", 32, x86.avx512()) == 0
-    assert last.picks("t", 8, x86.avx2()) == last.picks("n", 16, x86.avx512()) == 0
+    assert last.picks("n", 16, x86.avx512()) == last.picks("n", 8, x86.avx2()) == 0
+    # Of three registers, each with a permutation, and two choices by a comparison.
+    assert last.picks("t", 8, x86.avx2()) == 7
+    assert last.picks("t", 16, x86.avx2()) == 0
