@@ -23,12 +23,13 @@ dims n = 3, k = 37, d = {d}
 %y : {t}{{k,n}} = %x[n, d=%at[k, n]]
 output "y" [n, k] = %y
 """
-SCHEDULE = "split(k, 16); peel(k.o); tile([k.i], [vector])"
+SCHEDULE = "split(k, {lanes}); peel(k.o); tile([k.i], [vector])"
 
 
-def rows(kind: str, d: int) -> tuple[Kernel, dict[str, np.ndarray]]:
+def rows(kind: str, d: int, machine: Machine) -> tuple[Kernel, dict[str, np.ndarray]]:
     """The scheduled kernel and its arguments; places beyond the row mean its ends."""
-    kernel = apply_schedule(kernel_of(ROWS.format(t=kind, d=d)), parse_schedule(SCHEDULE))
+    schedule = parse_schedule(SCHEDULE.format(lanes=machine.width))
+    kernel = apply_schedule(kernel_of(ROWS.format(t=kind, d=d)), schedule)
     rng = np.random.default_rng(d)
     memory = {b.name: np.zeros(b.layout.elements, b.dtype.numpy) for b in kernel.args}
     memory["x"][:] = rng.integers(-99, 99, memory["x"].size)
@@ -37,13 +38,13 @@ def rows(kind: str, d: int) -> tuple[Kernel, dict[str, np.ndarray]]:
 
 
 @on_machines
-@pytest.mark.parametrize("d", [1, 15, 16, 20, 32, 33, 63, 64, 65])
+@pytest.mark.parametrize("d", [1, 7, 8, 9, 15, 16, 20, 31, 32, 33, 63, 64, 65])
 @pytest.mark.parametrize("kind", ["f32", "i32", "f64"])
 def test_code_chooses_what_the_interpreter_does(kind: str, d: int, machine: Machine) -> None:
-    kernel, memory = rows(kind, d)
+    kernel, memory = rows(kind, d, machine)
     interpret_kernel(kernel, memory)
     for side in ("begin", "end"):
-        _, again = rows(kind, d)
+        _, again = rows(kind, d, machine)
         run_kernel(kernel, machine, again, fence=side)
         assert again["y"].tobytes() == memory["y"].tobytes()
 
@@ -56,17 +57,20 @@ def test_code_chooses_what_the_interpreter_does(kind: str, d: int, machine: Mach
         ("i32", 64, V4, True),
         ("f32", 65, V4, False),
         ("f64", 16, V4, False),
-        ("f32", 16, V3, False),
+        ("f32", 5, V3, True),
+        ("i32", 32, V3, True),
+        ("f32", 33, V3, False),
+        ("f64", 8, V3, False),
     ],
 )
 def test_where_rows_are_permuted(kind: str, d: int, machine: Machine, permuted: bool) -> None:
-    assembly = compile_assembly(emit_kernel(rows(kind, d)[0], machine).text, machine)
+    assembly = compile_assembly(emit_kernel(rows(kind, d, machine)[0], machine).text, machine)
     assert bool(re.search(r"\bvperm(?:[it]2)?(?:d|ps)\b", assembly)) == permuted
 
 
 def test_rows_of_a_length_that_a_run_tells_are_not_permuted() -> None:
     text = ROWS.format(t="f32", d="4*s")
     text = text.replace("dims", "symbols s = 1..4\ndims", 1)
-    kernel = apply_schedule(kernel_of(text), parse_schedule(SCHEDULE))
+    kernel = apply_schedule(kernel_of(text), parse_schedule(SCHEDULE.format(lanes=16)))
     assembly = compile_assembly(emit_kernel(kernel, V4).text, V4)
     assert not re.search(r"\bvperm(?:[it]2)?ps\b", assembly)
