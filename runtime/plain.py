@@ -41,7 +41,7 @@ class Described:
         """Takes another shape; returns whether the model does, as far as is known."""
         if not self.info.fits(shape):
             return False
-        self._extents[:] = shape
+        self._extents[:] = list(shape)
         self.shape = shape
         if self.dtype.kind == "O":
             self.room = np.zeros((math.prod(shape) + 1, 2), np.int64)
@@ -123,7 +123,9 @@ class PlainTensors:
             Provided(y) if y.computed or y.dtype.kind == "O" else Described(y) for y in outputs
         ]
         self._written = [y for y in self._outputs if isinstance(y, Described)]
-        self._provided = [y for y in enumerate(self._outputs) if isinstance(y[1], Provided)]
+        self._provided = [
+            (place, y) for place, y in enumerate(self._outputs) if isinstance(y, Provided)
+        ]
         self.told = all(y.shape is not None for y in self._written)
         """Whether the outputs have the shapes that belong to those of the inputs."""
         self._known: Final = self.told
