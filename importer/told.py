@@ -20,8 +20,13 @@ def told(b: NestBuilder, e: Expr) -> Expr:
     """The number or the expression of sizes that an element is, if nests tell it; else `e`.
 
     %s{i} = select(index(i - 1) < 0, 17, %rows[])   ->   17 for %s[i=0]
+
+    The number of a loop's trip is no size: it is another one in every trip.
     """
-    return _told(b, e) or e
+    found = _told(b, e)
+    if isinstance(found, IndexValue) and not b.extents.keys().isdisjoint(found.index.names()):
+        return e
+    return found or e
 
 
 def _told(b: NestBuilder, e: Expr) -> Told | None:
