@@ -258,3 +258,43 @@ def test_a_shape_of_more_elements_than_there_are_numbers(told_by: str, tmp_path:
         assert session.run(None, feed)[0].tolist() == [[[[[[[5]]]]]]]
         with pytest.raises(ModelError, match=r"does not fit the shape|cannot be reshaped"):
             session.run(None, {**feed, "s": np.array([6, *WRAPPED])})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "Slice(x, zero, end)",
+        "Slice(x, end, all)",
+        "Expand(one, end)",
+        "ConstantOfShape <value = float[1] {0.5}> (end)",
+        "Tile(x, end)",
+        "OneHot(zero, depth, values)",
+    ],
+)
+@pytest.mark.parametrize("extent", ["n", "7"])
+def test_sizes_are_those_of_a_trip(part: str, extent: str, tmp_path: Path) -> None:
+    """y = sum over i of the elements of a part of x that trip i tells the length of."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    g (float[{extent}] x, int64 trips) => (float y) {{
+      yes = Constant <value = bool {{1}}> ()
+      nothing = Constant <value_float = 0.0> ()
+      zero = Constant <value_ints = [0]> ()
+      one = Constant <value_floats = [1.0]> ()
+      all = Constant <value_ints = [1000]> ()
+      last = Constant <value_ints = [-1]> ()
+      values = Constant <value_floats = [0.5, 2.0]> ()
+      least = Constant <value_ints = [1]> ()
+      y = Loop (trips, yes, nothing)
+          <body = trip (int64 i, bool go, float a) => (bool more, float b) {{
+        more = Identity(go)
+        end = Reshape(i, last)
+        depth = Max(end, least)
+        p = {part}
+        s = ReduceSum <keepdims = 0> (p)
+        b = Add(a, s)
+      }}>
+    }}"""
+    sizes = (1, 3, 17) if extent == "n" else (7,)
+    x = np.random.default_rng(1).standard_normal(17).astype(np.float32)
+    feeds = [{"x": x[:n], "trips": np.array(t)} for n in sizes for t in (0, 1, 5, 11)]
+    check(onnx.parser.parse_model(text), feeds, tmp_path)
