@@ -81,6 +81,8 @@ def _inlined(model: ModelProto) -> ModelProto:
         # What means the same at the model's opsets needs no conversion, which types stop that
         # nested graphs find outside of themselves.
         lifted = [_lift(function, model) for function in model.functions]
+        if not all(lifted) and _raised(model):
+            lifted = [_lift(function, model) for function in model.functions]
         if not all(lifted):
             model = _typed(model)
         return isolated(inliner.inline_local_functions, model, True)
@@ -104,6 +106,35 @@ def _lift(function: FunctionProto, model: ModelProto) -> bool:
         if all(_same(name, own.domain, own.version, version) for name in names):
             own.version = version
     return all(own.version == opsets.get(own.domain, own.version) for own in function.opset_import)
+
+
+def _raised(model: ModelProto) -> bool:
+    """Takes the model to the newest opset of its functions: none has a way back to an older one.
+
+    Returns:
+        Whether it is another one.
+
+    Raises:
+        UserError: an operator of the model is defined otherwise there.
+    """
+    newer = False
+    for own in (o for o in model.opset_import if o.domain in ("", "ai.onnx")):
+        theirs = ((o, f.name) for f in model.functions for o in f.opset_import)
+        versions = [(o.version, name) for o, name in theirs if o.domain == own.domain]
+        newest, name = max(versions, default=(own.version, ""))
+        if newest <= own.version:
+            continue
+        nodes = (n for g in subgraphs(model.graph) for n in g.node if n.domain == own.domain)
+        operators = sorted({n.op_type for n in nodes})
+        changed = [op for op in operators if _is_changed(op, own.version, newest)]
+        if changed:
+            raise UserError(
+                f"the model's own function {name} is of opset {newest}, the model of opset "
+                f"{own.version}, where {', '.join(changed)} is defined otherwise; export both of "
+                "one opset"
+            )
+        own.version, newer = newest, True
+    return newer
 
 
 def _typed(model: ModelProto) -> ModelProto:
@@ -253,9 +284,9 @@ def _changed_operators(model: ModelProto, version: int) -> list[str]:
     return sorted(name for name in operators if _is_changed(name, version))
 
 
-def _is_changed(operator: str, version: int) -> bool:
+def _is_changed(operator: str, version: int, newest: int = OPSET) -> bool:
     try:
-        old, new = get_schema(operator, version), get_schema(operator, OPSET)
+        old, new = get_schema(operator, version), get_schema(operator, newest)
     except SchemaError:
         return True
     if old.since_version == new.since_version:

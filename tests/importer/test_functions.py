@@ -136,6 +136,34 @@ def test_a_model_of_an_older_opset(check):
     check(model([call("Shorter", ["x"])], [older], opset=12))
 
 
+def newer(opset):
+    """`newer(a)`: the softmax along axis 1, which before opset 13 takes all axes from there on."""
+    return function("Newer", ["a"], ["b"], [node("Softmax", ["a"], ["b"], axis=1)], opset=opset)
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(13, 12), (18, 11), (21, 7)])
+def test_a_function_of_a_newer_opset(inside, outside, check):
+    raised = np.exp(X)
+    nodes = [call("Newer", ["x"], ["z"]), node("Transpose", ["z"], ["y"], perm=[2, 0, 1])]
+    wanted = (raised / raised.sum(1, keepdims=True)).transpose(2, 0, 1)
+    check(model(nodes, [newer(inside)], opset=outside), wanted)
+
+
+def test_older_and_newer_functions_together(check):
+    old = function("Flat", ["a"], ["b"], [node("Softmax", ["a"], ["b"])], opset=12)
+    raised = np.exp(X)
+    once = raised / raised.sum((1, 2), keepdims=True)
+    wanted = np.exp(once) / np.exp(once).sum(1, keepdims=True)
+    made = model([call("Flat", ["x"], ["z"]), call("Newer", ["z"])], [old, newer(18)], opset=16)
+    check(made, wanted)
+
+
+def test_a_function_of_an_opset_at_which_the_model_means_something_else(check):
+    nodes = [call("Newer", ["x"], ["z"]), node("Softmax", ["z"], ["y"])]
+    with pytest.raises(UserError, match=r"Newer is of opset 13, the model of opset 12, where Soft"):
+        check(model(nodes, [newer(13)], opset=12))
+
+
 def test_functions_in_branches(check):
     out = helper.make_tensor_value_info("w", TensorProto.FLOAT, X.shape)
     branches = {
