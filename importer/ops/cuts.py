@@ -24,11 +24,16 @@ from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum
 
 
-def _for_axes(b: Builder, t: Tensor, what: str, axes: Tensor | None) -> list[Expr]:
-    """The elements of starts or ends: as many as known axes, where a run tells how many."""
-    if axes is None or axes.known is None or t.rank != 1 or t.shape[0].is_const:
+def _how_many(*operands: Tensor | None) -> int:
+    """Of how many axes a slice's operands tell: 1 where each is of a length that a run tells."""
+    lengths = [t.shape[0] for t in operands if t is not None and t.rank == 1]
+    return next((n.const for n in lengths if n.is_const), 1)
+
+
+def _for_axes(b: Builder, t: Tensor, what: str, count: int) -> list[Expr]:
+    """The elements of starts or ends: of so many axes, where a run tells how many."""
+    if t.rank != 1 or t.shape[0].is_const:
         return elements(b, t, what)
-    count = axes.known.size
     fits = apply("eq", number(t.shape[0]), number(count))
     given = (cast(b.read(t, [k], nothing(t.dtype)), DType.I64) for k in range(count))
     return [checked(b, e, fits, f"{what} and axes differ in length") for e in given]
@@ -43,8 +48,12 @@ def slice_of(
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Tensor:
-    """x[start:end:step] along the named axes."""
-    begin, end = (_for_axes(b, t, w, axes) for t, w in ((starts, "starts"), (ends, "ends")))
+    """x[start:end:step] along the named axes.
+
+    Where a run tells the lengths of all other operands, one axis is meant: a run with others ends.
+    """
+    count = _how_many(axes, steps, starts, ends)
+    begin, end = _for_axes(b, starts, "starts", count), _for_axes(b, ends, "ends", count)
     if any(t is not None and t.known is None for t in (axes, steps)):
         places = (
             elements(b, axes, "axes") if axes is not None else list(map(number, range(len(begin))))

@@ -390,3 +390,27 @@ def test_axes_tell_how_many_starts_there_are(axes, count, x, tmp_path, make_node
     )
     (want,) = session.run(None, inputs)
     np.testing.assert_array_equal(interpret(graph, inputs)["y"], want)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("known_ends", [False, True])
+def test_starts_of_no_named_axes_are_of_one(known_ends, count, x, tmp_path, make_node, make_model):
+    nodes = [
+        make_node("Slice", ["firsts", "zero", "count"], ["starts"]),
+        make_node("Slice", ["lasts", "zero", "count"], ["ends"]),
+        make_node("Slice", ["x", "starts", "four" if known_ends else "ends"], ["y"]),
+    ]
+    constants = {"zero": i64(0), "four": i64(4)}
+    inputs = {"x": x, "firsts": i64(1, -3), "lasts": i64(2, 2), "count": i64(count)}
+    model = make_model(nodes, inputs, ["y"], constants)
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    if count != 1:
+        with pytest.raises(UserError, match="and axes differ in length"):
+            interpret(graph, inputs)
+        return
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (want,) = session.run(None, inputs)
+    np.testing.assert_array_equal(interpret(graph, inputs)["y"], want)
