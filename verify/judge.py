@@ -268,10 +268,12 @@ class _Floats:
             f"ONNX Runtime's error there"
         )
         tiny = np.finfo(np.float32).tiny
-        if self.magnitude.max(initial=0.0) < tiny / np.finfo(np.float32).eps:
+        small = self.magnitude.max(initial=0.0) < tiny / np.finfo(np.float32).eps
+        if small or error == np.inf:
+            logarithm = "" if small else ", of which a logarithm or a reciprocal is infinite"
             reason += (
-                f"; numbers below {tiny:.2g} count as zeros, unless the model is compiled with "
-                "--keep-subnormals"
+                f"; numbers below {tiny:.2g} count as zeros{logarithm}, unless the model is "
+                "compiled with --keep-subnormals"
             )
         return replace(told, passed=False, reason=reason)
 

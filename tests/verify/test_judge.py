@@ -150,6 +150,18 @@ def test_zeros_are_not_near_small_numbers() -> None:
     assert not _judge(np.zeros((4, 8), np.float32), _rounded(truth), truth).passed
 
 
+@pytest.mark.parametrize("lost", [-np.inf, np.inf, np.nan])
+def test_numbers_that_count_as_zeros_are_told_where_a_result_is_not_finite(lost: float) -> None:
+    truth = np.array([-91.7, 3.0])
+    found = _judge(np.array([lost, 3.0], np.float32), truth.astype(np.float32), truth)
+    assert not found.passed
+    assert "a logarithm or a reciprocal is infinite" in found.reason
+    assert "--keep-subnormals" in found.reason
+    wrong = _judge(np.array([-90.0, 3.0], np.float32), truth.astype(np.float32), truth)
+    assert not wrong.passed
+    assert "--keep-subnormals" not in wrong.reason
+
+
 def test_what_overflows_in_the_other_runtime_may_overflow() -> None:
     truth = np.array([1.0, 2.0, 3.0])
     theirs = np.array([1.0, np.inf, 3.0], np.float32)
