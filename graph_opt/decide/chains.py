@@ -273,8 +273,9 @@ class Chains:
         if not isinstance(step, Run):
             return None
         found: set[tuple[tuple[str, int], ...]] = set()
+        owners = {v: m for m in members for v in m.group.stored}
         for value, loops, filled in self._places(step.group):
-            own = next((m for m in members if value in m.group.stored), None)
+            own = owners.get(value)
             if own is None:
                 continue
             if filled:
@@ -393,12 +394,16 @@ class Chains:
 
     def index_bytes(self, members: tuple[Member, ...]) -> Index:
         """What passes between the kernels for one index of the first one's dims."""
+        found = self.owned_between(members)
+        return sum((self.index_bytes_of(v, m.dims, m.ratios) for v, m in found), ZERO)
+
+    def owned_between(self, members: tuple[Member, ...]) -> list[tuple[str, Member]]:
+        """The values that only the chain reads, each with the kernel that stores it."""
         owners = {v: m for m in members[:-1] for v in m.group.stored}
-        found = ((v, owners[v]) for v in self.between(members))
-        return sum((self._index_bytes_of(v, m.dims, m.ratios) for v, m in found), ZERO)
+        return [(v, owners[v]) for v in self.between(members)]
 
     @functools.cached_property
-    def _index_bytes_of(self) -> Callable[[str, tuple[str, ...], tuple[int, ...]], Index]:
+    def index_bytes_of(self) -> Callable[[str, tuple[str, ...], tuple[int, ...]], Index]:
         """What a value takes for so many indices of dims: many chains pass it on."""
 
         def found(v: str, dims: tuple[str, ...], ratios: tuple[int, ...]) -> Index:

@@ -16,6 +16,7 @@ from rutc.graph_opt.assignment import Arrangement, Assignment, Grouping
 from rutc.graph_opt.decide.copies import with_copies
 from rutc.graph_opt.decide.groups import Groups, Operands, reads_at_its_own_place
 from rutc.graph_opt.decide.joins import NEIGHBOURS, Joins, with_joins
+from rutc.graph_opt.decide.likeness import Found
 from rutc.graph_opt.decide.memory import ALIGNMENT, place_values
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.recompute import without_recomputed
@@ -97,6 +98,7 @@ class Realisation:
     def but(self, assignment: Assignment) -> Realisation:
         """That of another assignment; the stages for which it says the same are not done again."""
         other = Realisation(self.prepared, assignment, self.machine)
+        vars(other)["chains"] = self.chains
         before = self.assignment
         for stage, said in _STAGES.items():
             if any(getattr(before, name) != getattr(assignment, name) for name in said):
@@ -104,6 +106,11 @@ class Realisation:
             if stage in vars(self):
                 vars(other)[stage] = vars(self)[stage]
         return other
+
+    @cached_property
+    def chains(self) -> Found:
+        """What was found of the chains of this plan, and of those that it was made from."""
+        return Found()
 
     @cached_property
     def computed(self) -> Graph:
@@ -273,6 +280,7 @@ class Realisation:
             constants,
             known.symbols,
             self.machine,
+            self.chains,
         )
         first = (layouts[i.name].axes[:1] for i in graph.inputs if i.name in layouts)
         sizes = (a.extent for axes in first for a in axes)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import field
 from math import prod
 
 from rutc.base.record import record
@@ -24,6 +25,7 @@ from rutc.graph_opt.decide.chains import (
     even_slices,
     leader,
 )
+from rutc.graph_opt.decide.likeness import Found, Likeness
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.tensor_ir.affine import Index, Size, typical
@@ -36,7 +38,9 @@ MOST_DIMS = 3
 
 @record
 class Slicer(Chains):
-    """Chooses the chains of one step list."""
+    """Chooses the chains of one step list; what was `found` for another plan holds for this one."""
+
+    found: Found = field(default_factory=Found)
 
     @property
     def coefficients(self) -> Slices:
@@ -50,7 +54,10 @@ class Slicer(Chains):
     def chosen(self, steps: tuple[PlanStep, ...]) -> tuple[Slicing, ...]:
         """Every chain of the steps that pays."""
         found: list[Slicing] = []
-        best = functools.cache(lambda start: self._best(steps, start))
+        likeness = Likeness(self.found, self.extents, self._facts)
+        best = functools.cache(
+            lambda start: likeness.best(steps, start, lambda: self._best(steps, start))
+        )
         at = 0
         while at < len(steps):
             chain = best(at)
@@ -64,6 +71,12 @@ class Slicer(Chains):
             )
             at = chain.members[-1].step + 1
         return tuple(found)
+
+    def _facts(self, v: str) -> Hashable:
+        """All that counts of a value for the chains that it may pass through."""
+        value, layout = self.values[v], self.layouts[v]
+        sizes = tuple([self.extents[d] for d in value.dims])
+        return value.dtype, layout, sizes, self.users[v], v in self.free, v in self.constants
 
     def _longest(self, chain: Chain) -> int:
         """The indices that a slice of a chain holds at most."""
@@ -106,8 +119,9 @@ class Slicer(Chains):
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
             for e in self._cut(first.group):
-                if e not in dims:
-                    gained = max([gained, *(chain.gain for chain in (*whole, *found))])
+                gained = max([gained, *(chain.gain for chain in (*whole, *found))])
+                # Over more dims no more kernels follow each other.
+                if e not in dims and self._passed(grown[-1]) >= gained:
                     found += self._over(steps, start, (*dims, e), gained)
         return [*found, *whole]
 
@@ -159,7 +173,7 @@ class Slicer(Chains):
             room = self.near(self.coefficients.ring) * self.extent(members[0].dims[-1])
             crowded = not blocks and self._bytes_between(members) * shortest > room
             again = max(self._read_again(members, level) for level in range(len(members[0].dims)))
-            index_bytes = self._common(self.index_bytes(members))
+            index_bytes = self._common_index_bytes(members)
             found.append(Chain(members, size, within, gain, again + index_bytes, blocks, crowded))
             gained = max(gained, gain)
         return found[::-1]
@@ -182,6 +196,16 @@ class Slicer(Chains):
         """What a size is where symbols are common."""
         return typical(size, self.symbols)
 
+    def _common_index_bytes(self, members: tuple[Member, ...]) -> int:
+        """What passes between the kernels for one index where symbols are common."""
+        found = self.owned_between(members)
+        return sum([self._common_bytes_of(v, m.dims, m.ratios) for v, m in found])
+
+    @functools.cached_property
+    def _common_bytes_of(self) -> Callable[[str, tuple[str, ...], tuple[int, ...]], int]:
+        """What a value takes for so many indices of dims where symbols are common."""
+        return functools.cache(lambda *at: self._common(self.index_bytes_of(*at)))
+
     def _common_slices(
         self, members: tuple[Member, ...], size: int, within: int | None
     ) -> tuple[int, int]:
@@ -189,7 +213,7 @@ class Slicer(Chains):
         *outer, extent = (self._common_extent(d) for d in members[0].dims)
         fits = None
         if within is not None:
-            fits = within // max(self._common(self.index_bytes(members)), 1)
+            fits = within // max(self._common_index_bytes(members), 1)
         return even_slices(extent, prod(outer), size, fits, self.coefficients.fewest, min, max)
 
     @functools.cached_property
@@ -258,11 +282,12 @@ class Slicer(Chains):
         Where there are few slices, there must be little to do.
         """
         w, (*outer, last) = self.coefficients, members[0].dims
-        index_bytes = self.index_bytes(members)
-        again = self._read_again(members, len(outer))
-        if index_bytes.is_const or again > self.near(w.again):
+        if self._common_index_bytes(members) > self.near(w.most_ring):
             return None
-        if self._common(index_bytes) > self.near(w.most_ring):
+        if self._read_again(members, len(outer)) > self.near(w.again):
+            return None
+        found = self.owned_between(members)
+        if all(self.index_bytes_of(v, m.dims, m.ratios).is_const for v, m in found):
             return None
         longest = self.extent(last)
         count, _ = self._common_slices(members, longest, within)

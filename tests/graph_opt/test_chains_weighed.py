@@ -1,7 +1,8 @@
 """What chains of kernels are weighed by: sizes of slices, and which chains need not be weighed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,12 @@ from hypothesis import strategies as st
 
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.chains import Chain, Member, even_slices
+from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.likeness import Likeness
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.slices import Slicer
+from rutc.graph_opt.plan import Illegal, PlanStep, Run
 from rutc.tensor_ir.affine import Index, maximum, minimum
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.lower import Group
@@ -101,3 +107,99 @@ def test_chains_that_pass_on_too_little_are_not_weighed_and_would_not_be_chosen(
     assert decide(graph, machine).assignment == chosen
     assert chosen.slices
     assert (some < weighed[0]) == fewer
+
+
+# Before that, two products side by side, whose concatenation is no work.
+JOINED = ATTENTION.replace(
+    "%q : ",
+    """%i : f32{l,b} = input "i" [b, l]
+%j : f32{l,o} = input "j" [l, o]
+%a0 : f32{b,o} = sum{l} %i[l, b] * %j[l, o]
+%a1 : f32{b,o} = max(%a0[b, o], 0.0) * 2.0
+%d : f32{b,c} = select(index(c - 32) < 0, %a0[b, o=c else 0.0], %a1[b, o=c - 32 else 0.0])
+%f : f32{b,c} = sum{x} %d[b, c=x] * %g[x, c]
+output "f" [b, c] = %f
+%q : """,
+    1,
+).replace("dims ", "dims b = 128, l = 16, o = 32, c = 64, x = 64, ", 1)
+JOINED = JOINED.replace("%i : f32", '%g : f32{c,x} = input "g" [x, c]\n%i : f32', 1)
+
+
+@pytest.mark.parametrize("text", [ATTENTION, IMAGES, BATCH, JOINED])
+@pytest.mark.parametrize("l2", [V4.l2, 64 << 10])
+def test_over_more_dims_no_more_kernels_follow_each_other(text: str, l2: int) -> None:
+    found = greedy(prepare(parse(text)), replace(V4, l2=l2)).realisation
+    slicer, steps, compared = found.turns.slicer, found.steps, 0
+    for start, step in enumerate(steps):
+        if not isinstance(step, Run):
+            continue
+        for d, e in permutations(slicer._cut(step.group), 2):
+            one, both = (slicer._grown(steps, start, dims) for dims in ((d,), (d, e)))
+            assert len(both) <= len(one)
+            passed = [slicer._passed(members) for members in one]
+            assert passed == sorted(passed)
+            compared += bool(both)
+    assert compared or text not in (ATTENTION, JOINED)
+
+
+@pytest.mark.parametrize("text", [ATTENTION, IMAGES, BATCH, JOINED])
+@pytest.mark.parametrize("l2", [V4.l2, 64 << 10])
+def test_chains_of_steps_that_are_alike_are_found_once(
+    text: str, l2: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weighed: list[int] = []
+    best = Slicer._best
+
+    def counted(self: Slicer, steps: Sequence[PlanStep], start: int) -> Chain | None:
+        weighed.append(start)
+        return best(self, steps, start)
+
+    monkeypatch.setattr(Slicer, "_best", counted)
+    graph, machine = parse(text), replace(V4, l2=l2)
+    prepared = prepare(graph)
+    first = greedy(prepared, machine).realisation
+    given = first.assignment
+    plain = replace(given, slices=(), turns=())
+    assert weighed
+    weighed.clear()
+    again = first.but(plain)
+    assert again.turns.chosen(again.steps) == (given.turns, given.slices)
+    assert not weighed
+    # What lies otherwise is weighed anew, and so are the kernels that read it or write it.
+    for v, before in plain.arrangements.items():
+        turned = replace(before, order=before.order[::-1])
+        changed = replace(plain, arrangements={**plain.arrangements, v: turned})
+        try:
+            found, alone = first.but(changed), Realisation(prepared, changed, machine)
+            weighed.clear()
+            chosen, some = found.turns.chosen(found.steps), len(weighed)
+            weighed.clear()
+            assert alone.turns.chosen(alone.steps) == chosen
+        except Illegal:
+            continue
+        assert some <= len(weighed)
+
+
+def test_chains_behind_steps_that_go_are_those_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, machine = parse(JOINED), replace(V4, l2=64 << 10)
+    weighed: list[int] = []
+    best = Slicer._best
+
+    def counted(self: Slicer, steps: Sequence[PlanStep], start: int) -> Chain | None:
+        weighed.append(start)
+        return best(self, steps, start)
+
+    def anew(
+        self: Likeness, steps: Sequence[PlanStep], start: int, find: Callable[[], Chain | None]
+    ) -> Chain | None:
+        return find()
+
+    monkeypatch.setattr(Slicer, "_best", counted)
+    chosen, some = decide(graph, machine), len(weighed)
+    assert chosen.assignment is not None
+    assert chosen.assignment.joins
+    assert chosen.assignment.slices
+    monkeypatch.setattr(Likeness, "best", anew)
+    weighed.clear()
+    assert str(decide(graph, machine)) == str(chosen)
+    assert some < len(weighed)
