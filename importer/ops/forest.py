@@ -6,6 +6,7 @@ A leaf is a node whose two branches lead to itself, so that walking further does
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -63,6 +64,12 @@ class Forest:
     missing: np.ndarray
     roots: np.ndarray
     depth: int
+
+    def below(self, sieve: Sieve) -> Forest:
+        """What is below a sieve, with a root at each of its places: any leaf where none is."""
+        ends = sieve.node.reshape(-1)
+        roots = np.where(ends < 0, np.argmax(self.mode == LEAF), ends)
+        return replace(self, roots=roots, depth=int(_heights(self)[roots].max()))
 
 
 @record(eq=False)
@@ -233,13 +240,13 @@ def _longest(first: np.ndarray, test: np.ndarray, roots: np.ndarray) -> int:
 
 @record(eq=False)
 class Sieve:
-    """A forest of small trees as a sieve: all tests are made; one that fails strikes out leaves.
+    """The upper part of a forest, all of whose tests are made: one that fails strikes out ways.
 
-    Of each tree's tests, {tree, test}: feature, threshold, mode, whether NaN passes, and `left`, a
-    bit for each of the tree's leaves that a failure leaves, in the order yes before no. The leaf
-    that a walk reaches is the first one that is left by all [Lucchese et al. 2015, QuickScorer].
-    `leaf` has the forest's node at each place that `bits` has for a leaf, and -1 where none is:
-    {tree, place}.
+    Ways lead to `node`s of the forest: leaves, or the roots of the trees that are left. Of each
+    tree's tests, {tree, test}: feature, threshold, mode, whether NaN passes, and `left`, a bit for
+    each way that a failure leaves, in the order yes before no. A walk goes the first way that is
+    left by all [Lucchese et al. 2015, QuickScorer]. The nodes are at the places that `bits` has for
+    ways, {tree, place}; -1 where none is.
     """
 
     feature: np.ndarray
@@ -247,55 +254,84 @@ class Sieve:
     mode: np.ndarray
     missing: np.ndarray
     left: np.ndarray
-    leaf: np.ndarray
+    node: np.ndarray
     bits: Bits
 
 
 def sieve_of(f: Forest) -> Sieve | None:
-    """The sieve of a forest; None where a tree has too many leaves, or no tree a test."""
-    trees = []
-    for root in f.roots.tolist():
-        tests: list[tuple[int, int, int]] = []
-        leaves: list[int] = []
-        if not _listed(f, root, tests, leaves):
-            return None
-        trees.append((tests, leaves))
-    most = max(len(tests) for tests, _ in trees)
-    if most == 0:
-        return None
-    bits = next(b for b in WORDS if b.count > most)
-    # A tree with fewer tests makes others, which leave all.
-    some = next(tests[0][0] for tests, _ in trees if tests)
-    node = np.full((len(trees), most), some)
-    left = np.full((len(trees), most), (1 << bits.count) - 1, bits.dtype)
-    leaf = np.full((len(trees), bits.count), -1)
-    for tree, (tests, leaves) in enumerate(trees):
-        for k, (test, begin, end) in enumerate(tests):
-            node[tree, k] = test
-            left[tree, k] ^= bits.dtype((1 << end) - (1 << begin))
-        for k, reached in enumerate(leaves):
-            leaf[tree, bits.place(k)] = reached
-    return Sieve(
-        f.feature[node], f.threshold[node], f.mode[node], f.missing[node], left, leaf, bits
-    )
+    """The sieve of a forest; None where no tree has a test.
 
-
-def _listed(f: Forest, node: int, tests: list[tuple[int, int, int]], leaves: list[int]) -> bool:
-    """Lists a tree's tests, with the leaves from one to another if each passes, and its leaves.
-
-    Returns whether these are no more than a word has bits.
+    It has all tests if words have bits for all leaves. Otherwise it has those from which some walk
+    takes the most steps, as many as the shortest words have bits for: they replace the same number
+    of steps in each tree.
     """
-    if f.mode[node] == LEAF:
-        leaves.append(node)
-        return True
-    at, begin = len(tests), len(leaves)
-    if at == WORDS[-1].count - 1:
-        return False
-    tests.append((node, begin, begin))
-    if not _listed(f, int(f.yes[node]), tests, leaves):
-        return False
-    tests[at] = node, begin, len(leaves)
-    return _listed(f, int(f.no[node]), tests, leaves)
+    if f.depth == 0:
+        return None
+    height = _heights(f)
+    roots = f.roots.tolist()
+    for bits in WORDS:
+        whole = [_Part.of(f, height, root, 0, bits) for root in roots]
+        if None not in whole:
+            return _made(f, [part for part in whole if part is not None], bits)
+    bits, low = WORDS[0], 1
+    for root in roots:
+        while _Part.of(f, height, root, low, bits) is None:
+            low += 1
+    parts = (_Part.of(f, height, root, low, bits) for root in roots)
+    return _made(f, [part for part in parts if part is not None], bits)
+
+
+def _heights(f: Forest) -> np.ndarray:
+    """The most steps down from each node."""
+    inner, height = f.mode != LEAF, np.zeros(len(f.mode), np.int64)
+    for _ in range(f.depth):
+        height = np.where(inner, 1 + np.maximum(height[f.yes], height[f.no]), 0)
+    return height
+
+
+@record(eq=False)
+class _Part:
+    """The tests of a tree, with the ways from one to another if each passes, and the ways' ends."""
+
+    tests: list[tuple[int, int, int]]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, f: Forest, height: np.ndarray, root: int, low: int, bits: Bits) -> _Part | None:
+        """The tests from which there are more than `low` steps; None where ways have no bits."""
+        part = cls([], [])
+        return part if part._list(f, height, root, low, bits.count - 1) else None
+
+    def _list(self, f: Forest, height: np.ndarray, node: int, low: int, most: int) -> bool:
+        if height[node] <= low:
+            self.ends.append(node)
+            return True
+        at, begin = len(self.tests), len(self.ends)
+        if at == most:
+            return False
+        self.tests.append((node, begin, begin))
+        if not self._list(f, height, int(f.yes[node]), low, most):
+            return False
+        self.tests[at] = node, begin, len(self.ends)
+        return self._list(f, height, int(f.no[node]), low, most)
+
+
+def _made(f: Forest, parts: Sequence[_Part], bits: Bits) -> Sieve:
+    # A tree with fewer tests makes others, which leave all.
+    some = next(p.tests[0][0] for p in parts if p.tests)
+    most = max(len(p.tests) for p in parts)
+    test = np.full((len(parts), most), some)
+    left = np.full((len(parts), most), (1 << bits.count) - 1, bits.dtype)
+    node = np.full((len(parts), bits.count), -1)
+    for tree, part in enumerate(parts):
+        for k, (tested, begin, end) in enumerate(part.tests):
+            test[tree, k] = tested
+            left[tree, k] ^= bits.dtype((1 << end) - (1 << begin))
+        for k, end in enumerate(part.ends):
+            node[tree, bits.place(k)] = end
+    return Sieve(
+        f.feature[test], f.threshold[test], f.mode[test], f.missing[test], left, node, bits
+    )
 
 
 @record(eq=False)

@@ -54,14 +54,23 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-def reached(b: Builder, x: Tensor, f: Walk) -> Tensor:
-    """The leaf {n, t} that each row of x {n, features} reaches in each tree."""
+def reached(b: Builder, x: Tensor, f: Walk, start: Tensor | None) -> Tensor:
+    """The leaf {n, t} that each row of x {n, features} reaches in each tree.
+
+    It starts at these roots {n, t}; None: at those of all trees in order.
+    """
+    if start is None:
+        axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
+        roots = b.constant(f.roots.astype(np.int64))
+        start = b.nest(axes, b.read(roots, [axes[1].index]))
+    if f.depth == 0:
+        return start
     table, kind = _Table(b, f), _compared(x, f)
     modes = np.unique(f.mode)
     mode = b.constant(f.mode.astype(np.int64))
 
     def step(_: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
+        axes = b.axes(states[0].shape, ("n", "tree"))
         node = b.spread(states[0], axes)
         word = b.read(table.words, [node])
         value = cast(b.read(x, [axes[0].index, table.feature(word)]), kind)
@@ -72,9 +81,7 @@ def reached(b: Builder, x: Tensor, f: Walk) -> Tensor:
         down = apply("add", table.first(word), cast(found, DType.I64))
         return [b.nest(axes, down)], []
 
-    roots = b.constant(f.roots.astype(np.int64))
-    axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
-    node = b.nest(axes, b.read(roots, [axes[1].index]))
+    node = start
     if f.depth > UNROLLED:
         return scanned(b, Index.of(f.depth), [node], step)[0][0]
     for _ in range(f.depth):
@@ -83,7 +90,10 @@ def reached(b: Builder, x: Tensor, f: Walk) -> Tensor:
 
 
 def sieved(b: Builder, x: Tensor, f: Sieve) -> Tensor:
-    """The place {n, t} in `leaf` of what each row of x {n, features} reaches in each tree."""
+    """The place {n, t} of the node that each row of x {n, features} reaches in each tree.
+
+    Places of a tree follow those of the one before it.
+    """
     kind = _compared(x, f)
     trees, tests = f.left.shape
     axes, test = b.axes((x.shape[0], trees), ("n", "tree")), b.axis(tests, "test")
@@ -234,12 +244,11 @@ def aggregated(
         raise OperatorError(f"the aggregate function {how!r} is unknown")
     reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
     sieve = sieve_of(f)
+    start = None
     if sieve is not None:
-        node, leaf = sieved(b, x, sieve), sieve.leaf.reshape(-1)
-    else:
-        walk = walk_of(f)
-        node, leaf = reached(b, x, walk), walk.leaf
-    y = gathered(b, node, leaf, v, targets, reducer)
+        start, f = sieved(b, x, sieve), f.below(sieve)
+    walk = walk_of(f)
+    y = gathered(b, reached(b, x, walk, start), walk.leaf, v, targets, reducer)
     if how == "AVERAGE":
         count = len(f.roots)
         y = b.map(lambda e: apply("div", e, lit(count, e.dtype)), y)

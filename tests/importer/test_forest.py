@@ -51,9 +51,9 @@ def reached(f: Forest, x: np.ndarray) -> list[int]:
     return found
 
 
-def walked(w: Walk, x: np.ndarray) -> list[int]:
+def walked(w: Walk, x: np.ndarray, start: np.ndarray | None = None) -> list[int]:
     """The same, by as many steps in all trees as the walk says."""
-    node = w.roots
+    node = w.roots if start is None else start
     for _ in range(w.depth):
         value = x[w.feature[node]]
         modes = w.mode[node]
@@ -93,46 +93,41 @@ def test_a_root_that_a_branch_leads_to_is_in_one_place() -> None:
         assert walked(walk_of(f), x) == reached(f, x)
 
 
-def sieved(f: Sieve, x: np.ndarray) -> list[int]:
-    """The leaf of each tree, by all of its tests."""
-    value = x[f.feature]
+def sieved(sieve: Sieve, rest: Walk, x: np.ndarray) -> list[int]:
+    """The leaf of each tree, by all tests of the sieve and a walk from where they lead."""
+    value = x[sieve.feature]
     holds = np.select(
-        [f.mode == m for m in range(6)], [c(value, f.threshold) for c in COMPARE]
+        [sieve.mode == m for m in range(6)], [c(value, sieve.threshold) for c in COMPARE]
     ).astype(bool)
-    holds |= f.missing & np.isnan(value)
-    word = f.bits.dtype
-    left = np.bitwise_and.reduce(np.where(holds, ~word(0), f.left), axis=1)
+    holds |= sieve.missing & np.isnan(value)
+    word, bits = sieve.bits.dtype, sieve.bits
+    left = np.bitwise_and.reduce(np.where(holds, ~word(0), sieve.left), axis=1)
     lowest = left & (~left + word(1))
-    place = (lowest * word(f.bits.ordering)) >> word(f.bits.ordered)
-    return f.leaf[np.arange(len(left)), place].tolist()
+    place = (lowest * word(bits.ordering)) >> word(bits.ordered)
+    start = np.arange(len(left)) * bits.count + place.astype(int)
+    return walked(rest, x, start)
 
 
+def random_numbers(rng: np.random.Generator) -> np.ndarray:
+    """Three numbers, with those that compare in other ways."""
+    numbers = [-np.inf, -2, -1, -0.0, 0, 1, 1.5, 2, np.inf, np.nan]
+    return rng.choice(np.array(numbers, np.float32), 3)
+
+
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize(
-    ("nodes", "trees", "share"),
-    [
-        (3, 1, False),
-        (40, 1, False),
-        (63, 1, False),
-        (120, 7, False),
-        (24, 8, False),
-        (127, 1, False),
-        (9, 2, True),
-    ],
+    ("nodes", "trees"), [(3, 1), (40, 1), (63, 1), (120, 7), (24, 8), (127, 1), (900, 3)]
 )
-def test_tests_leave_the_leaves_of_the_branches(nodes: int, trees: int, share: bool) -> None:
+def test_sieves_lead_to_the_leaves_of_the_branches(nodes: int, trees: int, share: bool) -> None:
     rng = np.random.default_rng(nodes + trees)
-    numbers = np.array([-np.inf, -2, -1, -0.0, 0, 1, 1.5, 2, np.inf, np.nan], np.float32)
-    seen = 0
-    for _ in range(20):
+    for _ in range(5):
         f = random_forest(rng, nodes, trees, share=share)
         sieve = sieve_of(f)
-        if sieve is None:
-            continue
-        seen += 1
+        assert sieve is not None
+        rest = walk_of(f.below(sieve))
         for _ in range(30):
-            x = rng.choice(numbers, 3)
-            assert sieved(sieve, x) == reached(f, x)
-    assert seen
+            x = random_numbers(rng)
+            assert sieved(sieve, rest, x) == reached(f, x)
 
 
 def line(leaves: int) -> Forest:
@@ -146,24 +141,49 @@ def line(leaves: int) -> Forest:
     return forest(zeros, values, mode, yes, no, zeros.astype(bool), np.array([0]))
 
 
+def complete(depth: int) -> Forest:
+    """A tree all of whose leaves are so many steps down."""
+    inner, nodes = 2**depth - 1, 2 ** (depth + 1) - 1
+    mode = np.array([0] * inner + [LEAF] * (nodes - inner))
+    below = np.where(mode == LEAF, 0, 2 * np.arange(nodes) + 1)
+    values = np.linspace(-2, 2, nodes).astype(np.float32)
+    none = np.zeros(nodes, bool)
+    return forest(np.arange(nodes) % 3, values, mode, below, below + 1, none, np.array([0]))
+
+
 @pytest.mark.parametrize("bits", WORDS, ids=lambda bits: str(bits.count))
 def test_a_leaf_has_a_bit_of_a_word(bits: Bits) -> None:
     assert sorted(map(bits.place, range(bits.count))) == [*range(bits.count)]
     for leaves in (bits.count // 2 + 1, bits.count):
-        sieve = sieve_of(line(leaves))
+        f = line(leaves)
+        sieve = sieve_of(f)
         assert sieve is not None
         assert sieve.bits is bits
+        rest = walk_of(f.below(sieve))
+        assert rest.depth == 0
         for value in (*range(-1, leaves + 2), np.nan, np.inf):
             x = np.array([value], np.float32)
-            assert sieved(sieve, x) == reached(line(leaves), x)
+            assert sieved(sieve, rest, x) == reached(f, x)
 
 
-@pytest.mark.parametrize("leaves", [WORDS[-1].count + 1, 2000])
-def test_larger_trees_are_walked(leaves: int) -> None:
-    assert sieve_of(line(leaves)) is None
+@pytest.mark.parametrize(
+    ("f", "steps"), [(line(WORDS[-1].count + 1), 33), (line(500), 468), (complete(8), 3)]
+)
+def test_larger_trees_are_walked_from_a_sieve(f: Forest, steps: int) -> None:
+    """What is left of the walk; the tests of the sieve are those from which it is longer."""
+    sieve = sieve_of(f)
+    assert sieve is not None
+    assert sieve.bits is WORDS[0]
+    assert sieve.left.shape == (1, WORDS[0].count - 1)
+    rest = walk_of(f.below(sieve))
+    assert rest.depth == steps
+    rng = np.random.default_rng(steps)
+    for _ in range(30):
+        x = random_numbers(rng) * np.float32(100 if steps > 3 else 1)
+        assert sieved(sieve, rest, x) == reached(f, x)
 
 
-def test_trees_without_a_test_walk_nowhere() -> None:
+def test_trees_without_a_test_have_no_sieve() -> None:
     zeros = np.zeros(2, int)
     none = zeros.astype(bool)
     leaves = np.array([LEAF, LEAF])
