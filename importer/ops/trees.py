@@ -1,13 +1,14 @@
-"""Ensembles of decision trees: all trees walk down in step, by gathers from tables of nodes.
+"""Ensembles of decision trees: a sieve of tests, then trees walk down in step.
 
-node{n,t} = root[t]
+A sieve makes tests of all trees at once, vectors of them, and strikes out ways by those that fail:
+
+left{n,t} = the bits that all of {i} select(x[n, feature[t,i]] <= threshold[t,i], ~0, left[t,i]) have
+node{n,t} = the number of the lowest bit of left, and of the tree
+
+Walks go on from there, by gathers from a table of nodes, until all are at leaves:
+
 node{n,t} = first[node] + (x[n, feature[node]] <= threshold[node])   (depth times)
 y{n,k}    = sum{t} weight[node[n,t], k]
-
-Trees whose leaves have a bit each make all tests at once, which takes vectors of tests:
-
-left{n,t} = all bits that {i} select(x[n, feature[t,i]] <= threshold[t,i], ~0, left[t,i]) have
-node{n,t} = the lowest bit of left, as a number
 """
 
 from __future__ import annotations
