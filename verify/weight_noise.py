@@ -17,6 +17,7 @@ from functools import reduce
 import numpy as np
 
 from rutc.tensor_ir import Const, Data, DType, Graph
+from rutc.verify.float64 import WIDENED
 from rutc.verify.tolerance import BLOCK_STEP, MULTIPLE, WEIGHT_STEP, unit_roundoff
 
 LEAST_DIMS = 2
@@ -52,15 +53,18 @@ def moved_weights(graph: Graph, stored: DType, seed: int) -> Graph:
     step = np.float32(2 * MULTIPLE * roundoff_of(stored))
 
     def moved(n: Const) -> Const:
-        w = n.data.array
-        if n.out.dtype is not DType.F32 or sum(e > 1 for e in w.shape) < LEAST_DIMS:
+        own = n.data.array
+        if n.out.dtype not in WIDENED or sum(e > 1 for e in own.shape) < LEAST_DIMS:
             return n
+        w = own.astype(np.float32, copy=False)
         noise = step * (random.random(w.shape, np.float32) - np.float32(0.5))
         with np.errstate(all="ignore"):
             if not stored.is_float:
-                return replace(n, data=Data(w + noise * _largest_beside(w)))
-            held = n.data.rounded(stored.numpy).array.astype(np.float32) == w
-            return replace(n, data=Data(np.where(held, w, w + w * noise)))
+                made = w + noise * _largest_beside(w)
+            else:
+                held = n.data.rounded(stored.numpy).array.astype(np.float32) == w
+                made = np.where(held, w, w + w * noise)
+            return replace(n, data=Data(made.astype(own.dtype)))
 
     nodes = tuple(moved(n) if isinstance(n, Const) else n for n in graph.nodes)
     return replace(graph, nodes=nodes)

@@ -65,6 +65,22 @@ def test_noise_moves_weights_by_roundings_of_their_type() -> None:
         assert (most >= limit * 0.7).all()
 
 
+@pytest.mark.parametrize("own", ["f16", "bf16"])
+def test_weights_of_16_bits_are_moved_as_well(own: str) -> None:
+    graph = parse(NETWORK.replace("f32", own).replace(", 0.0]", ", 0.001]"))
+    before = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
+    signs = set()
+    for seed in range(8):
+        after = {n.out.name: n for n in moved_weights(graph, DType.I8, seed).nodes}
+        w = after["w"]
+        assert isinstance(w, Const)
+        assert w.data.array.dtype == before["w"].data.array.dtype
+        assert (w.data.array != before["w"].data.array).any()
+        assert after["b"] == before["b"]
+        signs.add(float(np.sign(w.data.array[1, 2].astype(np.float32))))
+    assert signs == {-1.0, 1.0}, "what is small beside others is of either sign"
+
+
 def test_results_may_be_some_roundings_of_the_stored_type_off() -> None:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((4, 64))
