@@ -2,7 +2,7 @@
 
 A sieve makes tests of all trees at once, vectors of them, and strikes out ways by those that fail:
 
-left{n,t} = the bits that all of {i} select(x[n, feature[t,i]] <= threshold[t,i], ~0, left[t,i]) have
+left{n,t} = bitand{i} select(x[n, feature[t,i]] <= threshold[t,i], ~0, left[t,i])
 node{n,t} = the number of the lowest bit of left, and of the tree
 
 Walks go on from there, by gathers from a table of nodes, until all are at leaves:
