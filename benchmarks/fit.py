@@ -146,13 +146,15 @@ def count_anew(place: Path) -> None:
             if row.target == target:
                 wanted[row.digest].append(row)
         for source in dict.fromkeys(row.source for row in rows):
-            with suppress(RutcError):
+            try:
                 for _, kernel, constants in kernels(source, machine):
                     for row in wanted.pop(digest_of(kernel, constants), ()):
                         with suppress(NotApplicable):
                             done = apply_schedule(kernel, parse_schedule(row.schedule))
                             key = target, row.digest, row.schedule
                             counted[key] = summarise(done, machine).regions
+            except RutcError as error:
+                print(f"{source}: {str(error).splitlines()[0]}")
             print(f"{place.name}: {target}: {source}: {len(counted)} points", flush=True)
     found = ((row, counted.get((row.target, row.digest, row.schedule))) for row in rows)
     kept = [replace(row, regions=regions) for row, regions in found if regions is not None]

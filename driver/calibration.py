@@ -133,15 +133,14 @@ class Running:
         Raises:
             UserError: a case does not fit the model, or the model does not run on it.
         """
-        for case in self._cases():
-            try:
-                made = list(self._session.run(None, case))
-            except ModelError as error:
-                raise UserError(
-                    f"the model does not run on the inputs of its calibration: {error}; fix the "
-                    "model's sizes, or narrow their ranges, with --dim, or give --calibrate FOLDER"
-                ) from error
-            yield made
+        try:
+            for case in self._cases():
+                yield list(self._session.run(None, case))
+        except ModelError as error:
+            raise UserError(
+                f"the model does not run on the inputs of its calibration: {error}; fix the "
+                "model's sizes, or narrow their ranges, with --dim, or give --calibrate FOLDER"
+            ) from error
 
     def _cases(self) -> Iterator[Mapping[str, Value]]:
         if not self._paths:

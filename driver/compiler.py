@@ -173,7 +173,7 @@ class _Made:
         if self.stored:
             found["stored"] = [asdict(s) for s in self.stored]
         if self.chosen.earlier:
-            found["alternatives"] = [str(a.where) for a in self.chosen.earlier]
+            found["versions"] = [str(a.where) for a in self.chosen.earlier]
         if self.graph.interface is not None:
             found["interface"] = self.graph.interface.facts()
         return found

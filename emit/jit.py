@@ -126,6 +126,7 @@ class KernelCode:
 
         def run(count: int) -> None:
             nonlocal first
+            assert count > 0
             repeat(self._code.address, calls, len(sets), first, count, tasks)
             first = (first + count) % len(sets)
 

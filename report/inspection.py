@@ -92,7 +92,7 @@ def inspect_library(
     if integrity:
         payload["integrity"] = True
         shown.append("every byte is what it was when the model was compiled")
-    if where := manifest.get("alternatives"):
+    if where := manifest.get("versions"):
         shown.append(_plans(where))
     shown += undamaged(path, lambda: _measured(manifest, kernels))
     shown += undamaged(path, lambda: _stored(manifest))

@@ -41,11 +41,13 @@ class Described:
         """Takes another shape; returns whether the model does, as far as is known."""
         if not self.info.fits(shape):
             return False
-        self._extents[:] = list(shape)
-        self.shape = shape
+        # An error or an interrupt on the way leaves no shape that only a part of this belongs to.
+        self.shape = None
         if self.dtype.kind == "O":
             self.room = np.zeros((math.prod(shape) + 1, 2), np.int64)
             self.tensor.data = address_of(self.room)
+        self._extents[:] = list(shape)
+        self.shape = shape
         return True
 
     def learn(self) -> None:
@@ -212,9 +214,9 @@ class PlainTensors:
             else:
                 return None
             if value.shape != tensor.shape:
+                self.told = self._known
                 if not tensor.take(value.shape):
                     return None
-                self.told = self._known
             tensor.tensor.data = address
             held.append(value)
         return held
@@ -226,9 +228,9 @@ class PlainTensors:
             if type(value) is not np.ndarray or value.dtype.kind not in _TEXT_KINDS:
                 return False
             if value.shape != tensor.shape:
+                self.told = self._known
                 if not tensor.take(value.shape):
                     return False
-                self.told = self._known
             # Objects of its own, which nobody else may take away during the run.
             kept = value.dtype.kind == "O"
             texts: Array = value.copy() if kept else value.astype(object, order="C")

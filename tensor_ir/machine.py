@@ -173,7 +173,7 @@ class Machine:
 
     @property
     def permutes_at_once(self) -> int:
-        """The registers of floats that an instruction picks lanes of by numbers that a run gives."""
+        """The registers of floats that an instruction picks lanes of, by numbers of a run."""
         if not self.permutes(DType.F32) or "avx2" not in self.features:
             return 0
         return 2 if self.vector_bits == 512 else 1

@@ -209,7 +209,7 @@ def test_an_artifact_multiplies_parts_where_there_are_many_rows(tmp_path: Path) 
     compile_model(path, tmp_path / "model.so", Options(dims={"n": (0, 500)}))
     rng = np.random.default_rng(0)
     with load(tmp_path / "model.so", profile=True) as session:
-        assert len(session.manifest.get("alternatives", ())) == NATIVE.has_matrices(DType.BF16)
+        assert len(session.manifest.get("versions", ())) == NATIVE.has_matrices(DType.BF16)
         for rows in (0, 1, 63, 64, 65, 500):
             x = rng.standard_normal((rows, 256)).astype(np.float32)
             (got,) = session.run(None, {"x": x})

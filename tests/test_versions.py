@@ -202,7 +202,7 @@ def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert len(kernels) == report.kernels
         assert report.flops == session.manifest["flops"] == _flops(kernels, 0)
         assert report.flops < _flops(kernels, 1)
-        assert session.manifest["alternatives"] == ["n // 3"]
+        assert session.manifest["versions"] == ["n // 3"]
         for size in (0, 1, 2, 3, 8, 2):
             x = np.random.default_rng(size).standard_normal((size, 7, 48)).astype(np.float32)
             (wanted,) = reference.run({"x": x}).values() if size else (np.zeros((0, 7, 32)),)

@@ -272,8 +272,8 @@ class _Floats:
         if small or error == np.inf:
             logarithm = "" if small else ", of which a logarithm or a reciprocal is infinite"
             reason += (
-                f"; numbers below {tiny:.2g} count as zeros{logarithm}, unless the model is "
-                "compiled with --keep-subnormals"
+                f"; numbers below {tiny:.2g} count as zeros{logarithm}: if the model needs them, "
+                "compile it with --keep-subnormals"
             )
         return replace(told, passed=False, reason=reason)
 

@@ -68,7 +68,7 @@ def fuse_product_into_sum(n: Node, editor: Editor) -> Result:
     The product has more points than each of its operands has elements, so storing it is dearer
     than computing it again.
     """
-    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+    if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
     why = Reason("it sums no product")
     for part in _summed_reads(n.body[0]):
@@ -93,7 +93,7 @@ def fuse_sums(n: Node, editor: Editor) -> Result:
     %t{a,i} = sum{k} %x[a, k] * %w[i, k]
     %y{i} = sum{a} %t[a, i]            ->   %y{i} = sum{a,k} %x[a, k] * %w[i, k]
     """
-    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+    if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
     r = n.body[0]
     inner = editor.nest(r.value) if isinstance(r, Read) else None

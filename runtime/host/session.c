@@ -272,7 +272,7 @@ static int output_shapes(rutc_session *session, const DLTensor *const *inputs, i
     output->ndim = port->ndim;
     if (output->shape == NULL) {
       output->shape = shape;
-    } else {
+    } else if (output->shape != shape) {
       memcpy(output->shape, shape, (size_t)port->ndim * sizeof *shape);
     }
   }

@@ -245,7 +245,7 @@ class _Work:
 
     def builder(self, plan: Plan, *parts: Any, **named: Any) -> Builder:
         """The builder of an artifact, whose plan is noted; none where sizes tell which one runs."""
-        self.plan = None if named.get("alternatives") else plan
+        self.plan = None if named.get("earlier") else plan
         return Builder(plan, *parts, **named)
 
     def bound(self, manifest: Mapping[str, Any]) -> None:

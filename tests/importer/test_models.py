@@ -32,7 +32,7 @@ def test_convolutions_are_one_nest_each():
     path = LIGHT / "light_resnet50.onnx"
     convs = sum(n.op_type == "Conv" for n in onnx.load(path).graph.node)
     nests = [n for n in import_model(path).nodes if isinstance(n, Nest)]
-    sums = [n for n in nests if n.reducer is not None and n.reducer.name == "sum"]
+    sums = [n for n in nests if n.is_sum]
     # Besides the convolutions: the last pool, the classifier and the softmax.
     assert len(sums) == convs + 3
 

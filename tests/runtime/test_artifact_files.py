@@ -340,7 +340,7 @@ def test_what_a_manifest_says_of_kernels_may_be_anything(
     tmp_path: Path,
     kernels: object,
 ) -> None:
-    facts = {"kernels": kernels, "alternatives": kernels, "target": kernels}
+    facts = {"kernels": kernels, "versions": kernels, "target": kernels}
     build_library(simple("m", ()), [], tmp_path / "m.so", facts)  # type: ignore[arg-type]
     assert invoke("inspect", tmp_path / "m.so").status in (0, 2)
 

@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -316,3 +318,25 @@ def test_forked_child_gets_an_error(doubling: Path) -> None:
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], 2 * X)
+
+
+def test_a_library_that_is_gone_leaves_no_watch_for_forks(doubling: Path) -> None:
+    """What is called at a fork goes with the library that asked for it."""
+    code = """
+import ctypes, os, sys, _ctypes
+path = sys.argv[1]
+library = ctypes.CDLL(path)
+library.doubling_open.restype = ctypes.c_void_p
+session = library.doubling_open(None)
+assert session
+library.doubling_close(ctypes.c_void_p(session))
+_ctypes.dlclose(library._handle)
+gone = path not in open("/proc/self/maps").read()
+child = os.fork()
+if child == 0:
+    os._exit(0)
+print(gone, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-c", code, str(doubling)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.stdout, found.returncode) == ("True 0\n", 0), found.stderr
