@@ -255,12 +255,16 @@ class _Places:
     @staticmethod
     def of(each: _Operands, rows: Rows, symbolic: Collection[str]) -> _Places:
         """The places of rows, where loops are `symbolic` whose ends only a run tells."""
-        operands = [x.touch for x in each.along], each.across
+        along, across = [x.touch for x in each.along], each.across
         known = {v: extent for v, extent in each.inner.items() if v not in symbolic}
-        found = [tuple([places_of_rows(t, rows) for t in part]) for part in operands]
-        once = [tuple([places_of_rows(t, rows, known) for t in part]) for part in operands]
         inner = [kept_places(each.reduction, rows, v, n) for v, n in each.inner.items()]
-        return _Places(*found, *once, max(inner, default=0))
+        return _Places(
+            tuple([places_of_rows(t, rows) for t in along]),
+            tuple([places_of_rows(t, rows) for t in across]),
+            tuple([places_of_rows(t, rows, known) for t in along]),
+            tuple([places_of_rows(t, rows, known) for t in across]),
+            max(inner, default=0),
+        )
 
 
 @record

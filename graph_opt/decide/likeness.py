@@ -15,9 +15,6 @@ from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.lower import Group
 
-HALO = -1
-"""The number of a fill of a halo: chains go on after it."""
-
 
 @record
 class Found:
@@ -70,13 +67,16 @@ class Likeness:
         return replace(chain, members=tuple(members))
 
     def _of(self, steps: Sequence[PlanStep], start: int) -> Hashable:
-        """What tells the chains that begin with a step: the kernels that they may have."""
-        numbers: list[int] = []
+        """What tells the chains that begin with a step: the kernels that they may have.
+
+        They go on after fills of halos, which have no number.
+        """
+        numbers: list[int | None] = []
         kernels = 0
         for at in range(start, len(steps)):
             step = steps[at]
             if isinstance(step, FillHalo):
-                numbers.append(HALO)
+                numbers.append(None)
             elif isinstance(step, Run) and kernels < MOST_MEMBERS:
                 numbers.append(self._group(step.group))
                 kernels += 1
