@@ -245,10 +245,8 @@ def aggregated(
         raise OperatorError(f"the aggregate function {how!r} is unknown")
     reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
     sieve = sieve_of(f)
-    start = None
-    if sieve is not None:
-        start, f = sieved(b, x, sieve), f.below(sieve)
-    walk = walk_of(f)
+    start = None if sieve is None else sieved(b, x, sieve)
+    walk = walk_of(f if sieve is None else f.below(sieve))
     y = gathered(b, reached(b, x, walk, start), walk.leaf, v, targets, reducer)
     if how == "AVERAGE":
         count = len(f.roots)
