@@ -35,6 +35,9 @@ OPSET = 28
 _SETTLED = 13
 """From this opset on an operator with the same inputs and attributes means the same."""
 
+_LONG = "ai.onnx"
+"""The longer name of the standard's domain."""
+
 _KEPT_ELEMENTS = 512
 """Tensors of up to this many elements stay in the protobuf while it is converted."""
 
@@ -68,12 +71,16 @@ def _inlined(model: ModelProto) -> ModelProto:
     """The model with its own functions put in where they are called."""
     called = {(f.domain, f.name, f.overload): f for f in model.functions}
     bodies = [GraphProto(node=f.node) for f in model.functions]
+    for owner in (model, *model.functions):
+        _name_standard(owner)
     for graph in (model.graph, *bodies):
         for inner in subgraphs(graph):
             for node in inner.node:
                 function = called.get((node.domain, node.op_type, node.overload))
                 if function is not None:
                     _fill_in(node, function)
+                elif node.domain == _LONG:
+                    node.domain = ""
     for function, body in zip(model.functions, bodies, strict=True):
         function.ClearField("node")
         function.node.extend(body.node)
@@ -90,6 +97,15 @@ def _inlined(model: ModelProto) -> ModelProto:
         raise UserError(
             f"the model's own functions cannot be put in where they are called: {reason_of(e)}"
         ) from e
+
+
+def _name_standard(owner: ModelProto | FunctionProto) -> None:
+    """Gives the standard's operators one of the two names of their domain, the empty one."""
+    versions = [o.version for o in owner.opset_import if o.domain in ("", _LONG)]
+    others = [o for o in owner.opset_import if o.domain not in ("", _LONG)]
+    if versions:
+        owner.ClearField("opset_import")
+        owner.opset_import.extend([helper.make_opsetid("", max(versions)), *others])
 
 
 def _lift(function: FunctionProto, model: ModelProto) -> bool:
@@ -118,7 +134,7 @@ def _raised(model: ModelProto) -> bool:
         UserError: an operator of the model is defined otherwise there.
     """
     newer = False
-    for own in (o for o in model.opset_import if o.domain in ("", "ai.onnx")):
+    for own in (o for o in model.opset_import if not o.domain):
         theirs = ((o, f.name) for f in model.functions for o in f.opset_import)
         versions = [(o.version, name) for o, name in theirs if o.domain == own.domain]
         newest, name = max(versions, default=(own.version, ""))

@@ -149,6 +149,20 @@ def test_a_function_of_a_newer_opset(inside, outside, check):
     check(model(nodes, [newer(inside)], opset=outside), wanted)
 
 
+@pytest.mark.parametrize("outside", ["", "ai.onnx"])
+@pytest.mark.parametrize("inside", ["", "ai.onnx"])
+@pytest.mark.parametrize("of_node", ["", "ai.onnx"])
+@pytest.mark.parametrize("opsets", [(12, 13), (13, 12)])
+def test_the_standard_s_domain_has_two_names(outside, inside, of_node, opsets, check):
+    own = newer(opsets[0])
+    own.node[0].domain = of_node
+    made = model([call("Newer", ["x"])], [own], opset=opsets[1])
+    for owner, name in ((made, outside), (made.functions[0], inside)):
+        owner.opset_import[0].domain = name
+    raised = np.exp(X)
+    check(made, raised / raised.sum(1 if opsets[0] == 13 else (1, 2), keepdims=True))
+
+
 def test_older_and_newer_functions_together(check):
     old = function("Flat", ["a"], ["b"], [node("Softmax", ["a"], ["b"])], opset=12)
     raised = np.exp(X)
