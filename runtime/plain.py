@@ -23,12 +23,13 @@ _TEXT_KINDS: Final = "OUT"
 class Described:
     """An input, or an output that a run writes where its descriptor says; it has this `shape`."""
 
-    __slots__ = ("_extents", "dtype", "info", "name", "room", "shape", "tensor")
+    __slots__ = ("_extents", "_fixed", "dtype", "name", "room", "shape", "tensor")
 
     def __init__(self, info: TensorInfo) -> None:
-        self.info: Final = info
         self.name: Final = info.name
         self.dtype: Final = info.dtype
+        known = enumerate(info.shape)
+        self._fixed: Final = [(axis, n) for axis, n in known if isinstance(n, int)]
         self._extents: Final = (ctypes.c_int64 * len(info.shape))()
         self.tensor: Final = _descriptor(info, self._extents)
         self.room: Array = np.zeros((1, 2), np.int64)
@@ -39,8 +40,11 @@ class Described:
 
     def take(self, shape: tuple[int, ...]) -> bool:
         """Takes another shape; returns whether the model does, as far as is known."""
-        if not self.info.fits(shape):
+        if len(shape) != self.tensor.ndim:
             return False
+        for axis, extent in self._fixed:
+            if shape[axis] != extent:
+                return False
         # An error or an interrupt on the way leaves no shape that only a part of this belongs to.
         self.shape = None
         if self.dtype.kind == "O":

@@ -76,7 +76,7 @@ def tensor_infos(entries: Sequence[Mapping[str, object]]) -> tuple[TensorInfo, .
 
 def check_shape(name: str, shape: tuple[int, ...]) -> None:
     """Raises ModelError where what the library says of an output is no shape."""
-    if any(extent < 0 for extent in shape):
+    if shape and min(shape) < 0:
         raise ModelError(
             f"output {name!r} has no shape for these inputs: {list(shape)} it would be"
         )
