@@ -71,14 +71,15 @@ def _inlined(model: ModelProto) -> ModelProto:
     """The model with its own functions put in where they are called."""
     called = {(f.domain, f.name, f.overload): f for f in model.functions}
     bodies = [GraphProto(node=f.node) for f in model.functions]
-    for owner in (model, *model.functions):
-        _name_standard(owner)
+    _name_standard(model)
+    for function in model.functions:
+        _name_standard(function)
     for graph in (model.graph, *bodies):
         for inner in subgraphs(graph):
             for node in inner.node:
-                function = called.get((node.domain, node.op_type, node.overload))
-                if function is not None:
-                    _fill_in(node, function)
+                own = called.get((node.domain, node.op_type, node.overload))
+                if own is not None:
+                    _fill_in(node, own)
                 elif node.domain == _LONG:
                     node.domain = ""
     for function, body in zip(model.functions, bodies, strict=True):
