@@ -85,7 +85,62 @@ def branch(of: NodeProto, kind: TypeProto) -> onnx.GraphProto:
     return helper.make_graph([of], of.output[0], [], [helper.make_value_info(of.output[0], kind)])
 
 
+def bags() -> tuple[NodeProto, ...]:
+    """Sums of the rows from each place on to the next, bag by bag, as torch exports them."""
+    row = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOATS, None))
+    number, whether = TensorProto.INT64, TensorProto.BOOL
+    body = helper.make_graph(
+        [
+            node("Reshape", "k one", "begin"),
+            node("Add", "begin one", "behind"),
+            node("Slice", "places begin behind", "first"),
+            node("Add", "behind one", "beyond"),
+            node("Slice", "places behind beyond", "last"),
+            node("Slice", "x first last", "rows"),
+            node("ReduceSum", "rows zero", "sum", keepdims=0),
+            node("SequenceInsert", "before sum", "after"),
+            node("Add", "k step", "next"),
+            node("Less", "next count", "more"),
+        ],
+        "bag",
+        [
+            helper.make_tensor_value_info("trip", number, []),
+            helper.make_tensor_value_info("going", whether, []),
+            helper.make_tensor_value_info("k", number, []),
+            helper.make_value_info("before", row),
+        ],
+        [
+            helper.make_tensor_value_info("more", whether, []),
+            helper.make_tensor_value_info("next", number, []),
+            helper.make_value_info("after", row),
+        ],
+    )
+    return (
+        node("Shape", "x", "rows_in_all", start=0, end=1),
+        node("Concat", "bag rows_in_all", "places", axis=0),
+        node("Size", "bag", "count"),
+        node("SequenceEmpty", "", "empty"),
+        node("Less", "begin_at count", "any"),
+        node("Loop", "- any begin_at empty", "end_at sums", body=body),
+        node("ConcatFromSequence", "sums", axis=0, new_axis=1),
+    )
+
+
 MODELS = {
+    "bags of embeddings": Model(
+        bags(),
+        (
+            {"x": normal(7, 5), "bag": np.array([0, 2, 2, 6])},
+            {"x": normal(13, 5), "bag": np.array([0])},
+            {"x": normal(1, 5), "bag": np.array([0, 1])},
+        ),
+        constants={
+            "begin_at": np.array(0),
+            "step": np.array(1),
+            "one": np.array([1]),
+            "zero": np.array([0]),
+        },
+    ),
     "nodes out of order": Model(
         (node("Add", "e a"), node("Exp", "a", "e"), node("Abs", "x", "a")), ({"x": X},)
     ),
