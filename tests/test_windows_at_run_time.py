@@ -20,7 +20,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Mark, Peel, Tile
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
-from rutc.tuner.heuristic import spaces
+from rutc.tuner.heuristic import spaces, usual
 from rutc.tuner.templates.windows import WINDOWS
 from tests.compiled import build, run
 from tests.conformance.guarded import guarded_copy
@@ -137,6 +137,59 @@ def test_rows_of_any_number_share_what_their_windows_overlap_in() -> None:
     assert Tile(("x.i", "c.i"), (Kind.UNROLL, Kind.VECTOR)) in schedule
 
 
+ALONG = f"""
+graph "memory that runs along any width"
+symbols m = 0..70@30
+dims c = 5, h = {HIGH}, w = m, i = SIDE, j = SIDE
+%x : f32{{c,h,w}} = input "x" [c, h, w]
+%k : f32{{c,i,j}} = input "k" [c, i, j]
+%u : f32{{c,h,w}} = %x[c, h, w] * 2.0
+%y : f32{{c,h,w}} = sum{{i,j}} %u[c, h=h+i-REACH, w=w+j-REACH else 0.0] * %k[c, i, j]
+output "y" [c, h, w] = %y
+"""
+
+
+def along(side: int) -> Graph:
+    """Depthwise windows whose memory runs along a dim of which only the run knows the size."""
+    return optimize(parse(ALONG.replace("SIDE", str(side)).replace("REACH", str(side // 2))))
+
+
+def check_along(library: Path, side: int) -> None:
+    rng = np.random.default_rng(0)
+    k = rng.integers(-4, 5, (5, side, side)).astype(np.float32)
+    for m in (0, 1, 2, 7, 15, 16, 17, 30, 33, 61, 70):
+        x = rng.integers(-4, 5, (5, HIGH, m)).astype(np.float32)
+        if m > 2:
+            x[1, 4, m // 2], x[2, 0, 0], x[3, HIGH - 1, m - 1] = np.nan, np.inf, -np.inf
+        padded = np.pad(2 * x, ((0, 0), *[(side // 2, side // 2)] * 2))
+        expected = np.zeros_like(x)
+        with np.errstate(invalid="ignore"):
+            for i, j in np.ndindex(side, side):
+                expected += padded[:, i : i + HIGH, j : j + m] * k[:, i, j, None, None]
+        for threads in (1, 2):
+            (got,) = run(library, {"x": guarded_copy(x), "k": guarded_copy(k)}, threads).values()
+            np.testing.assert_array_equal(got, expected)
+
+
+@on_native_and_v3
+@pytest.mark.parametrize("side", [3, 5])
+def test_vectors_lie_along_what_a_run_makes_long(
+    side: int, machine: Machine, tmp_path: Path
+) -> None:
+    """Where memory has a halo along it: nothing asks for edges."""
+    plan = decide(along(side), machine)
+    (group,) = (g for g in plan.groups() if "y" in g.stored)
+    kernel = lower(
+        group, plan.values, plan.layouts, dict(plan.graph.extents), dict(plan.graph.symbols)
+    )
+    space, point = usual(spaces(kernel, machine, frozenset({"k"}))) or (None, None)
+    assert space is not None
+    assert space.template is WINDOWS
+    assert (point.vector, point.rows[0]) == ("w", "h")
+    assert Peel("w.o") in space.choice(point).schedule
+    check_along(build(plan, machine, tmp_path), side)
+
+
 @examples(6)
 @given(seed=st.integers(0, 1 << 32))
 def test_all_schedules_of_such_windows_compute_the_same(seed: int) -> None:
@@ -154,4 +207,6 @@ def test_all_schedules_of_such_windows_compute_the_same(seed: int) -> None:
     with TemporaryDirectory() as folder:
         plan = decide(pictures(side, stride), NATIVE)
         check_pictures(build(plan, NATIVE, Path(folder), chooser=chooser), side, stride)
+        plan = decide(along(side), NATIVE)
+        check_along(build(plan, NATIVE, Path(folder), chooser=chooser), side)
     assert tried

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
@@ -84,18 +84,45 @@ def with_fused_loops(found: Pass, machine: Machine) -> Pass | None:
 
 
 def vectors_along(found: Pass, machine: Machine) -> list[str]:
-    """The loops along which all memory lies, or nearly."""
+    """The loops along which all memory lies, or nearly.
+
+    Of those of symbolic size such as find all that they read in memory: a run tells where they end.
+    """
     shape = found.shape
-    near = (0, 1, *NEAR_STRIDES)
 
     def along(v: str) -> bool:
+        symbolic = v in shape.symbolic
+        near = (0, 1) if symbolic else (0, 1, *NEAR_STRIDES)
+        if symbolic and not _reads_memory(found, v):
+            return False
         stores = [t for t in shape.touches if t.is_store]
         loads = [t for t in shape.touches if not t.is_store and not t.packed]
         return all(t.unit(v) for t in stores) and all(t.strides.get(v, 0) in near for t in loads)
 
     shortest = machine.coefficients.vectors.shortest
     long = [x.var for x in shape.shared if shape.extents[x.var] >= shortest]
-    return [v for v in long if v not in shape.symbolic and along(v)]
+    return [v for v in long if along(v)]
+
+
+def _reads_memory(found: Pass, v: str) -> bool:
+    """Whether a loop never leads beyond what memory has of a dim, its halo among it."""
+    ranges: dict[str, Range] = {b: (0, n - 1) for b, n in found.shape.extents.items()}
+    ranges |= dict(found.kernel.symbols)
+    end = Index.of(found.shape.sizes[v]) - 1
+    for r in found.reads:
+        layout = found.kernel.buffer(r.value).layout
+        sizes = dict(layout.extents)
+        for d, c in r.coords:
+            if r.fill is None or not isinstance(c, Index) or v not in c.names():
+                continue
+            before, after = layout.room(d, r.fill)
+            first = c.subs({v: ZERO}).bounds(ranges)
+            last = (c.subs({v: end}) - sizes[d]).bounds(ranges)
+            if (c.coefficient(v) or 0) < 0 or first is None or last is None:
+                return False
+            if first[0] < -before or last[1] >= after:
+                return False
+    return True
 
 
 def may_be_looped(found: Pass, bound: str) -> bool:

@@ -123,7 +123,8 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     # Where rows lie is found once for all vectors of them, if that takes the run's sizes.
     around = len(others) + len(factors)
     shared = around - 1 if shape.symbolic and around > 1 else None
-    idle = vector in factors and extents[vector] % (vectors * machine.width) > 0
+    rest = extents[vector] % (vectors * machine.width)
+    idle = vector in factors and vector not in shape.symbolic and rest > 0
     point = Windows(
         vector,
         vectors,
@@ -303,7 +304,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     steps.append(Reorder((*outer, *inside)))
     steps += shared_out(outer, point.parallel)
     if point.overlap:
-        if vector not in factors or extents[vector] % width == 0:
+        if vector not in factors or vector in shape.symbolic or extents[vector] % width == 0:
             raise NotApplicable(f"no vector along {vector} has idle lanes")
         steps.append(Overlap((f"{vector}.o",)))
     edges = dict(edge_parts(found, point.parts, factors, point.looped))
