@@ -80,7 +80,7 @@ def usual(own: Iterable[Space[Any]]) -> tuple[Space[Any], Any] | None:
             first = space, found.point
             rivals += ((space, point) for point in found.rivals)
         elif found.liked or found.weighed:
-            rivals.append((space, found.point))
+            rivals += ((space, point) for point in (found.point, *found.rivals))
         if found.liked and not found.weighed:
             break
     return None if first is None else _fastest(first, rivals)

@@ -1,8 +1,10 @@
-"""A loop that goes through memory again and again becomes two."""
+"""Loops that go through memory in rows: one that goes through a row again becomes two."""
 
 from __future__ import annotations
 
-from rutc.tensor_ir.affine import Index, Mod
+from collections.abc import Iterator
+
+from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Range
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.kernel import Kernel, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
@@ -22,13 +24,75 @@ def apart(kernel: Kernel, shape: Shape, machine: Machine) -> Split | None:
         extent = shape.sizes[loop.var]
         if not isinstance(extent, int) or not all(t.unit(loop.var) for t in stores):
             continue
-        for s in walk_stmts(kernel.body):
-            for r in (x for e in exprs(s) for x in walk(e) if isinstance(x, Read)):
-                for _, c in r.coords:
-                    period = _period(c, loop.var) if isinstance(c, Index) else None
-                    if period and machine.width <= period < extent and extent % period == 0:
-                        return Split(loop.var, period)
+        for c in _coordinates(kernel):
+            period = _period(c, loop.var)
+            if period and machine.width <= period < extent and extent % period == 0:
+                return Split(loop.var, period)
     return None
+
+
+def row_of(kernel: Kernel, var: str) -> int | None:
+    """Iterations of a loop until one of the reads that it goes through is in the next row.
+
+    %x[i=p // 20, j=p % 20]  ->  20 of p
+
+    Of several such numbers it is the least; None where all reads go on as before.
+    """
+    return min((n for c in _coordinates(kernel) for n in _rows(c, var)), default=None)
+
+
+def outside_alike(kernel: Kernel, shape: Shape, var: str, lanes: int) -> bool:
+    """Whether iterations of a loop read outside of buffers, the same ones in all blocks of so many.
+
+    %x[j=p % 20 + k - 1 else 0.0]   ->   80 of p do, whichever they are
+    """
+    tested = False
+    block, lane = f"{var}.o", f"{var}.i"
+    ranges: dict[str, Range] = {
+        **dict(kernel.symbols),
+        **{v: (0, n - 1) for v, n in shape.extents.items()},
+        lane: (0, lanes - 1),
+    }
+    place = {var: Index.of(block) * lanes + Index.of(lane)}
+    for r in _reads(kernel):
+        layout = kernel.buffer(r.value).layout
+        sizes = dict(layout.extents)
+        for d, c in r.coords:
+            if r.fill is None or not isinstance(c, Index) or var not in c.names():
+                continue
+            before, after = layout.room(d, r.fill)
+            first, last = c.bounds(ranges), (c - sizes[d]).bounds(ranges)
+            starts = first is not None and first[0] >= -before
+            ends = last is not None and last[1] < after
+            if starts and ends:
+                continue
+            tested = True
+            if block in c.subs(place).simplify(ranges).names():
+                return False
+    return tested
+
+
+def _reads(kernel: Kernel) -> Iterator[Read]:
+    """All reads of a kernel's expressions."""
+    for s in walk_stmts(kernel.body):
+        yield from (x for e in exprs(s) for x in walk(e) if isinstance(x, Read))
+
+
+def _coordinates(kernel: Kernel) -> Iterator[Index]:
+    """Where a kernel reads, as far as no data decide that."""
+    for r in _reads(kernel):
+        yield from (c for _, c in r.coords if isinstance(c, Index))
+
+
+def _rows(c: Index, var: str) -> Iterator[int]:
+    """q of all `(var + ...) // q` and `(var + ...) % q` in a coordinate."""
+    for mono, _ in c.terms:
+        for atom in mono:
+            if isinstance(atom, FloorDiv | Mod):
+                num, den = atom.operands
+                if den.is_const and num.coefficient(var) == 1:
+                    yield den.value
+                yield from _rows(num, var)
 
 
 def _period(c: Index, var: str) -> int | None:

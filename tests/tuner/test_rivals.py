@@ -148,3 +148,63 @@ def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:
     done = apply_schedule(found.kernel, space.choice(point).schedule)
     loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
     assert loops[:3] == ["y.o", "x", "c.o"]
+
+
+ROWS = """
+graph "rows"
+dims c = {c}, y = 5, x = {x}, k = 5
+%v : f32{{c,y,x}} = input "v" [c, y, x]
+%o : f32{{c,y,x}} = max{{k}} %v[c, y, x=x + k - 2 else -inf]
+output "o" [c, y, x] = %o
+"""
+"""Windows along rows, whose loops become one: where a vector ends within a row, each lane asks in
+which one it is."""
+
+
+@on_machines
+@pytest.mark.parametrize(("c", "x"), [(64, 20), (31, 20), (64, 28), (3, 7), (1, 1), (64, 19)])
+def test_tiles_of_whole_rows_are_weighed(machine: Machine, c: int, x: int) -> None:
+    found = subject(ROWS.format(c=c, x=x))
+    own = spaces(found.kernel, machine, found.free)
+    tiled = [s for s in own if s.template.name == "tiled" and s.default is not None]
+    points = [p for s in tiled for p in (s.default.point, *s.default.rivals)]
+    whole = [p for p in points if p.tile.vectors * machine.width % x == 0]
+    if x == 19:
+        assert not whole
+    space, point = usual(own) or (None, None)
+    assert space is not None
+    if (c, x) == (64, 20):
+        assert space.template.name == "tiled"
+        assert point.tile.vectors * machine.width % x == 0
+    run(found, machine)
+
+
+COLUMNS = ROWS.replace("c, y, x=x + k - 2 else", "c, x, y=y + k - 2 else")
+"""The same across rows: which lanes are outside differs from vector to vector."""
+
+
+@on_machines
+def test_lanes_that_are_outside_in_other_rows_ask_in_any_tile(machine: Machine) -> None:
+    found = subject(COLUMNS.format(c=64, x=20))
+    own = spaces(found.kernel, machine, found.free)
+    tiled = [s for s in own if s.template.name == "tiled" and s.default is not None]
+    assert tiled
+    assert not any(s.default.rivals for s in tiled)
+    run(found, machine)
+
+
+LAST = """
+graph "last"
+dims i = 64, j = 56, k = 96
+%v : f32{i,j,k} = input "v" [i, j, k]
+%o : f32{i,j} = max{k} %v[i, j, k]
+output "o" [i, j] = %o
+"""
+
+
+@on_machines
+def test_rows_of_which_no_lane_is_outside_make_no_tile_better(machine: Machine) -> None:
+    found = subject(LAST)
+    tiled = [s for s in spaces(found.kernel, machine, found.free) if s.template.name == "tiled"]
+    assert tiled
+    assert not any(s.default.rivals for s in tiled if s.default is not None)

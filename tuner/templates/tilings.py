@@ -20,6 +20,7 @@ from rutc.tuner.choice import worth_sharing
 from rutc.tuner.dot import products_together
 from rutc.tuner.prepare import operations_on_vectors, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
+from rutc.tuner.repeats import outside_alike, row_of
 from rutc.tuner.space import Axis, Default, Template, spread
 from rutc.tuner.templates.tiled import Tiling, loops_of, tiled
 from rutc.tuner.tile_cost import lanes_cost
@@ -40,7 +41,29 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Tiling] |
     if tile is None:
         return None
     lanes = products_together(shape, machine) == 1 and tile.cost > lanes_cost(shape, machine)
-    return Default(default_tiling(kernel, shape, tile, machine), liked=not lanes, weighed=lanes)
+    others = (
+        default_tiling(kernel, shape, x, machine) for x in _whole(kernel, shape, tile, machine)
+    )
+    point = default_tiling(kernel, shape, tile, machine)
+    return Default(point, liked=not lanes, weighed=lanes, rivals=tuple(others))
+
+
+def _whole(
+    kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine
+) -> Iterator[RegisterTile]:
+    """Tiles whose vectors are whole rows of what they read, if that tells which lanes are outside.
+
+    The vectors of others, of as many rows of the tile, find anew where their lanes are in which
+    row; the cost of tiles leaves that out.
+    """
+    row = row_of(kernel, tile.vector)
+    if row is None:
+        return
+    for other in register_tiles(shape, machine):
+        lanes = other.vectors * machine.width
+        alike = (other.vector, other.rows) == (tile.vector, tile.rows) and other != tile
+        if alike and lanes % row == 0 and outside_alike(kernel, shape, tile.vector, lanes):
+            yield other
 
 
 def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> Tiling:
