@@ -316,7 +316,8 @@ class ExpressionEmitter:
         self.transposes.finish(buffer)
         if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
-        found = None if reads_plainly(r) else self.table_reads.read(r, buffer)
+        picked = not buffer.singly
+        found = self.table_reads.read(r, buffer) if picked and not reads_plainly(r) else None
         if found is not None:
             return found
         address, guard = self.places.located(r.coords, buffer, r.fill)
@@ -324,7 +325,7 @@ class ExpressionEmitter:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         varies = self.index.varies(address)
         guarded = guard is not None and self.machine.has_masks
-        moved = self.lane_shifts.moved(r, guarded=guarded) if varies else None
+        moved = self.lane_shifts.moved(r, guarded=guarded) if varies and picked else None
         if moved is not None:
             return moved
         if guard is not None:
@@ -335,7 +336,7 @@ class ExpressionEmitter:
         if found is not None:
             return found
         loaded = self.transposes.across(r, buffer, address) if varies else None
-        if loaded is None and varies:
+        if loaded is None and varies and picked:
             loaded = self.short_rows.chosen(r, buffer, address)
         if loaded is None:
             loaded = self.memory.load(buffer, address, None, r.fill)

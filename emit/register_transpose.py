@@ -218,6 +218,7 @@ class TransposeEmitter:
         lane = self.index.lane
         return (
             lane is not None
+            and not buffer.singly
             and self.index.varies(address)
             and not self.memory.contiguous(address, lane)
             and address.factor(lane.var) is not None

@@ -43,9 +43,10 @@ class ShuffledLoads:
     ) -> ir.Value | None:
         """An element for each active lane, anything in others.
 
-        None where they lie too far apart, or where a run tells how far.
+        None where they lie too far apart, or where a run tells how far; or where the schedule has
+        each loaded by itself.
         """
-        if self.index.holds_vectors(address):
+        if buffer.singly or self.index.holds_vectors(address):
             return None
         used = [i for i, on in enumerate(active) if on]
         start = address.subs({lane.var: Index.of(lane.base + used[0])})

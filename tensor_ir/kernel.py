@@ -1,7 +1,7 @@
 """The kernel language: loops over buffers, what a fusion group is lowered to and scheduled in.
 
     kernel := name(buffer, ...) { stmt* }
-    buffer := name : dtype layout space [finite] [small [along dims]] [gradual along dims]
+    buffer := name : dtype layout space [finite] [small [along dims]] [gradual along dims] [singly]
     space  := memory | stack | register
     stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
             | buffer[dim=coord, ...] = expr
@@ -88,7 +88,8 @@ class Buffer:
     Those of a `finite` one are known to be finite numbers: their products with 0 are 0. Those of a
     `small` one are known to be small factors. Along the dims of which one is `gradual`, each
     element is the one before it or the next number; they are places that there are. Those in
-    nibbles are read only.
+    nibbles are read only. Lanes that lie apart in one that is accessed `singly` have loads and
+    stores of their own.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Buffer:
     finite: bool = False
     small: Small = Small()
     gradual: tuple[str, ...] = ()
+    singly: bool = False
 
     @cached_property
     def bytes(self) -> Size:
@@ -426,6 +428,7 @@ def rewrite(
 def _buffer(b: Buffer) -> str:
     known = f"{' finite' if b.finite else ''}{f' {b.small}' if b.small else ''}"
     known += f" gradual along {', '.join(b.gradual)}" if b.gradual else ""
+    known += " singly" if b.singly else ""
     return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}{known}"
 
 

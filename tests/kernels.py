@@ -51,6 +51,7 @@ from rutc.tensor_ir.steps import (
     Preload,
     Reorder,
     Schedule,
+    Singly,
     Split,
     Step,
     Tile,
@@ -469,7 +470,7 @@ UNROLLED = 64
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
     "lanes", "block", "sums", "factors", "tile", "tile", "inside", "inside", "prefetch", "later",
-    "result", "preload", "preload", "pack",
+    "result", "preload", "preload", "singly", "pack",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "maxnum", "moments", "prod",
@@ -566,6 +567,8 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             chain = draw(st.sampled_from([*chains, [var]]))
             return Preload(buffer, tuple(chain[-draw(st.integers(1, 2)) :]))
+        case "singly":
+            return Singly(draw(st.sampled_from([b.name for b in kernel.args])))
         case "tile":
             chain = draw(st.sampled_from([*chains, [var]]))
             start = draw(st.integers(0, len(chain) - 1))

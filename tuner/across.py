@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, typical
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Put, walk_stmts
@@ -22,10 +23,11 @@ from rutc.tensor_ir.steps import (
 from rutc.tuner.access import Shape, Touch, leaves_rest, never_longer
 from rutc.tuner.choice import shared_out
 from rutc.tuner.collapse import fuse_innermost
+from rutc.tuner.tile_loads import evicted_rows
 
 NO_EDGES: Mapping[str, tuple[int, ...]] = {}
 WORD = 4
-"""Bytes of the lanes that are sorted in registers."""
+"""Bytes of a lane of a register of `Machine.width`."""
 
 
 def across(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
@@ -48,17 +50,17 @@ def _crossing(vector: str, touches: tuple[Touch, ...]) -> tuple[Touch, ...]:
     crossing = [t for t in crossing if t.strides[vector] is not None and not t.unit(vector)]
     for operand in crossing:
         same = (t for t in touches if t.buffer == operand.buffer)
-        if operand.bytes > WORD or sum(operand.is_store or not t.is_store for t in same) > 1:
+        if sum(operand.is_store or not t.is_store for t in same) > 1:
             return ()
     return tuple(crossing)
 
 
 def of_words(order: Sequence[str], touches: tuple[Touch, ...]) -> bool:
-    """Whether squares of the last two loops are of words, of which estimates tell what they take.
+    """Whether squares of the last two loops are of words or longer: estimates tell what they take.
 
     A square of narrower elements is a small part of each line, which they do not count.
     """
-    return all(t.bytes == WORD for t in _crossing(order[-1], touches))
+    return all(t.bytes >= WORD for t in _crossing(order[-1], touches))
 
 
 def beside_gathers(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
@@ -72,6 +74,25 @@ def beside_gathers(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[st
     found = [t for t in touches if not t.is_store and t.strides.get(vector, 0) is None]
     along = next((v for v in others if len(found) == 1 and found[0].unit(v)), None)
     return None if along is None else (*(v for v in others if v != along), vector, along)
+
+
+def gathers_columns(order: Sequence[str], shape: Shape, lanes: int, machine: Machine) -> bool:
+    """Whether elements are gathered along the last loop at places that no other loop tells.
+
+    Not where they are picked from registers, nor where the second cache cannot keep the lines that
+    so many lanes take of all rows: the next ones may take them again.
+    """
+    *others, vector = order
+    found = [t for t in shape.touches if not t.is_store and t.strides.get(vector, 0) is None]
+    for t in found:
+        if not t.gathered or t.picks(vector, machine.width, machine):
+            return False
+        if any(t.strides.get(v, 0) is None for v in others):
+            return False
+        rows = prod(shape.extents[v] for v in others if t.depends(v))
+        if min(rows * lanes * machine.line_bytes, t.buffer_bytes) > machine.l2:
+            return False
+    return bool(found)
 
 
 def along_reads(
@@ -91,7 +112,7 @@ def along_reads(
     which a square is a small part of each line.
     """
     crossing = _crossing(order[-1], touches)
-    if len(crossing) != 1 or crossing[0].is_store or crossing[0].bytes != WORD:
+    if len(crossing) != 1 or crossing[0].is_store or crossing[0].bytes < WORD:
         return None
     *others, along, vector = order
     (operand,) = crossing
@@ -101,6 +122,60 @@ def along_reads(
     near = size * machine.line_bytes <= machine.l1 // 2
     less = all(t.bytes < operand.bytes for t in touches if t.is_store)
     return (*others, vector, along) if near or less else None
+
+
+def side(turned: Sequence[Touch], machine: Machine) -> int:
+    """The iterations along a side of a square of operands: one of the longest elements is full."""
+    return machine.width * WORD // max(WORD, *(t.bytes for t in turned))
+
+
+def along_far_rows(
+    order: Sequence[str],
+    touches: tuple[Touch, ...],
+    sizes: Mapping[str, Size],
+    machine: Machine,
+    fused: int,
+) -> tuple[str, ...] | None:
+    """The order in which squares follow one another along rows that lie farther apart.
+
+    Of two operands, one is read in rows and the other is stored in rows, of which a square has a
+    part each. A processor foresees the next lines of few rows. So squares follow one another along
+    those which are farther from each other, and next to each other in the others.
+
+    None where rows lie equally far apart, or a part of one is no whole line: it would wait for the
+    others. Nor where stored rows that lie near are so far apart that few sets of the first cache
+    have all of their lines, which wait there.
+    """
+    *others, along, vector = order
+    wide = fuse_innermost([*others, vector], sizes, touches, fused)
+    long = fuse_innermost([*wide.loops[:-1], along], sizes, wide.touches, fused)
+    around = [*long.loops, wide.loops[-1]]
+    crossing = _crossing(vector, long.touches)
+    straight = [t for t in long.touches if t not in crossing and t.unit(vector)]
+    if len(crossing) != 1 or len(straight) != 1 or not crossing[0].unit(along):
+        return None
+    (crossed,), (other,) = crossing, straight
+    for t in (crossed, other):
+        whole = side(crossing, machine) * t.bytes
+        steps = [t.strides.get(v, 0) for v in around]
+        if whole % machine.line_bytes or None in steps:
+            return None
+        if any(n * t.bytes % machine.line_bytes for n in steps if n not in (None, 1)):
+            return None
+
+    def crowd(t: Touch, v: str) -> bool:
+        """Whether rows of two squares take more than half of the sets' lines that they lie in."""
+        ways = machine.l1 // machine.l1_way_bytes
+        return evicted_rows(t, ((v, 2 * side(crossing, machine)),), machine, ways // 2) > 0
+
+    far, near = (
+        abs(t.strides.get(v) or 0) * t.bytes for t, v in ((crossed, vector), (other, along))
+    )
+    if far == near:
+        return None
+    if far < near:
+        return tuple(order) if other.is_store or not crowd(crossed, vector) else None
+    return (*others, vector, along) if crossed.is_store or not crowd(other, along) else None
 
 
 def squares(
@@ -128,7 +203,9 @@ def squares(
     if not turned:
         raise NotApplicable(f"no operand lies across {order[-1]} and along the loop before")
     *others, along, vector = order
-    lanes, shortest = machine.width, machine.coefficients.vectors.shortest
+    lanes, shortest = side(turned, machine), machine.coefficients.vectors.shortest
+    if lanes < shortest:
+        raise NotApplicable(f"a register holds {lanes} elements")
     if typical(sizes[vector], symbols) < shortest:
         raise NotApplicable(f"{vector} is short")
     steps: list[Step] = [Reorder((along, *others, vector))]
@@ -268,6 +345,32 @@ def turns_of_short(
     steps += _ends({along: long.size}, width)
     steps.append(Tile((short, f"{along}.i"), (Kind.UNROLL, Kind.VECTOR)))
     return steps
+
+
+def outer_vectors(
+    order: Sequence[str],
+    sizes: Mapping[str, Size],
+    symbols: Mapping[str, Range],
+    machine: Machine,
+    vectors: int,
+    parallel: int | None,
+) -> list[Step]:
+    """Steps for vectors of the last loop outside of all others, which share what it alone tells.
+
+    %y[p, c] = %x[p, at[c]]   ->   a vector along c, of all p after its places are known
+
+    Raises:
+        NotApplicable: there are no loops around the last one, or it is no longer than a vector.
+    """
+    *others, v = order
+    width, size = vectors * machine.width, sizes[v]
+    if not others or not width or never_longer(size, width, symbols):
+        raise NotApplicable(f"{v} has no vectors outside of other loops")
+    around = (f"{v}.o", *others)
+    steps: list[Step] = [Split(v, width), Reorder((*around, f"{v}.i"))]
+    steps.append(Mark(f"{v}.i", Kind.VECTOR))
+    steps += [Peel(f"{v}.o")] if leaves_rest(size, width) else []
+    return [*steps, *shared_out(around, parallel)]
 
 
 def _short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:

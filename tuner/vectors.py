@@ -1,13 +1,16 @@
-"""Loops without reductions as vectors: how many at a time, and the steps to there."""
+"""Loops as vectors: how many at a time, how memory that lies across is met, and the steps."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.expr import operations
 from rutc.tensor_ir.kernel import Kind, Stmt, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Mark, Peel, Split, Step
-from rutc.tuner.access import leaves_rest
+from rutc.tensor_ir.steps import Mark, NotApplicable, Peel, Singly, Split, Step
+from rutc.tuner.access import Shape, Touch, leaves_rest
+from rutc.tuner.space import Axis
 
 
 def copies_of_body(body: tuple[Stmt, ...], machine: Machine) -> int:
@@ -28,3 +31,24 @@ def vectorised(v: str, size: Size, machine: Machine, copies: int) -> list[Step]:
     if leaves_rest(size, block):
         steps.append(Peel(f"{v}.o"))
     return steps
+
+
+def element_by_element(buffers: Iterable[str], touches: Iterable[Touch], vector: str) -> list[Step]:
+    """Steps by which lanes of these operands have loads and stores of their own.
+
+    Raises:
+        NotApplicable: lanes along the loop `vector` lie side by side in all of an operand, or are
+            the same.
+    """
+    touches = tuple(touches)
+    for b in buffers:
+        if all(t.near(vector) for t in touches if t.buffer == b):
+            raise NotApplicable(f"lanes of {b} do not lie apart")
+    return [Singly(b) for b in buffers]
+
+
+def element_by_element_axis(shape: Shape) -> Axis:
+    """The operands whose lanes may have loads and stores of their own: none, or one of them."""
+    loops = [x.var for x in shape.shared]
+    apart = (t.buffer for t in shape.touches if not all(map(t.near, loops)) and not t.nibbles)
+    return ((), *((b,) for b in dict.fromkeys(apart)))

@@ -59,6 +59,9 @@ class Accesses(Places):
                 count *= members
                 tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
         part = self._part(lanes, size)
+        if buffer.singly and step not in (0, 1):
+            tally.add("gathered", count * lanes.lanes)
+            return
         if chosen and step != 1:
             step = None
         if step is None and address.factor(lanes.var) is not None and not chosen:
@@ -135,6 +138,8 @@ class Accesses(Places):
                 tally.add("masked", times / max(lanes.times, 1.0))
             if not self.aligned(address, lanes, buffer):
                 self._crosses(tally, lanes, size, times)
+        elif buffer.singly:
+            tally.add("scattered", times * lanes.lanes)
         elif block is not None:
             self._transposed(tally, "stores", address, lanes, frames, times * part)
         elif (

@@ -397,7 +397,7 @@ class Counter(Accesses):
 
     def _picks(self, r: Read, buffer: Buffer, var: str, lanes: int) -> int:
         """The operations by which lanes along a loop take what data choose from a short row."""
-        row = row_chosen(r, buffer.layout)
+        row = None if buffer.singly else row_chosen(r, buffer.layout)
         if row is None or any(isinstance(c, Index) and var in c.names() for _, c in r.coords):
             return 0
         return self.machine.picks(buffer.dtype.bytes, row[1], lanes)
@@ -459,7 +459,7 @@ class Counter(Accesses):
         tested = any(not loops.isdisjoint(c.names()) for c in outside)
         apart = bool(chosen) or tested
         lanes = self.lanes(names, frames) if chosen else None
-        permuted = lanes is not None and self.machine.permutes(buffer.dtype)
+        permuted = not buffer.singly and self.machine.permutes(buffer.dtype)
         if lanes is not None and permuted and table_along(r, self.buffers, lanes.var):
             self.load_permuted(buffer, lanes, tally, count)
             self.touch(buffer, r.coords, frames, is_store=False, address=address)

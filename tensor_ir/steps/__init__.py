@@ -11,6 +11,7 @@ from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
 from rutc.tensor_ir.steps.running import Running
+from rutc.tensor_ir.steps.singly import Singly
 from rutc.tensor_ir.steps.step import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
@@ -40,6 +41,7 @@ __all__ = [
     "Reorder",
     "Running",
     "Schedule",
+    "Singly",
     "Split",
     "Step",
     "Tile",

@@ -24,6 +24,7 @@ from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
 from rutc.tensor_ir.steps.running import Running
+from rutc.tensor_ir.steps.singly import Singly
 from rutc.tensor_ir.steps.step import Field, Schedule, Step, field_text, step_name
 from rutc.tensor_ir.steps.tile import Tile
 
@@ -54,6 +55,7 @@ STEPS: Mapping[str, type[Step]] = {
         PrefetchResult,
         Preload,
         Prepare,
+        Singly,
     )
 }
 """Every step by its name in the text form."""

@@ -173,3 +173,86 @@ def test_registers_hold_what_depends_on_loops() -> None:
     # Of three registers, each with a permutation, and two choices by a comparison.
     assert last.picks("t", 8, x86.avx2()) == 7
     assert last.picks("t", 16, x86.avx2()) == 0
+
+
+@pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()])
+@pytest.mark.parametrize("dtype", ["i64", "f64"])
+@pytest.mark.parametrize(("c", "p"), [(61, 37), (16, 8), (8, 3), (5, 1)])
+def test_long_elements_are_turned_in_smaller_squares(
+    machine: Machine, dtype: str, c: int, p: int
+) -> None:
+    """A register holds half as many of them, where that are four at least."""
+    text = COPY.replace("p = 49, c = 1024", f"p = {p}, c = {c}").replace("f32", dtype)
+    kernel, constants = lowered(text)
+    done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
+    extents = [s.hi - s.lo for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    unrolled = [s for s in walk_stmts(done.body) if isinstance(s, Loop) and s.kind is Kind.UNROLL]
+    assert bool(unrolled) == (p >= 4)
+    assert not unrolled or max(x.value for x in extents if x.is_const) <= max(c, p)
+    assert all((s.hi - s.lo).value <= machine.width // 2 for s in unrolled)
+    x = np.arange(c * p).astype({"i64": np.int64, "f64": np.float64}[dtype])
+    y = np.zeros(c * p, x.dtype)
+    interpret_kernel(done, {"x": x, "y": y})
+    np.testing.assert_array_equal(y.reshape(p, c), x.reshape(c, p).T)
+
+
+@pytest.mark.parametrize(("before", "after"), [("c, p", "p, c"), ("p, c", "c, p")])
+@pytest.mark.parametrize(
+    ("pixels", "channels", "last"), [(3136, 64, "p.o"), (64, 3136, "c.o"), (3136, 192, "p.o")]
+)
+def test_squares_of_whole_lines_follow_one_another_along_rows_that_lie_farther_apart(
+    pixels: int, channels: int, last: str, before: str, after: str
+) -> None:
+    """Of the operand that they read, or of the one that they fill: few rows at a time."""
+    text = COPY.replace("p = 49, c = 1024", f"p = {pixels}, c = {channels}")
+    text = text.replace('"x" [c, p]', f'"x" [{before}]').replace('"y" [p, c]', f'"y" [{after}]')
+    assert outside(text, x86.avx512())[-1] == last
+
+
+def test_squares_whose_rows_end_within_lines_follow_one_another_as_they_are_stored() -> None:
+    """The rest of a line would wait for the squares of other rows."""
+    for channels, machine in ((61, x86.avx512()), (64, x86.avx2())):
+        text = COPY.replace("p = 49, c = 1024", f"p = 3136, c = {channels}")
+        assert outside(text, machine)[-1] == "c.o"
+
+
+def test_rows_whose_lines_wait_in_few_sets_are_not_stored_side_by_side() -> None:
+    """Of 256 channels, 1 KiB apart, the first cache has sets for 32 lines; reads do not wait."""
+    text = COPY.replace("p = 49, c = 1024", "p = 1920, c = 256")
+    assert outside(text, x86.avx512())[-1] == "c.o"
+    text = text.replace('"x" [c, p]', '"x" [p, c]').replace('"y" [p, c]', '"y" [c, p]')
+    assert outside(text, x86.avx512())[-1] == "p.o"
+
+
+def outside(text: str, machine: Machine) -> list[str]:
+    """The loops around the squares of a copy, the outermost first, whatever estimates do."""
+    kernel, constants = lowered(text)
+    done = apply_schedule(kernel, default_of(kernel, machine, constants).schedule)
+    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    return [v for v in dict.fromkeys(loops) if v.endswith(".o")]
+
+
+@pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()])
+@pytest.mark.parametrize("dtype", ["f32", "u8", "i64"])
+@pytest.mark.parametrize(("rows", "many", "chosen"), [(5, 200, 131), (3, 70, 64), (1, 200, 131)])
+def test_places_that_a_column_has_for_all_rows_are_found_once(
+    machine: Machine, dtype: str, rows: int, many: int, chosen: int
+) -> None:
+    kernel, constants = lowered(f"""
+    graph "columns in another order"
+    dims r = {rows}, c = {many}, k = {chosen}
+    %x : {dtype}{{r,c}} = input "x" [r, c]
+    %at : i64{{k}} = input "at" [k]
+    %y : {dtype}{{k,r}} = %x[r, c=select(%at[k] < 0, %at[k] + {many}, %at[k])]
+    output "y" [r, k] = %y
+    """)
+    done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
+    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    apart = loops.index("k.o") < loops.index("r") if {"k.o", "r"} <= set(loops) else False
+    assert apart == (rows > 1 and chosen > 4 * machine.width)
+    rng = np.random.default_rng(0)
+    at = rng.integers(-many, many, chosen)
+    x = rng.integers(0, 100, (rows, many)).astype(kernel.buffer("x").dtype.numpy)
+    y = np.zeros(rows * chosen, x.dtype)
+    interpret_kernel(done, {"x": x.ravel(), "at": at, "y": y})
+    np.testing.assert_array_equal(y.reshape(rows, chosen), x[:, at])

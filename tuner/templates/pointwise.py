@@ -16,10 +16,13 @@ from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step,
 from rutc.tuner.access import Shape, memory_order, never_longer
 from rutc.tuner.across import (
     across,
+    along_far_rows,
     along_reads,
     beside_gathers,
     blocks_of_stores,
+    gathers_columns,
     of_words,
+    outer_vectors,
     short_and_long,
     squares,
     turns_of_short,
@@ -37,7 +40,12 @@ from rutc.tuner.choice import (
 )
 from rutc.tuner.collapse import fuse_innermost
 from rutc.tuner.space import Axis, Default, Template
-from rutc.tuner.vectors import copies_of_body, vectorised
+from rutc.tuner.vectors import (
+    copies_of_body,
+    element_by_element,
+    element_by_element_axis,
+    vectorised,
+)
 
 MOST_ARMS = 64
 """Copies of a kernel's body, one for each part of its loops."""
@@ -60,6 +68,8 @@ class Form(Enum):
     """Squares of the last two, of an operand that lies along the other one, sorted in registers."""
     TURNS = "turns"
     """Vectors of the last one, for each iteration of the short one around it in turn."""
+    COLUMNS = "columns"
+    """Vectors of the last one, each for all iterations of the loops around it in turn."""
     BLOCKS = "blocks"
     """The same for each iteration in a block of the one around it, as a store's memory has them."""
 
@@ -73,7 +83,8 @@ class Pointwise:
     innermost one become one with it before, where no access can tell. The edges of loops in `parts`
     have code of their own. The innermost loop is in so many equal `chunks`, or each block of
     vectors is a chunk with 0. Threads share the first `parallel` loops around and of chunks, or all
-    of them.
+    of them. Lanes that lie apart in the operands `singly` have loads and stores of their own;
+    elsewhere vectors across memory are sorted in registers.
     """
 
     form: Form
@@ -83,6 +94,7 @@ class Pointwise:
     parts: tuple[str, ...] = ()
     chunks: int = 1
     parallel: int | None = 0
+    singly: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """What it has: `vectors of i j x 4; 1 fused, parts i, all loops shared`."""
@@ -92,6 +104,7 @@ class Pointwise:
             f"parts {' '.join(self.parts)}" if self.parts else "",
             chunks if self.chunks != 1 else "",
             shared_text(self.parallel),
+            f"{' '.join(self.singly)} one by one" if self.singly else "",
         ]
         what = ", ".join(filter(None, said))
         form = f"{self.form.value} of {' '.join(self.order)} x {self.vectors}"
@@ -112,18 +125,16 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
     width = point.vectors * machine.width
     match point.form:
         case Form.VECTORS:
-            return Choice((*_reordered(point, own), *_vectors(kernel, shape, point, machine)))
+            made = [*_reordered(point, own), *_vectors(kernel, shape, point, machine)]
         case Form.PIECES:
-            return Choice((*_reordered(point, own), *_pieces(kernel, shape, point, machine)))
+            made = [*_reordered(point, own), *_pieces(kernel, shape, point, machine)]
         case Form.ARMS:
             chosen = choosing_loops(kernel, sizes)
             if vector in chosen or not chosen:
                 raise NotApplicable(f"beside {vector} no loop decides which arm is computed")
             if not width:
                 raise NotApplicable("arms are computed for vectors")
-            return Choice(
-                tuple(unrolled_arms(others, vector, chosen, sizes, width, point.parallel))
-            )
+            made = list(unrolled_arms(others, vector, chosen, sizes, width, point.parallel))
         case Form.SQUARES:
             ends = {v: _edges(kernel, shape, v) for v in point.parts}
             with_edges = [v for v, points in ends.items() if points]
@@ -150,9 +161,13 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
                 point.fused,
                 point.parallel,
             )
+        case Form.COLUMNS:
+            made = outer_vectors(
+                point.order, sizes, symbols, machine, point.vectors, point.parallel
+            )
         case Form.BLOCKS:
             made = _in_blocks(kernel, shape, point, machine)
-    return Choice(tuple(made))
+    return Choice((*made, *element_by_element(point.singly, shape.touches, vector)))
 
 
 def _in_blocks(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) -> list[Step]:
@@ -290,9 +305,18 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     if found := beside_gathers(order, touches):
         candidates.append(Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel))
     if found := across(order, touches):
-        other = along_reads(found, touches, shape.sizes, dict(kernel.symbols), machine, fused)
+        other = along_far_rows(found, touches, shape.sizes, machine, fused) or along_reads(
+            found, touches, shape.sizes, dict(kernel.symbols), machine, fused
+        )
         orders = [found] if other is None else [other, found]
         candidates += [Pointwise(Form.SQUARES, o, fused=fused, parallel=parallel) for o in orders]
+    lanes = copies * machine.width
+    if gathers_columns(order, shape, lanes, machine) and not any(b.gradual for b in kernel.args):
+        # Threads share columns, or each would find places anew.
+        columns = shape.extents[vector] // lanes
+        if parallel == 0 or columns >= machine.cores:
+            shared = 0 if parallel == 0 else 1
+            candidates.append(Pointwise(Form.COLUMNS, order, copies, parallel=shared))
     for point in candidates:
         try:
             pointwise(kernel, shape, point, machine)
@@ -382,7 +406,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     forms = [Form.VECTORS]
     forms += [Form.PIECES] if any(_cuts(kernel, shape, v) for v in own) else []
     forms += [Form.ARMS] if choosing_loops(kernel, shape.sizes) else []
-    forms += [Form.SQUARES, Form.TURNS] if len(own) > 1 else []
+    forms += [Form.SQUARES, Form.TURNS, Form.COLUMNS] if len(own) > 1 else []
     forms += [Form.BLOCKS] if blocks_of_stores(kernel, shape, machine) else []
     parted = [v for v in own if _edges(kernel, shape, v)][:MOST_PARTED]
     return {
@@ -393,6 +417,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
         "parts": tuple(p for n in range(len(parted) + 1) for p in combinations(parted, n)),
         "chunks": CHUNKS,
         "parallel": shared_counts(len(own), machine),
+        "singly": element_by_element_axis(shape),
     }
 
 
@@ -404,7 +429,7 @@ def point_of(**values: object) -> Pointwise:
         neutral["vectors"] = 1
     if form in (Form.PIECES, Form.ARMS):
         neutral["fused"] = 0
-    if form is Form.BLOCKS:
+    if form in (Form.BLOCKS, Form.COLUMNS):
         neutral["fused"] = 0
     if form is not Form.VECTORS:
         neutral["chunks"] = 1
