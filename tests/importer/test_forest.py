@@ -13,6 +13,7 @@ from rutc.importer.ops.forest import (
     Sieve,
     Walk,
     forest,
+    possible_sieves,
     sieve_of,
     walk_of,
 )
@@ -122,12 +123,13 @@ def test_sieves_lead_to_the_leaves_of_the_branches(nodes: int, trees: int, share
     rng = np.random.default_rng(nodes + trees)
     for _ in range(5):
         f = random_forest(rng, nodes, trees, share=share)
-        sieve = sieve_of(f)
-        assert sieve is not None
-        rest = walk_of(f.below(sieve))
-        for _ in range(30):
-            x = random_numbers(rng)
-            assert sieved(sieve, rest, x) == reached(f, x)
+        found = possible_sieves(f)
+        assert found
+        for sieve in found:
+            rest = walk_of(f.below(sieve))
+            for _ in range(30):
+                x = random_numbers(rng)
+                assert sieved(sieve, rest, x) == reached(f, x)
 
 
 def line(leaves: int) -> Forest:
@@ -156,8 +158,7 @@ def test_a_leaf_has_a_bit_of_a_word(bits: Bits) -> None:
     assert sorted(map(bits.place, range(bits.count))) == [*range(bits.count)]
     for leaves in (bits.count // 2 + 1, bits.count):
         f = line(leaves)
-        sieve = sieve_of(f)
-        assert sieve is not None
+        sieve = possible_sieves(f)[0]
         assert sieve.bits is bits
         rest = walk_of(f.below(sieve))
         assert rest.depth == 0
@@ -167,12 +168,12 @@ def test_a_leaf_has_a_bit_of_a_word(bits: Bits) -> None:
 
 
 @pytest.mark.parametrize(
-    ("f", "steps"), [(line(WORDS[-1].count + 1), 33), (line(500), 468), (complete(8), 3)]
+    ("f", "steps"),
+    [(line(40), 8), (line(WORDS[-1].count + 1), 33), (line(500), 468), (complete(8), 3)],
 )
 def test_larger_trees_are_walked_from_a_sieve(f: Forest, steps: int) -> None:
     """What is left of the walk; the tests of the sieve are those from which it is longer."""
-    sieve = sieve_of(f)
-    assert sieve is not None
+    sieve = possible_sieves(f)[-1]
     assert sieve.bits is WORDS[0]
     assert sieve.left.shape == (1, WORDS[0].count - 1)
     rest = walk_of(f.below(sieve))
@@ -188,3 +189,48 @@ def test_trees_without_a_test_have_no_sieve() -> None:
     none = zeros.astype(bool)
     leaves = np.array([LEAF, LEAF])
     assert sieve_of(forest(zeros, np.zeros(2, "f4"), leaves, zeros, zeros, none, zeros)) is None
+
+
+def many(f: Forest, trees: int) -> Forest:
+    """So many trees like the one of a forest."""
+    at = np.repeat(np.arange(trees) * len(f.mode), len(f.mode))
+    tables = (np.tile(t, trees) for t in (f.feature, f.threshold, f.mode))
+    below = (np.tile(t, trees) + at for t in (f.yes, f.no))
+    return forest(*tables, *below, np.tile(f.missing, trees), np.arange(trees) * len(f.mode))
+
+
+@pytest.mark.parametrize(
+    ("tree", "trees", "pays"),
+    [
+        (line(20), 5, True),
+        (line(64), 300, True),
+        (complete(3), 100, True),
+        (complete(5), 100, False),
+        (complete(6), 100, False),
+        # Few walks have no others to wait for.
+        (complete(5), 10, True),
+        (complete(6), 40, False),
+        (complete(9), 100, False),
+        (line(500), 100, True),
+    ],
+)
+def test_sieves_pay_where_walks_are_long_for_their_trees(
+    tree: Forest, trees: int, pays: bool
+) -> None:
+    assert (sieve_of(many(tree, trees)) is not None) == pays
+
+
+def test_one_large_tree_makes_no_sieve_of_small_ones() -> None:
+    """All trees would have as many tests."""
+    small, large = many(complete(1), 999), complete(6)
+    joined = [np.concatenate(pair) for pair in zip(_tables(small), _tables(large), strict=True)]
+    at = len(small.mode)
+    joined[3][at:] += at
+    joined[4][at:] += at
+    f = forest(*joined, np.array([*small.roots, at]))
+    assert f.depth == 6
+    assert sieve_of(f) is None
+
+
+def _tables(f: Forest) -> tuple[np.ndarray, ...]:
+    return f.feature, f.threshold, f.mode, f.yes, f.no, f.missing
