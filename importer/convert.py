@@ -126,7 +126,7 @@ def _lift(function: FunctionProto, model: ModelProto) -> bool:
 
 
 def _raised(model: ModelProto) -> bool:
-    """Takes the model to the newest opset of its functions: not all has a way back to an older one.
+    """Takes the model to the newest opset of its functions: not all have a way back.
 
     Returns:
         Whether it is another one.

@@ -218,8 +218,9 @@ class PlainTensors:
             else:
                 return None
             if value.shape != tensor.shape:
-                self.told = self._known
+                told, self.told = self.told, self._known
                 if not tensor.take(value.shape):
+                    self.told = told
                     return None
             tensor.tensor.data = address
             held.append(value)
@@ -232,8 +233,9 @@ class PlainTensors:
             if type(value) is not np.ndarray or value.dtype.kind not in _TEXT_KINDS:
                 return False
             if value.shape != tensor.shape:
-                self.told = self._known
+                told, self.told = self.told, self._known
                 if not tensor.take(value.shape):
+                    self.told = told
                     return False
             # Objects of its own, which nobody else may take away during the run.
             kept = value.dtype.kind == "O"

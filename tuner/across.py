@@ -174,7 +174,7 @@ def along_far_rows(
     if far == near:
         return None
     if far < near:
-        return tuple(order) if other.is_store or not crowd(crossed, vector) else None
+        return tuple(order)
     return (*others, vector, along) if crossed.is_store or not crowd(other, along) else None
 
 

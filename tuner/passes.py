@@ -106,7 +106,9 @@ def vectors_along(found: Pass, machine: Machine) -> list[str]:
 
 def _reads_memory(found: Pass, v: str) -> bool:
     """Whether a loop never leads beyond what memory has of a dim, its halo among it."""
-    ranges: dict[str, Range] = {b: (0, n - 1) for b, n in found.shape.extents.items()}
+    shape = found.shape
+    known = {b: n for b, n in shape.extents.items() if b not in shape.symbolic}
+    ranges: dict[str, Range] = {b: (0, n - 1) for b, n in (known | dict(shape.longest)).items()}
     ranges |= dict(found.kernel.symbols)
     end = Index.of(found.shape.sizes[v]) - 1
     for r in found.reads:

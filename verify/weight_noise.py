@@ -64,7 +64,9 @@ def moved_weights(graph: Graph, stored: DType, seed: int) -> Graph:
             else:
                 held = n.data.rounded(stored.numpy).array.astype(np.float32) == w
                 made = np.where(held, w, w + w * noise)
-            return replace(n, data=Data(made.astype(own.dtype)))
+            # A type's largest numbers stay finite.
+            most = np.float32(np.finfo(own.dtype).max) if own.dtype.kind == "f" else np.inf
+            return replace(n, data=Data(np.clip(made, -most, most).astype(own.dtype)))
 
     nodes = tuple(moved(n) if isinstance(n, Const) else n for n in graph.nodes)
     return replace(graph, nodes=nodes)

@@ -55,8 +55,9 @@ class Likeness:
         if key not in self.found.chains:
             self.found.chains[key] = start, find()
         first, chain = self.found.chains[key]
-        if chain is None or first == start:
-            return chain
+        if chain is None:
+            return None
+        # Groups of this plan: their names are numbers, which another may have for other kernels.
         moved = [m.step - first + start for m in chain.members]
         runs = [steps[number] for number in moved]
         members = [

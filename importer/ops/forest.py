@@ -5,8 +5,10 @@ A leaf is a node whose two branches lead to itself, so that walking further does
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -61,7 +63,10 @@ _MODE, _NO = 2, 4
 
 @record(eq=False)
 class Forest:
-    """The nodes of all trees, `roots` of the trees, and the longest way down in steps."""
+    """The nodes of all trees, `roots` of the trees, and the longest way down in steps.
+
+    `height` has the most steps down from each node that a root leads to.
+    """
 
     feature: np.ndarray
     threshold: np.ndarray
@@ -71,12 +76,13 @@ class Forest:
     missing: np.ndarray
     roots: np.ndarray
     depth: int
+    height: np.ndarray
 
     def below(self, sieve: Sieve) -> Forest:
         """What is below a sieve, with a root at each of its places: any leaf where none is."""
         ends = sieve.node.reshape(-1)
         roots = np.where(ends < 0, np.argmax(self.mode == LEAF), ends)
-        return replace(self, roots=roots, depth=int(_heights(self)[roots].max()))
+        return replace(self, roots=roots, depth=int(self.height[roots].max()))
 
 
 @record(eq=False)
@@ -106,18 +112,21 @@ def forest(
         raise OperatorError("the ensemble has no trees")
     if min(yes.min(), no.min(), roots.min()) < 0 or max(yes.max(), no.max(), roots.max()) >= n:
         raise OperatorError("a branch leads to a node that does not exist")
-    depth, level = 0, np.unique(roots)
+    levels, level = list[np.ndarray](), np.unique(roots)
     while True:
         level = level[~leaf[level]]
         if not level.size:
             break
+        levels.append(level)
         level = np.unique(np.concatenate((yes[level], no[level])))
-        depth += 1
-        if depth > n:
+        if len(levels) > n:
             raise OperatorError("the branches of a tree lead back to a node above them")
+    height = np.zeros(n, np.int64)
+    for level in reversed(levels):
+        height[level] = 1 + np.maximum(height[yes[level]], height[no[level]])
     feature = np.where(leaf, 0, feature)
     threshold = np.where(leaf, 0, threshold).astype(threshold.dtype)
-    return Forest(feature, threshold, mode, yes, no, missing & ~leaf, roots, depth)
+    return Forest(feature, threshold, mode, yes, no, missing & ~leaf, roots, len(levels), height)
 
 
 @record(eq=False)
@@ -287,29 +296,26 @@ def possible_sieves(f: Forest) -> list[Sieve]:
     """
     if f.depth == 0:
         return []
-    height, found = _heights(f), list[Sieve]()
-    roots = f.roots.tolist()
+    found, roots = list[Sieve](), f.roots.tolist()
     for bits in WORDS:
-        whole = [_Part.of(f, height, root, 0, bits) for root in roots]
+        whole = [_Part.of(f, root, 0, bits) for root in roots]
         if None not in whole:
             found.append(_made(f, [part for part in whole if part is not None], bits))
             break
     bits, low = WORDS[0], 1
     if not found or found[0].bits is not bits:
         for root in roots:
-            while _Part.of(f, height, root, low, bits) is None:
-                low += 1
-        parts = (_Part.of(f, height, root, low, bits) for root in roots)
+            if _Part.of(f, root, low, bits) is None:
+                fits = partial(_fits, f, root, bits)
+                low += 1 + bisect_left(range(low + 1, int(f.height[root])), True, key=fits)
+        parts = (_Part.of(f, root, low, bits) for root in roots)
         found.append(_made(f, [part for part in parts if part is not None], bits))
     return found
 
 
-def _heights(f: Forest) -> np.ndarray:
-    """The most steps down from each node."""
-    inner, height = f.mode != LEAF, np.zeros(len(f.mode), np.int64)
-    for _ in range(f.depth):
-        height = np.where(inner, 1 + np.maximum(height[f.yes], height[f.no]), 0)
-    return height
+def _fits(f: Forest, root: int, bits: Bits, low: int) -> bool:
+    """Whether words have bits for the ways of the tests with more than `low` steps below."""
+    return _Part.of(f, root, low, bits) is not None
 
 
 @record(eq=False)
@@ -320,23 +326,23 @@ class _Part:
     ends: list[int]
 
     @classmethod
-    def of(cls, f: Forest, height: np.ndarray, root: int, low: int, bits: Bits) -> _Part | None:
+    def of(cls, f: Forest, root: int, low: int, bits: Bits) -> _Part | None:
         """The tests from which there are more than `low` steps; None where ways have no bits."""
         part = cls([], [])
-        return part if part._list(f, height, root, low, bits.count - 1) else None
+        return part if part._list(f, root, low, bits.count - 1) else None
 
-    def _list(self, f: Forest, height: np.ndarray, node: int, low: int, most: int) -> bool:
-        if height[node] <= low:
+    def _list(self, f: Forest, node: int, low: int, most: int) -> bool:
+        if f.height[node] <= low:
             self.ends.append(node)
             return True
         at, begin = len(self.tests), len(self.ends)
         if at == most:
             return False
         self.tests.append((node, begin, begin))
-        if not self._list(f, height, int(f.yes[node]), low, most):
+        if not self._list(f, int(f.yes[node]), low, most):
             return False
         self.tests[at] = node, begin, len(self.ends)
-        return self._list(f, height, int(f.no[node]), low, most)
+        return self._list(f, int(f.no[node]), low, most)
 
 
 def _made(f: Forest, parts: Sequence[_Part], bits: Bits) -> Sieve:

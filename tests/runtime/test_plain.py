@@ -14,7 +14,7 @@ from rutc.driver.compiler import Options, compile_model
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.runtime.binding import Addresses
 from rutc.runtime.c_interface import DLTensor
-from rutc.runtime.plain import plain_tensors
+from rutc.runtime.plain import Described, plain_tensors
 from rutc.runtime.tensors import TensorInfo
 
 X = np.arange(8, dtype=np.float32)
@@ -110,6 +110,31 @@ def test_shapes_that_more_than_inputs_decide_are_told_each_time() -> None:
         assert plain.describe({"x": X}) == [X]
         assert not plain.told
         plain.learn()
+
+
+def test_a_shape_without_room_is_none_to_go_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next run of that shape would write behind the room of another."""
+    texts = Described(TensorInfo("x", ("n",), np.dtype(object), "string"))
+    assert texts.take((2,))
+
+    def no_memory(*args: object) -> np.ndarray:
+        raise MemoryError
+
+    monkeypatch.setattr("rutc.runtime.plain.np.zeros", no_memory)
+    with pytest.raises(MemoryError):
+        texts.take((500,))
+    assert texts.shape is None
+    monkeypatch.undo()
+    assert texts.take((500,))
+    assert (texts.shape, len(texts.room)) == ((500,), 501)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3, 1), (3, 3), ()])
+def test_shapes_of_other_ranks_and_extents_change_nothing(shape: tuple[int, ...]) -> None:
+    x = Described(info("x", (2, "n")))
+    assert x.take((2, 5))
+    assert not x.take(shape)
+    assert x.shape == (2, 5)
 
 
 def test_negative_extents_are_no_shape() -> None:

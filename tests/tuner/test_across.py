@@ -185,10 +185,8 @@ def test_long_elements_are_turned_in_smaller_squares(
     text = COPY.replace("p = 49, c = 1024", f"p = {p}, c = {c}").replace("f32", dtype)
     kernel, constants = lowered(text)
     done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
-    extents = [s.hi - s.lo for s in walk_stmts(done.body) if isinstance(s, Loop)]
     unrolled = [s for s in walk_stmts(done.body) if isinstance(s, Loop) and s.kind is Kind.UNROLL]
     assert bool(unrolled) == (p >= 4)
-    assert not unrolled or max(x.value for x in extents if x.is_const) <= max(c, p)
     assert all((s.hi - s.lo).value <= machine.width // 2 for s in unrolled)
     x = np.arange(c * p).astype({"i64": np.int64, "f64": np.float64}[dtype])
     y = np.zeros(c * p, x.dtype)

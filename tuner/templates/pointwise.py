@@ -71,7 +71,8 @@ class Form(Enum):
     COLUMNS = "columns"
     """Vectors of the last one, each for all iterations of the loops around it in turn."""
     BLOCKS = "blocks"
-    """The same for each iteration in a block of the one around it, as a store's memory has them."""
+    """Vectors of the last one, for each iteration in a block of the one around it, as a store's
+    memory has them."""
 
 
 @record
