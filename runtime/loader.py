@@ -5,6 +5,7 @@ import ctypes
 import os
 import platform
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,8 @@ FileId = tuple[int, int]
 
 _lock: Final = threading.Lock()
 _libraries: Final[dict[FileId, "Library"]] = {}
+_ended: Final[deque["Library"]] = deque()
+"""A library for each use that has ended and is still counted."""
 
 
 class Library:
@@ -43,11 +46,15 @@ class Library:
 
     def release(self) -> None:
         """Ends one use; after the last one the library leaves the process."""
-        with _lock:
-            self.users -= 1
-            if self.users == 0:
-                del _libraries[self._file_id]
-                _ctypes.dlclose(self._handle._handle)
+        _ended.append(self)
+        _count_ended()
+
+    def end_use(self) -> None:
+        """Counts a use that has ended; the caller has the lock."""
+        self.users -= 1
+        if self.users == 0:
+            del _libraries[self._file_id]
+            _ctypes.dlclose(self._handle._handle)
 
 
 def open_library(path: str | os.PathLike[str], *, check_integrity: bool = False) -> Library:
@@ -68,13 +75,29 @@ def open_library(path: str | os.PathLike[str], *, check_integrity: bool = False)
             artifact.check_integrity()
         status = os.fstat(artifact.file.fileno())
         file_id = (status.st_dev, status.st_ino)
-        with _lock:
-            library = _libraries.get(file_id)
-            if library is None:
-                library = Library(file, _unused_spelling(file), file_id)
-                _libraries[file_id] = library
-            library.users += 1
-            return library
+        try:
+            with _lock:
+                library = _libraries.get(file_id)
+                if library is None:
+                    library = Library(file, _unused_spelling(file), file_id)
+                    _libraries[file_id] = library
+                library.users += 1
+                return library
+        finally:
+            _count_ended()
+
+
+def _count_ended() -> None:
+    """Counts the uses that have ended, unless someone has the lock, who does so afterwards.
+
+    That may be this very thread: sessions are also closed where garbage is collected, at any time.
+    """
+    while _ended and _lock.acquire(blocking=False):
+        try:
+            while _ended:
+                _ended.popleft().end_use()
+        finally:
+            _lock.release()
 
 
 def _exchange(handle: ctypes.CDLL) -> Objects | None:

@@ -21,8 +21,9 @@ from rutc.emit.program import (
     Program,
     Repeat,
 )
-from rutc.runtime import InferenceSession, ModelError, load
+from rutc.runtime import InferenceSession, ModelError, load, loader
 from rutc.runtime.c_interface import Options
+from rutc.runtime.objects import Objects
 from rutc.runtime.tensors import Slot, TensorInfo
 from tests.launches import Launches
 from tests.runtime.conftest import Compile, elementwise, kernel, simple, unary
@@ -340,3 +341,35 @@ print(gone, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     command = [sys.executable, "-c", code, str(doubling)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (found.stdout, found.returncode) == ("True 0\n", 0), found.stderr
+
+
+def test_sessions_are_collected_while_a_library_is_opened(
+    doubling: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage is collected at any time, also while a library is opened and others have to wait."""
+    another = tmp_path / "another.so"
+    another.write_bytes(doubling.read_bytes())
+    cycle: list[object] = [load(another, threads=1)]
+    cycle.append(cycle)
+    exchange, mapped = loader._exchange, []
+
+    def collecting(handle: ctypes.CDLL) -> Objects | None:
+        gc.collect()
+        mapped.append(str(another) in Path("/proc/self/maps").read_text(encoding="utf-8"))
+        return exchange(handle)
+
+    monkeypatch.setattr(loader, "_exchange", collecting)
+    del cycle
+    results: list[np.ndarray] = []
+
+    def run() -> None:
+        with load(doubling, threads=1) as session:
+            results.extend(session.run(None, {"x": X}))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    np.testing.assert_array_equal(results[0], 2 * X)
+    assert mapped == [True]
+    assert str(another) not in Path("/proc/self/maps").read_text(encoding="utf-8")
