@@ -33,6 +33,7 @@ from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
 from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.importer.extract import ModelParts, NodeInfo
+from rutc.report.arguments import check_precision
 from rutc.tensor_ir import Const, Graph, Input, Node
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.cost import estimate, summarise
@@ -182,9 +183,10 @@ def explain(model: Path, node: str, options: Options | None = None) -> Explanati
     """The explanation of a node, named by its name or by one of its outputs.
 
     Raises:
-        UserError: The model cannot be planned, or has no such node.
+        UserError: The model cannot be planned, or has no such node; there is no such precision.
     """
     options = options or Options()
+    check_precision(options.precision)
     machine = machine_for(options)
     graph = imported(model, options)
     info = _find(ModelParts(model).nodes, graph, node)
@@ -217,9 +219,10 @@ def explain_model(model: Path, options: Options | None = None) -> ModelExplanati
     """The explanation of a whole model.
 
     Raises:
-        UserError: The model cannot be planned.
+        UserError: The model cannot be planned; there is no such precision.
     """
     options = options or Options()
+    check_precision(options.precision)
     machine = machine_for(options)
     with _records(options) as records:
         chosen = _planned(imported(model, options), machine, options, records)
