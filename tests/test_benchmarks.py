@@ -238,7 +238,11 @@ def test_schedules_of_all_spaces_are_timed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(regret, "TRIALS", 5)
     monkeypatch.setattr("rutc.driver.trials.SPENT_NS", 10_000)
     monkeypatch.setattr(regret, "AGAIN", 3)
-    names = ("operator Softmax of scores", "product 16x3072x768", "operator ScatterND of rows")
+    names = (
+        "operator Softmax of scores",
+        "product 16x3072x768",
+        "operator ScatterElements that adds",
+    )
     found = [regret.measure(name, 1.0, ()) for name in names]
     known = [k for entry in found for k in entry["kernels"].values()]
     assert {"rows", "tiled", "scatter"} <= {k["template"] for k in known}
