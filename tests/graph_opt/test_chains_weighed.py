@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.chains import Chain, Member, even_slices
 from rutc.graph_opt.decide.greedy import greedy
-from rutc.graph_opt.decide.likeness import Likeness
+from rutc.graph_opt.decide.likeness import Found, Likeness
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.slices import Slicer
@@ -180,36 +180,6 @@ def test_chains_of_steps_that_are_alike_are_found_once(
     assert compared
 
 
-@pytest.mark.parametrize("text", [ATTENTION, IMAGES, BATCH, JOINED])
-def test_chains_that_were_found_are_of_the_kernels_of_the_plan(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their names are numbers, which another plan may have for other kernels."""
-    best = Likeness.best
-    found: list[bool] = []
-
-    def checked(
-        self: Likeness, steps: Sequence[PlanStep], start: int, find: Callable[[], Chain | None]
-    ) -> Chain | None:
-        chain = best(self, steps, start, find)
-        for m in chain.members if chain is not None else ():
-            step = steps[m.step]
-            assert isinstance(step, Run)
-            found.append(step.group is m.group)
-        return chain
-
-    monkeypatch.setattr(Likeness, "best", checked)
-    graph, machine = parse(text), replace(V4, l2=64 << 10)
-    prepared = prepare(graph)
-    first = greedy(prepared, machine).realisation
-    plain = replace(first.assignment, slices=(), turns=())
-    for assignment in (plain, replace(plain, joins=())):
-        again = first.but(assignment)
-        again.turns.chosen(again.steps)
-    assert found
-    assert all(found)
-
-
 def test_chains_behind_steps_that_go_are_those_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, machine = parse(JOINED), replace(V4, l2=64 << 10)
     weighed: list[int] = []
@@ -233,3 +203,29 @@ def test_chains_behind_steps_that_go_are_those_of_before(monkeypatch: pytest.Mon
     weighed.clear()
     assert str(decide(graph, machine)) == str(chosen)
     assert some < len(weighed)
+
+
+def test_a_chain_that_was_found_is_of_the_kernels_at_hand() -> None:
+    """What kernels are called, and where their steps are, differs from plan to plan."""
+    found = greedy(prepare(parse(ATTENTION)), V4).realisation
+    slicer, steps = found.turns.slicer, found.steps
+    renamed = tuple(
+        Run(replace(s.group, name=f"other {s.group.name}")) if isinstance(s, Run) else s
+        for s in steps
+    )
+    start = next(at for at in range(len(steps)) if slicer._best(steps, at) is not None)
+    for before in (0, 1):
+        shared = Found()
+        first = Likeness(shared, slicer.extents, slicer._facts)
+        chain = first.best(steps, start, lambda: slicer._best(steps, start))
+        assert chain is not None
+        moved = renamed[start - before :] if before <= start else renamed
+        at = before if before <= start else start
+        second = Likeness(shared, slicer.extents, slicer._facts)
+        other = second.best(moved, at, lambda: None)
+        assert other is not None
+        assert [m.group.name for m in other.members] == [
+            f"other {m.group.name}" for m in chain.members
+        ]
+        assert all(moved[m.step] == Run(m.group) for m in other.members)
+        assert replace(other, members=chain.members) == chain
