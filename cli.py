@@ -18,6 +18,7 @@ from rutc.report import db_commands, explain_command, tune_command
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
     AsJson,
+    Bundle,
     Calibrate,
     CalibrateBy,
     Debug,
@@ -101,6 +102,7 @@ def compile_command(
     exact_algorithms: ExactAlgorithms = False,
     plan: PlanBy = "greedy",
     plan_time: PlanTime = None,
+    bundle: Bundle = None,
     dump: Dump = None,
     keep_subnormals: KeepSubnormals = False,
     db: Schedules = None,
@@ -136,6 +138,7 @@ def compile_command(
                     inputs=inputs or (),
                     verify=not no_verify,
                     threads=threads,
+                    bundle=bundle,
                     dump=dump,
                     jobs=jobs,
                     exact_algorithms=exact_algorithms,
@@ -169,8 +172,10 @@ def compile_command(
                 **display.report_json(compiled.report),
                 "verification": None if checked is None else display.verification_json(checked),
                 "spread": [str(r) for r in compiled.refusals],
+                "bundle": None if bundle is None else str(bundle),
             },
             display.report_text(compiled.report),
+            *([] if bundle is None else [display.bundle_text(compiled.report, bundle)]),
             *(f"filtered less, for accuracy: {r}" for r in compiled.refusals),
             "not verified (--no-verify)"
             if checked is None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -23,9 +24,10 @@ from rutc.base.progress import Progress
 from rutc.base.record import record
 from rutc.base.room import with_room
 from rutc.driver.asked import asked
-from rutc.driver.destination import check_destination, keep_unverified, publish
+from rutc.driver.destination import bundle_folder, check_destination, keep_unverified, publish
 from rutc.driver.given import Given
 from rutc.driver.options import GREEDY, Options, Report
+from rutc.emit.bundle import write_loader
 from rutc.emit.files import Workplace, shown, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
@@ -85,6 +87,7 @@ def compile(
     inputs: Sequence[str] = (),
     verify: bool = True,
     threads: int | None = None,
+    bundle: str | os.PathLike[str] | None = None,
     dump: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     exact_algorithms: bool = False,
@@ -100,7 +103,8 @@ def compile(
 
     Args:
         model: The ONNX file.
-        output: The library; None: the model's name with `.so`, in the current directory.
+        output: The library; None: the model's name with `.so`, in the current directory, or in that
+            of the `bundle`.
         target: The machine: `native` or the name of a target.
         precision: `fp32`; with `bf16`, `fp16`, `w8`, `w4` weights are stored in 16, 8, 4 bits where
             kernels are faster by it, and all is computed in float32, but for `bf16` on processors
@@ -124,6 +128,8 @@ def compile(
             which layers are filtered how; what is not given is generated.
         verify: Whether to compare with ONNX Runtime on these inputs.
         threads: Threads of the verification; None leaves the choice to each runtime.
+        bundle: A folder for the library and `rutc_runtime.py`, the Python runtime in one file: all
+            that a server with numpy needs.
         dump: A folder for the intermediate forms of every step.
         jobs: How many kernels to compile at once; None: as many as there are CPUs.
         exact_algorithms: Whether to compute what the model states, operation by operation, but for
@@ -151,36 +157,43 @@ def compile(
         raise UserError(
             "inputs are for the verification, which --no-verify leaves out: drop one of the two"
         )
-    destination = check_destination(Path(output) if output else Path(source.stem + ".so"), source)
-    check_number("threads", threads, MAX_THREADS)
-    check_number("jobs", jobs)
-    if dump is not None:
-        check_folder(Path(dump))
-    options = asked(
-        target=target,
-        precision=precision,
-        calibrate=calibrate,
-        calibrate_by=calibrate_by,
-        tolerance=tolerance,
-        shapes=shapes,
-        dims=dims,
-        values=values,
-        states=states,
-        dump=dump,
-        jobs=jobs,
-        exact_algorithms=exact_algorithms,
-        plan=plan,
-        plan_time=plan_time,
-        keep_subnormals=keep_subnormals,
-        db=db,
-    )
-    given = Given(tuple(inputs), None if inputs else options.calibration.data)
-    work = (_compiled, source, destination, options, given, verify, threads)
-    try:
-        return limited(limit_time, limit_memory, on_progress, *work)
-    finally:
-        if limit_time is not None or limit_memory is not None:
-            sweep(destination.parent)
+    folder = None if bundle is None else Path(bundle)
+    place = Path(output) if output else None
+    with nullcontext() if folder is None else bundle_folder(folder, place):
+        place = place or Path(folder or "", source.stem + ".so")
+        destination = check_destination(place, source)
+        check_number("threads", threads, MAX_THREADS)
+        check_number("jobs", jobs)
+        if dump is not None:
+            check_folder(Path(dump))
+        options = asked(
+            target=target,
+            precision=precision,
+            calibrate=calibrate,
+            calibrate_by=calibrate_by,
+            tolerance=tolerance,
+            shapes=shapes,
+            dims=dims,
+            values=values,
+            states=states,
+            dump=dump,
+            jobs=jobs,
+            exact_algorithms=exact_algorithms,
+            plan=plan,
+            plan_time=plan_time,
+            keep_subnormals=keep_subnormals,
+            db=db,
+        )
+        given = Given(tuple(inputs), None if inputs else options.calibration.data)
+        work = (_compiled, source, destination, options, given, verify, threads)
+        try:
+            compiled = limited(limit_time, limit_memory, on_progress, *work)
+        finally:
+            if limit_time is not None or limit_memory is not None:
+                sweep(destination.parent)
+        if folder is not None:
+            write_loader(folder)
+    return compiled
 
 
 def limited(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from rutc.driver.options import Report
-from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown
+from rutc.emit.files import (
+    COMPANIONS,
+    Workplace,
+    cannot_write,
+    check_replaceable,
+    make_folder,
+    shown,
+)
 from rutc.errors import UserError
 from rutc.report.arguments import check_folder, check_writable
 
@@ -28,6 +37,29 @@ def check_destination(output: Path, source: Path) -> Path:
             )
     check_folder(unverified_folder(output))
     return output
+
+
+@contextmanager
+def bundle_folder(folder: Path, output: Path | None) -> Iterator[None]:
+    """Makes a folder for a library and its loader, which an error takes away again if it is empty.
+
+    Raises:
+        UserError: the folder cannot be, or the library is to go elsewhere.
+    """
+    check_folder(folder)
+    if output is not None and output.absolute().parent != folder.absolute():
+        raise UserError(
+            f"--bundle {shown(folder)} is where the library goes: leave out -o {shown(output)}, or "
+            "name a file in that folder"
+        )
+    new = not folder.exists()
+    make_folder(folder)
+    try:
+        yield
+    except BaseException:
+        if new and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def unverified_folder(destination: Path) -> Path:

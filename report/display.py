@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +61,14 @@ def report_json(report: Report) -> Json:
         "recorded": report.recorded,
         "plan_source": report.plan_source,
     }
+
+
+def bundle_text(report: Report, folder: Path) -> str:
+    """Returns what a folder is for that has a library and its loader."""
+    return (
+        f"{folder}: all that a server with Python and numpy needs: "
+        f'rutc_runtime.load("{report.library.name}")'
+    )
 
 
 def report_text(report: Report) -> str:

@@ -133,6 +133,14 @@ Tolerance = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Kernels compiled at once; default: all CPUs.")
 ]
+Bundle = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Write the library and a Python runtime of one file into a folder, for servers with "
+        "numpy alone.",
+    ),
+]
 Dump = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
 ]

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -285,3 +286,50 @@ def test_a_compiler_that_does_not_say_what_it_lacks(
     failing = Toolchain(("false",), "false")
     with pytest.raises(UserError if full else InternalError, match=r"cannot write|failed"):
         failing.run(["a.c"], tmp_path)
+
+
+def test_a_bundle_is_all_that_a_server_needs(rutc: Rutc, tmp_path: Path, model: Path) -> None:
+    folder = tmp_path / "served"
+    done = rutc("compile", model, "--bundle", folder)
+    assert done.status == 0, done.stderr
+    name = f"{model.stem}.so"
+    assert sorted(os.listdir(folder)) == sorted([name, f"{model.stem}.h", "rutc_runtime.py"])
+    assert (
+        f'served: all that a server with Python and numpy needs: rutc_runtime.load("{name}")'
+        in (done.stdout.replace("\n", ""))
+    )
+    moved = shutil.move(folder, tmp_path / "elsewhere")
+    script = f"""
+import sys, numpy as np, rutc_runtime
+with rutc_runtime.load("{name}") as session:
+    inputs = {{
+        i.name: np.ones([n if isinstance(n, int) else 1 for n in i.shape], np.float32)
+        for i in session.get_inputs()
+    }}
+    print(len(session.run(None, inputs)))
+assert not any(m.partition(".")[0] in ("rutc", "onnx", "llvmlite") for m in sys.modules)
+"""
+    command = [sys.executable, "-c", script]
+    served = subprocess.run(command, cwd=moved, capture_output=True, text=True, check=False)
+    assert (served.returncode, served.stdout) == (0, "1\n"), served.stderr
+
+
+def test_bundles_are_folders_with_the_library(rutc: Rutc, tmp_path: Path, model: Path) -> None:
+    folder = tmp_path / "served"
+    done = rutc("compile", model, "--bundle", folder, "-o", tmp_path / "net.so")
+    _refused(done, "is where the library goes: leave out -o")
+    assert not folder.exists()
+    assert rutc("compile", model, "--bundle", folder, "-o", folder / "net.so").status == 0
+    assert {"net.so", "rutc_runtime.py"} <= set(os.listdir(folder))
+    (tmp_path / "file").touch()
+    _refused(rutc("compile", model, "--bundle", tmp_path / "file"), "cannot write the folder")
+
+
+def test_errors_leave_no_empty_bundle(rutc: Rutc, tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    folder = tmp_path / "served"
+    assert rutc("compile", tmp_path / "bad.onnx", "--bundle", folder).status == 2
+    assert not folder.exists()
+    folder.mkdir()
+    assert rutc("compile", tmp_path / "bad.onnx", "--bundle", folder).status == 2
+    assert folder.exists()
