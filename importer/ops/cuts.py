@@ -23,6 +23,9 @@ from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum
 
+FAR = (1 << 63) - 1
+"""An end behind all elements."""
+
 
 def _how_many(*operands: Tensor | None) -> int:
     """Of how many axes a slice's operands tell: 1 where each is of a length that a run tells."""
@@ -39,6 +42,18 @@ def _for_axes(b: Builder, t: Tensor, what: str, count: int) -> list[Expr]:
     return [checked(b, e, fits, f"{what} and axes differ in length") for e in given]
 
 
+def _is_told(t: Tensor) -> bool:
+    """Whether it is known how many elements a slice's operand has."""
+    return t.rank != 1 or t.shape[0].is_const
+
+
+def _of_first_axes(b: Builder, t: Tensor, count: int, default: int) -> list[Expr]:
+    """The elements of starts or ends for so many axes; the default where a run gives fewer."""
+    given = (cast(b.read(t, [k], nothing(t.dtype)), DType.I64) for k in range(count))
+    has = (apply("lt", number(k), number(t.shape[0])) for k in range(count))
+    return [apply("select", h, e, number(default)) for h, e in zip(has, given, strict=True)]
+
+
 @operator("Slice")
 def slice_of(
     b: Builder,
@@ -51,9 +66,14 @@ def slice_of(
     """x[start:end:step] along the named axes.
 
     Where a run tells the lengths of all other operands, one axis is meant: a run with others ends.
+    Without axes and steps these are the first ones, as many as it has starts and ends.
     """
-    count = _how_many(axes, steps, starts, ends)
-    begin, end = _for_axes(b, starts, "starts", count), _for_axes(b, ends, "ends", count)
+    if axes is None and steps is None and not _is_told(starts) and not _is_told(ends):
+        begin = _of_first_axes(b, starts, x.rank, 0)
+        end = _of_first_axes(b, ends, x.rank, FAR)
+    else:
+        count = _how_many(axes, steps, starts, ends)
+        begin, end = _for_axes(b, starts, "starts", count), _for_axes(b, ends, "ends", count)
     if any(t is not None and t.known is None for t in (axes, steps)):
         places = (
             elements(b, axes, "axes") if axes is not None else list(map(number, range(len(begin))))

@@ -394,7 +394,9 @@ def test_axes_tell_how_many_starts_there_are(axes, count, x, tmp_path, make_node
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 @pytest.mark.parametrize("known_ends", [False, True])
-def test_starts_of_no_named_axes_are_of_one(known_ends, count, x, tmp_path, make_node, make_model):
+def test_starts_of_no_named_axes_are_of_the_first_ones(
+    known_ends, count, x, tmp_path, make_node, make_model
+):
     nodes = [
         make_node("Slice", ["firsts", "zero", "count"], ["starts"]),
         make_node("Slice", ["lasts", "zero", "count"], ["ends"]),
@@ -405,12 +407,9 @@ def test_starts_of_no_named_axes_are_of_one(known_ends, count, x, tmp_path, make
     model = make_model(nodes, inputs, ["y"], constants)
     onnx.save(model, tmp_path / "m.onnx")
     graph = import_model(tmp_path / "m.onnx")
-    if count != 1:
+    if known_ends and count != 1:
         with pytest.raises(UserError, match="and axes differ in length"):
             interpret(graph, inputs)
         return
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    (want,) = session.run(None, inputs)
-    np.testing.assert_array_equal(interpret(graph, inputs)["y"], want)
+    places = [slice(1, 4 if known_ends else 2), slice(-3, 2)][:count]
+    np.testing.assert_array_equal(interpret(graph, inputs)["y"], x[tuple(places)])
