@@ -14,7 +14,7 @@ import argparse
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -147,12 +147,8 @@ def count_anew(place: Path) -> None:
                 wanted[row.digest].append(row)
         for source in dict.fromkeys(row.source for row in rows):
             try:
-                for _, kernel, constants in kernels(source, machine):
-                    for row in wanted.pop(digest_of(kernel, constants), ()):
-                        with suppress(NotApplicable):
-                            done = apply_schedule(kernel, parse_schedule(row.schedule))
-                            key = target, row.digest, row.schedule
-                            counted[key] = summarise(done, machine).regions
+                for row, regions in _counted(source, machine, wanted):
+                    counted[target, row.digest, row.schedule] = regions
             except RutcError as error:
                 print(f"{source}: {str(error).splitlines()[0]}")
             print(f"{place.name}: {target}: {source}: {len(counted)} points", flush=True)
@@ -160,6 +156,17 @@ def count_anew(place: Path) -> None:
     kept = [replace(row, regions=regions) for row, regions in found if regions is not None]
     print(f"{place.name}: {len(kept)} of {len(rows)} points")
     save(place, kept, targets, data["functions"], data["provenance"])
+
+
+def _counted(
+    source: str, machine: Machine, wanted: dict[str, list[Timed]]
+) -> Iterator[tuple[Timed, tuple[Region, ...]]]:
+    """Takes the points of a model's kernels from those wanted, and yields what they do."""
+    for _, kernel, constants in kernels(source, machine):
+        for row in wanted.pop(digest_of(kernel, constants), ()):
+            with suppress(NotApplicable):
+                done = apply_schedule(kernel, parse_schedule(row.schedule))
+                yield row, summarise(done, machine).regions
 
 
 def _cycles(point: Point, clock: Cycles) -> float | None:

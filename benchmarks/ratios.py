@@ -81,7 +81,7 @@ class Sampled:
     def __init__(self, prepared: Prepared) -> None:
         """Run it until that is known."""
         self.prepared = prepared
-        self._runs = enough(prepared.runs["near"])
+        self._runs, _ = enough(prepared.runs["near"])
 
     def sample(self) -> float:
         """The thread's nanoseconds of a run."""

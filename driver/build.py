@@ -8,7 +8,7 @@ packed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -36,6 +36,11 @@ class PlanVersion:
 
     plan: Plan
     where: Size
+
+
+def plans_of(plan: Plan, earlier: Iterable[PlanVersion]) -> list[Plan]:
+    """All plans of a model: those of `earlier` versions, and the last one."""
+    return [*(version.plan for version in earlier), plan]
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Builder:
         Raises:
             InternalError: the plans have different inputs, outputs, sizes or strings.
         """
-        plans = [*(a.plan for a in self.earlier), self.plan]
+        plans = plans_of(self.plan, self.earlier)
         cycles = [cycles_of(p, self.machine) for p in plans]
         self.machine = _machine_of(cycles, self.plan, self.machine)
         weights = Weights()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
-from rutc.driver.build import Builder, Built
+from rutc.driver.build import Builder, Built, plans_of
 from rutc.driver.dump import Dump
 from rutc.driver.in_precision import InPrecision, in_precision, precedes_rewrites
 from rutc.driver.options import Options, Report
@@ -87,7 +87,7 @@ def compile_model(
                 chosen = model_plan(
                     narrow.graph, found, machine, narrow.options, algorithms, recorded
                 )
-                plans = [*(a.plan for a in chosen.earlier), chosen.plan]
+                plans = plans_of(chosen.plan, chosen.earlier)
                 stored = (*narrow.four_bits, *stored_types(plans))
         if dump is not None:
             dump.plans(chosen.plan, chosen.earlier)

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from rutc.base.record import record
-from rutc.driver.build import PlanVersion, machine_of
+from rutc.driver.build import PlanVersion, machine_of, plans_of
 from rutc.driver.compile_job import CompileJob, key, make, scheduled
 from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
 from rutc.driver.launches import Pending
@@ -98,12 +98,12 @@ class Planned:
 
     def pending(self) -> list[Pending]:
         """Returns all launches, in the order in which a builder has them."""
-        plans = [*(a.plan for a in self.earlier), self.plan]
+        plans = plans_of(self.plan, self.earlier)
         return [p for each in plans for p in PlanSteps(each, Weights()).pending]
 
     def seen(self) -> Machine:
         """Returns the machine that kernels are compiled for."""
-        return machine_of([*(a.plan for a in self.earlier), self.plan], self.machine)
+        return machine_of(plans_of(self.plan, self.earlier), self.machine)
 
     def launches(self) -> dict[Subject, list[Pending]]:
         """Returns the kernels that may be searched, each with its launches."""

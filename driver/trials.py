@@ -166,13 +166,13 @@ def sample(run: Callable[[int], object], count: int) -> float:
     return (thread_time_ns() - start) / count
 
 
-def enough(run: Callable[[int], object]) -> int:
-    """Returns how many runs make a sample that takes about `SAMPLE_NS`, one at least."""
+def enough(run: Callable[[int], object]) -> tuple[int, float]:
+    """Returns how many runs make a sample of about `SAMPLE_NS`, and what one takes by then."""
     count = 1
     # Few runs are counted together with their call.
     while (ns := sample(run, count)) * count < SAMPLE_NS / 2:
         count *= 2
-    return max(1, int(SAMPLE_NS / ns))
+    return max(1, int(SAMPLE_NS / ns)), ns
 
 
 class Prepared:
@@ -219,11 +219,10 @@ def _timing(
     where the processor has other work, too, that the clock does not feel.
     """
     run = kernel.runs[state]
-    once = sample(run, 1)
+    each, once = enough(run)
     if once > LONGEST_S * 1e9:
         return Timing(once, once, once, clock.cycle_ns())
-    each = enough(run)
-    beside = 0 if reference is None else enough(reference[0].runs[state])
+    beside = 0 if reference is None else enough(reference[0].runs[state])[0]
     clocks, samples, others, spent = [clock.cycle_ns()], list[float](), list[float](), 0.0
     while spent < SPENT_NS or len(samples) < FEWEST_SAMPLES:
         samples.append(sample(run, each))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rutc.base.record import record
-from rutc.driver.build import machine_of
+from rutc.driver.build import machine_of, plans_of
 from rutc.driver.compile_job import scheduled, with_schedule
 from rutc.driver.estimates import estimate_plan
 from rutc.driver.in_model import Subject, subjects_of
@@ -264,7 +264,7 @@ def _planned(
 
 def _seen(chosen: ModelPlan, machine: Machine) -> Machine:
     """The machine that the kernels are for."""
-    return machine_of([*(a.plan for a in chosen.earlier), chosen.plan], machine)
+    return machine_of(plans_of(chosen.plan, chosen.earlier), machine)
 
 
 def _made(chosen: ModelPlan, machine: Machine) -> PlanMade:

@@ -217,14 +217,19 @@ class PlainTensors:
                 address = value.__array_interface__["data"][0]
             else:
                 return None
-            if value.shape != tensor.shape:
-                told, self.told = self.told, self._known
-                if not tensor.take(value.shape):
-                    self.told = told
-                    return None
+            if value.shape != tensor.shape and not self._take(tensor, value.shape):
+                return None
             tensor.tensor.data = address
             held.append(value)
         return held
+
+    def _take(self, tensor: Described, shape: tuple[int, ...]) -> bool:
+        """Gives a tensor another shape; whether the model takes it, as far as is known."""
+        told, self.told = self.told, self._known
+        if tensor.take(shape):
+            return True
+        self.told = told
+        return False
 
     def _read(self, inputs: Mapping[str, object], held: Held) -> bool:
         """Describes the inputs that are strings, and holds these; whether that is what they are."""
@@ -232,11 +237,8 @@ class PlainTensors:
             value = inputs.get(tensor.name)
             if type(value) is not np.ndarray or value.dtype.kind not in _TEXT_KINDS:
                 return False
-            if value.shape != tensor.shape:
-                told, self.told = self.told, self._known
-                if not tensor.take(value.shape):
-                    self.told = told
-                    return False
+            if value.shape != tensor.shape and not self._take(tensor, value.shape):
+                return False
             # Objects of its own, which nobody else may take away during the run.
             kept = value.dtype.kind == "O"
             texts: Array = value.copy() if kept else value.astype(object, order="C")

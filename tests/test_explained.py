@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from rutc.driver.build import Builder, machine_of
+from rutc.driver.build import Builder, machine_of, plans_of
 from rutc.driver.launches import KernelFacts
 from rutc.driver.planning import planned
 from rutc.errors import UserError
@@ -27,7 +27,7 @@ def _same(model: Locked, target: str) -> None:
             pytest.skip(f"the zoo's model cannot be had here: {error}")
         graph = import_model(path, shapes=model.shapes, dims=model.dims)
     plan, earlier = planned(versions(graph, TARGETS[target]), TARGETS[target])
-    machine = machine_of([*(a.plan for a in earlier), plan], TARGETS[target])
+    machine = machine_of(plans_of(plan, earlier), TARGETS[target])
     compiled: dict[str, KernelFacts] = {}
     builder = Builder(plan, TARGETS[target], "m", 1, earlier=earlier, code=False)
     for fact in builder.build().facts:

@@ -35,23 +35,27 @@ def _how_many(*operands: Tensor | None) -> int:
 
 def _for_axes(b: Builder, t: Tensor, what: str, count: int) -> list[Expr]:
     """The elements of starts or ends: of so many axes, where a run tells how many."""
-    if t.rank != 1 or t.shape[0].is_const:
+    if not _is_open(t):
         return elements(b, t, what)
     fits = apply("eq", number(t.shape[0]), number(count))
-    given = (cast(b.read(t, [k], nothing(t.dtype)), DType.I64) for k in range(count))
-    return [checked(b, e, fits, f"{what} and axes differ in length") for e in given]
+    return [checked(b, e, fits, f"{what} and axes differ in length") for e in _first(b, t, count)]
 
 
-def _is_told(t: Tensor) -> bool:
-    """Whether it is known how many elements a slice's operand has."""
-    return t.rank != 1 or t.shape[0].is_const
+def _is_open(t: Tensor) -> bool:
+    """Whether a run tells how many elements a slice's operand has."""
+    return t.rank == 1 and not t.shape[0].is_const
+
+
+def _first(b: Builder, t: Tensor, count: int) -> list[Expr]:
+    """So many elements from the first one on; 0 where there is none."""
+    return [cast(b.read(t, [k], nothing(t.dtype)), DType.I64) for k in range(count)]
 
 
 def _of_first_axes(b: Builder, t: Tensor, count: int, default: int) -> list[Expr]:
     """The elements of starts or ends for so many axes; the default where a run gives fewer."""
-    given = (cast(b.read(t, [k], nothing(t.dtype)), DType.I64) for k in range(count))
-    has = (apply("lt", number(k), number(t.shape[0])) for k in range(count))
-    return [apply("select", h, e, number(default)) for h, e in zip(has, given, strict=True)]
+    own = enumerate(_first(b, t, count))
+    length = number(t.shape[0])
+    return [apply("select", apply("lt", number(k), length), e, number(default)) for k, e in own]
 
 
 @operator("Slice")
@@ -68,7 +72,7 @@ def slice_of(
     Where a run tells the lengths of all other operands, one axis is meant: a run with others ends.
     Without axes and steps these are the first ones, as many as it has starts and ends.
     """
-    if axes is None and steps is None and not _is_told(starts) and not _is_told(ends):
+    if axes is None and steps is None and _is_open(starts) and _is_open(ends):
         begin = _of_first_axes(b, starts, x.rank, 0)
         end = _of_first_axes(b, ends, x.rank, FAR)
     else:

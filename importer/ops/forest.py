@@ -296,20 +296,29 @@ def possible_sieves(f: Forest) -> list[Sieve]:
     """
     if f.depth == 0:
         return []
-    found, roots = list[Sieve](), f.roots.tolist()
+    found = list[Sieve]()
     for bits in WORDS:
-        whole = [_Part.of(f, root, 0, bits) for root in roots]
-        if None not in whole:
-            found.append(_made(f, [part for part in whole if part is not None], bits))
+        if whole := _parts(f, 0, bits):
+            found.append(_made(f, whole, bits))
             break
-    bits, low = WORDS[0], 1
-    if not found or found[0].bits is not bits:
-        for root in roots:
-            if _Part.of(f, root, low, bits) is None:
-                fits = partial(_fits, f, root, bits)
+    shortest, low = WORDS[0], 1
+    if not found or found[0].bits is not shortest:
+        for root in f.roots.tolist():
+            if _Part.of(f, root, low, shortest) is None:
+                fits = partial(_fits, f, root, shortest)
                 low += 1 + bisect_left(range(low + 1, int(f.height[root])), True, key=fits)
-        parts = (_Part.of(f, root, low, bits) for root in roots)
-        found.append(_made(f, [part for part in parts if part is not None], bits))
+        found.append(_made(f, _parts(f, low, shortest), shortest))
+    return found
+
+
+def _parts(f: Forest, low: int, bits: Bits) -> list[_Part]:
+    """The tests of each tree with more than `low` steps below; none where ways have no bits."""
+    found: list[_Part] = []
+    for root in f.roots.tolist():
+        part = _Part.of(f, root, low, bits)
+        if part is None:
+            return []
+        found.append(part)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rutc.driver.build import Builder
+from rutc.driver.build import Builder, plans_of
 from rutc.driver.planning import planned
 from rutc.emit.targets import aarch64, x86
 from rutc.errors import RutcError
@@ -56,7 +56,7 @@ def _texts_of(path: Path, model: Locked, target: str) -> Texts:
     graph = import_model(path, shapes=model.shapes, dims=model.dims)
     plan, earlier = planned(versions(graph, machine), machine)
     texts: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
-    for number, each in enumerate((*(a.plan for a in earlier), plan)):
+    for number, each in enumerate(plans_of(plan, earlier)):
         texts["plan"][f"plan {number}"] = f"{each}\n"
 
     def on_draft(pending: Pending, made: Made, draft: Draft) -> None:
