@@ -115,6 +115,14 @@ class Layout:
             return 0, 0
         return self.before.get(d, 0), self.after.get(d, 0)
 
+    def holds(
+        self, d: str, fill: Lit | None, first: Index, last: Index, ranges: Mapping[str, Range]
+    ) -> bool:
+        """Whether memory is known to have a dim from `first` to `last`, its halo included."""
+        before, after = self.room(d, fill)
+        low, high = first.bounds(ranges), (last - dict(self.extents)[d]).bounds(ranges)
+        return low is not None and high is not None and low[0] >= -before and high[1] < after
+
     @cached_property
     def plain(self) -> bool:
         """Whether no dim is blocked."""

@@ -113,16 +113,11 @@ def _reads_memory(found: Pass, v: str) -> bool:
     end = Index.of(found.shape.sizes[v]) - 1
     for r in found.reads:
         layout = found.kernel.buffer(r.value).layout
-        sizes = dict(layout.extents)
         for d, c in r.coords:
             if r.fill is None or not isinstance(c, Index) or v not in c.names():
                 continue
-            before, after = layout.room(d, r.fill)
-            first = c.subs({v: ZERO}).bounds(ranges)
-            last = (c.subs({v: end}) - sizes[d]).bounds(ranges)
-            if (c.coefficient(v) or 0) < 0 or first is None or last is None:
-                return False
-            if first[0] < -before or last[1] >= after:
+            first, last = c.subs({v: ZERO}), c.subs({v: end})
+            if (c.coefficient(v) or 0) < 0 or not layout.holds(d, r.fill, first, last, ranges):
                 return False
     return True
 

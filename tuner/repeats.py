@@ -56,15 +56,10 @@ def outside_alike(kernel: Kernel, shape: Shape, var: str, lanes: int) -> bool:
     place = {var: Index.of(block) * lanes + Index.of(lane)}
     for r in _reads(kernel):
         layout = kernel.buffer(r.value).layout
-        sizes = dict(layout.extents)
         for d, c in r.coords:
             if r.fill is None or not isinstance(c, Index) or var not in c.names():
                 continue
-            before, after = layout.room(d, r.fill)
-            first, last = c.bounds(ranges), (c - sizes[d]).bounds(ranges)
-            starts = first is not None and first[0] >= -before
-            ends = last is not None and last[1] < after
-            if starts and ends:
+            if layout.holds(d, r.fill, c, c, ranges):
                 continue
             tested = True
             if block in c.subs(place).simplify(ranges).names():
