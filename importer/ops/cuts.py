@@ -25,6 +25,7 @@ from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum
 
 FAR = (1 << 63) - 1
 """An end behind all elements."""
+UNLIKE = "starts and ends differ in length, or are more than there are axes"
 
 
 def _how_many(*operands: Tensor | None) -> int:
@@ -51,11 +52,20 @@ def _first(b: Builder, t: Tensor, count: int) -> list[Expr]:
     return [cast(b.read(t, [k], nothing(t.dtype)), DType.I64) for k in range(count)]
 
 
-def _of_first_axes(b: Builder, t: Tensor, count: int, default: int) -> list[Expr]:
-    """The elements of starts or ends for so many axes; the default where a run gives fewer."""
-    own = enumerate(_first(b, t, count))
-    length = number(t.shape[0])
-    return [apply("select", apply("lt", number(k), length), e, number(default)) for k, e in own]
+def _of_first_axes(
+    b: Builder, starts: Tensor, ends: Tensor, rank: int
+) -> tuple[list[Expr], list[Expr]]:
+    """The starts and ends of all axes, where a run tells of how many first ones they are."""
+    length = number(starts.shape[0])
+    alike = apply("eq", length, number(ends.shape[0]))
+    fits = apply("and", alike, apply("le", length, number(rank)))
+
+    def of(t: Tensor, default: int) -> list[Expr]:
+        own = (checked(b, e, fits, UNLIKE) for e in _first(b, t, rank))
+        given = [apply("lt", number(k), length) for k in range(rank)]
+        return [apply("select", g, e, number(default)) for g, e in zip(given, own, strict=True)]
+
+    return of(starts, 0), of(ends, FAR)
 
 
 @operator("Slice")
@@ -73,8 +83,7 @@ def slice_of(
     Without axes and steps these are the first ones, as many as it has starts and ends.
     """
     if axes is None and steps is None and _is_open(starts) and _is_open(ends):
-        begin = _of_first_axes(b, starts, x.rank, 0)
-        end = _of_first_axes(b, ends, x.rank, FAR)
+        begin, end = _of_first_axes(b, starts, ends, x.rank)
     else:
         count = _how_many(axes, steps, starts, ends)
         begin, end = _for_axes(b, starts, "starts", count), _for_axes(b, ends, "ends", count)

@@ -413,3 +413,18 @@ def test_starts_of_no_named_axes_are_of_the_first_ones(
         return
     places = [slice(1, 4 if known_ends else 2), slice(-3, 2)][:count]
     np.testing.assert_array_equal(interpret(graph, inputs)["y"], x[tuple(places)])
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (2, 1), (0, 1), (4, 4)])
+def test_starts_and_ends_of_other_lengths_end_the_run(counts, x, tmp_path, make_node, make_model):
+    nodes = [
+        make_node("Slice", ["firsts", "zero", "m"], ["starts"]),
+        make_node("Slice", ["lasts", "zero", "n"], ["ends"]),
+        make_node("Slice", ["x", "starts", "ends"], ["y"]),
+    ]
+    places = {"firsts": i64(0, 0, 0, 0), "lasts": i64(2, 2, 2, 2)}
+    inputs = {"x": x, **places, "m": i64(counts[0]), "n": i64(counts[1])}
+    onnx.save(make_model(nodes, inputs, ["y"], {"zero": i64(0)}), tmp_path / "m.onnx")
+    assert x.ndim == 3
+    with pytest.raises(UserError, match="starts and ends differ in length, or are more than"):
+        interpret(import_model(tmp_path / "m.onnx"), inputs)
