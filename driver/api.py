@@ -68,6 +68,11 @@ class Compiled:
         """Its C header."""
         return self.report.header
 
+    @property
+    def weights(self) -> Path | None:
+        """Its file of weights; None: the library has them."""
+        return self.report.weights
+
 
 @with_room
 @uncollected
@@ -87,6 +92,7 @@ def compile(
     inputs: Sequence[str] = (),
     verify: bool = True,
     threads: int | None = None,
+    weights: str = "auto",
     bundle: str | os.PathLike[str] | None = None,
     dump: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
@@ -128,6 +134,8 @@ def compile(
             which layers are filtered how; what is not given is generated.
         verify: Whether to compare with ONNX Runtime on these inputs.
         threads: Threads of the verification; None leaves the choice to each runtime.
+        weights: Where they are: `embed`, in the library, `external`, in OUT.weights beside it, which
+            it needs to run, or `auto`: embedded up to 1 GiB.
         bundle: A folder for the library and `rutc_runtime.py`, the Python runtime in one file: all
             that a server with numpy needs.
         dump: A folder for the intermediate forms of every step.
@@ -182,6 +190,7 @@ def compile(
             plan=plan,
             plan_time=plan_time,
             keep_subnormals=keep_subnormals,
+            weights=weights,
             db=db,
         )
         given = Given(tuple(inputs), None if inputs else options.calibration.data)

@@ -17,7 +17,7 @@ from rutc.driver.options import (
     Options,
     records_of,
 )
-from rutc.report.arguments import check_plan, check_precision, check_tolerance
+from rutc.report.arguments import check_plan, check_precision, check_tolerance, placement_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +40,7 @@ def asked(
     plan: str = GREEDY,
     plan_time: float | None = None,
     keep_subnormals: bool = False,
+    weights: str = "auto",
     db: str | os.PathLike[str] | None = NO_RECORDS,
 ) -> Options:
     """The options that arguments of `rutc.compile` mean, which says what they are.
@@ -66,6 +67,7 @@ def asked(
         plan=plan,
         plan_time=PLAN_SECONDS if plan_time is None else plan_time,
         keep_subnormals=keep_subnormals,
+        weights=placement_of(weights),
         db=known,
         records=state,
     )

@@ -112,7 +112,14 @@ def compile_model(
         made = _Made(options, machine, narrow, found[-1].graph, chosen, stored, built)
         with stage("link"):
             manifest = json.loads(json.dumps(made.manifest(model)))
-            artifact = build_library(built.program, built.objects, output, manifest, host=running)
+            artifact = build_library(
+                built.program,
+                built.objects,
+                output,
+                manifest,
+                weights=options.weights,
+                host=running,
+            )
     report = made.report(artifact, stage.seconds)
     if entry is not None:
         with stage("cache"):
@@ -205,6 +212,7 @@ class _Made:
             0 if eight_bits is None else eight_bits.sums,
             sum(bool(f.records) for f in self.built.facts),
             str(self.chosen.source),
+            artifact.weights,
         )
 
 

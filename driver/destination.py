@@ -75,7 +75,12 @@ def publish(
         place.publish(folder)
     except OSError as error:
         raise cannot_write(destination, error) from error
-    return replace(report, library=destination, header=destination.with_name(report.header.name))
+    return replace(
+        report,
+        library=destination,
+        header=destination.with_name(report.header.name),
+        weights=None if report.weights is None else destination.with_name(report.weights.name),
+    )
 
 
 def keep_unverified(place: Workplace, report: Report, destination: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from rutc.base.location import located
 from rutc.base.record import record
+from rutc.emit.placement import WeightPlacement
 from rutc.errors import UserError
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Options:
     `spread` names sums of the graph whose inputs differ too much for most filters, `looser`
     sums and their filters that may lose more bits by rounding factors to bf16: of the values at
     hand they do not, or the sums lose as many in 8 bits.
+    `weights` says where the artifact has its weights.
     Subnormal numbers count as zeros in a run unless `keep_subnormals` is set. `db` is the database
     of tuning records that schedules are taken from, None: from none; `records` tells its state.
     """
@@ -131,6 +133,7 @@ class Options:
     spread: tuple[str, ...] = ()
     looser: tuple[tuple[str, str], ...] = ()
     keep_subnormals: bool = False
+    weights: WeightPlacement = "auto"
     db: str | None = None
     records: str = ""
 
@@ -196,6 +199,8 @@ class Report:
     Where sizes are symbolic, numbers are those at common sizes, `arena_least` and `arena_most` are
     the memory at the least and the largest ones, and `arena_formula` says how much a session takes
     at any.
+
+    `weights` is the file of weights; None: the library has them.
     """
 
     library: Path
@@ -218,3 +223,4 @@ class Report:
     sums: int = 0
     recorded: int = 0
     plan_source: str = ""
+    weights: Path | None = None

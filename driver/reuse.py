@@ -93,11 +93,12 @@ class Entry:
         with archive.opened(self.key) as found:
             if found is None:
                 return None
-            names = {output.name, header.name, output.with_suffix(".weights").name}
+            weights = output.with_suffix(".weights")
             held = {file.name for file in found.files}
-            if not {output.name, header.name} <= held <= names:
+            if not {output.name, header.name} <= held <= {output.name, header.name, weights.name}:
                 return None
-            report = _report(found.facts.get("report"), output, header)
+            file = weights if weights.name in held else None
+            report = _report(found.facts.get("report"), output, header, file)
             if report is None or not self._unchanged(found.facts.get("inputs")):
                 return None
             try:
@@ -236,7 +237,7 @@ def _state(path: Path) -> FileState:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _report(facts: object, library: Path, header: Path) -> Report | None:
+def _report(facts: object, library: Path, header: Path, weights: Path | None) -> Report | None:
     """The report of an artifact of the cache; None if that holds none."""
     if not isinstance(facts, dict) or facts.keys() != COUNTS | OTHERS:
         return None
@@ -246,7 +247,9 @@ def _report(facts: object, library: Path, header: Path) -> Report | None:
         return None
     if not isinstance(source, str):
         return None
-    return Report(library, header, {}, arena_formula=formula, plan_source=source, **counts)
+    return Report(
+        library, header, {}, arena_formula=formula, plan_source=source, weights=weights, **counts
+    )
 
 
 def _facts(report: Report) -> dict[str, object]:

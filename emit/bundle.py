@@ -15,6 +15,7 @@ _MODULES = (
     "errors",
     "dtypes",
     "c_interface",
+    "weights_file",
     "artifact",
     "tensors",
     "binding",

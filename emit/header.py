@@ -8,13 +8,16 @@ from rutc.emit.program import Port, Program
 from rutc.emit.program_source import symbol_prefix
 
 
-def header_source(program: Program) -> str:
-    """Returns the header's text; it includes the shared declarations, so it stands alone."""
+def header_source(program: Program, weights_file: str | None = None) -> str:
+    """Returns the header's text; it includes the shared declarations, so it stands alone.
+
+    `weights_file` is the name of the file beside the library that has its weights, if one has.
+    """
     prefix = symbol_prefix(program.name)
     guard = f"RUTC_MODEL_{prefix}_H"
     shared = [(HOST_SOURCES / name).read_text() for name in ("rutc_dlpack.h", "rutc_abi.h")]
     return "\n".join([
-        *_introduction(program, prefix),
+        *_introduction(program, prefix, weights_file),
         f"#ifndef {guard}",
         f"#define {guard}",
         "",
@@ -26,7 +29,7 @@ def header_source(program: Program) -> str:
     ])  # fmt: skip
 
 
-def _introduction(program: Program, prefix: str) -> Iterator[str]:
+def _introduction(program: Program, prefix: str, weights_file: str | None) -> Iterator[str]:
     yield f"/* The model {c_comment(program.name)}, compiled by rutc."
     yield " *"
     yield f" * {prefix}_run takes and gives tensors in this order:"
@@ -37,6 +40,9 @@ def _introduction(program: Program, prefix: str) -> Iterator[str]:
     for state, taken, given in program.kept:
         limit = "" if state.grows is None else f", axis {state.grows[0]} up to {state.grows[1]}"
         yield f" *   state {_describe(taken)}{limit}: the run's {_describe(given)}"
+    if weights_file is not None:
+        yield " *"
+        yield f" * Its weights are in {c_comment(weights_file)}, which lies beside the library."
     yield " */"
 
 

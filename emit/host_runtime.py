@@ -49,6 +49,9 @@ LAUNCHING = frozenset({"execute.c", "pool.c", "turns.c"})
 CALLING = frozenset({"boxes.c", "call.c", "keeper.c", "string_table.c"})
 """The sources that only programs with routines or strings need."""
 
+CHECKING = frozenset({"sha256.c"})
+"""The sources that go over all weights, where they are to be checked."""
+
 EXCHANGING = frozenset({"python.c"})
 """The sources that only programs need whose inputs or outputs are made of Python's objects."""
 
@@ -83,7 +86,8 @@ def runtime_units() -> tuple[Unit, ...]:
     names = {path.name for path in HOST_SOURCES.glob("*.c")} - CALLING - EXCHANGING
     return (
         _unit("launching", LAUNCHING, LOOPS),
-        _unit("session", names - LAUNCHING, TABLES),
+        _unit("session", names - LAUNCHING - CHECKING, TABLES),
+        _unit("checking", CHECKING, ROUTINE),
     )
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from io import FileIO
+from itertools import chain
 from pathlib import Path
-from typing import Literal, assert_never
 
 from rutc.base.record import record
 from rutc.emit.elf import append_segment, seal, write_chunks
@@ -12,22 +12,12 @@ from rutc.emit.files import Workplace, cannot_write
 from rutc.emit.header import header_source
 from rutc.emit.host_runtime import COMPILE, HOST_SOURCES, TABLES, HostRuntime, calling_units
 from rutc.emit.manifest import JsonValue, manifest_json
+from rutc.emit.placement import WeightPlacement, weights_file
 from rutc.emit.program import Program
-from rutc.emit.program_source import (
-    WeightsFile,
-    data_source,
-    entry_source,
-    export_map,
-    program_source,
-)
+from rutc.emit.program_source import data_source, entry_source, export_map, program_source
 from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.emit.weight_image import WeightImage, weight_image
 from rutc.errors import InternalError, UserError
-
-WeightPlacement = Literal["auto", "embed", "external"]
-
-EMBED_LIMIT_BYTES = 1 << 30
-"""Larger weights go into a file of their own: tools copy and read libraries as a whole."""
 
 _LINK = (
     "-shared",
@@ -68,7 +58,7 @@ def build_library(
 
     `objects` are object files that define the kernels of all programs. `manifest` is what the
     library tells about itself beyond the program's own facts. Weights are embedded, or written to
-    `model.weights` beside the library. `fallbacks` are programs of the same model for CPUs that
+    `model.weights` beside the library, as `weights` says. `fallbacks` are programs of the same model for CPUs that
     lack the features of those before them; a session runs the first one that its CPU can. `host` is
     the host runtime where its compilation has begun; without, `toolchain` compiles it now. The same
     arguments give the same bytes. The files appear complete or not at all, the library last.
@@ -88,9 +78,9 @@ def build_library(
             raise InternalError(
                 f"the programs of {program.name!r} differ in name, inputs or outputs"
             )
-    external = _is_external(weights, sum(p.weight_bytes for p in programs))
+    weight_bytes = sum(p.weight_bytes for p in programs)
     artifact = Artifact(
-        output, output.with_suffix(".h"), output.with_suffix(".weights") if external else None
+        output, output.with_suffix(".h"), weights_file(output, weights, weight_bytes)
     )
     if output in {artifact.header, output.with_suffix(".weights")}:
         raise UserError(f"cannot write the model to {output}: choose a name that ends in .so")
@@ -100,34 +90,19 @@ def build_library(
             nullcontext(host) if host else HostRuntime(toolchain or find_toolchain()) as running,
         ):
             image = weight_image(programs)
-            library = _link(place.path, programs, image, objects, running, external, manifest)
+            file = artifact.weights
+            library = _link(place.path, programs, image, objects, running, file, manifest)
             with Workplace(output.parent) as finished:
                 library.replace(finished.path / output.name)
-                (finished.path / artifact.header.name).write_text(header_source(program))
-                if artifact.weights is not None:
-                    with FileIO(finished.path / artifact.weights.name, "w") as stream:
-                        write_chunks(stream, (*image.parts(), image.sha256))
+                about = header_source(program, None if file is None else file.name)
+                (finished.path / artifact.header.name).write_text(about)
+                if file is not None:
+                    with FileIO(finished.path / file.name, "w") as stream:
+                        write_chunks(stream, chain(image.parts(), [image.sha256]))
                 finished.publish()
     except OSError as error:
         raise cannot_write(output, error) from error
     return artifact
-
-
-def _is_external(weights: WeightPlacement, weight_bytes: int) -> bool:
-    match weights:
-        case "auto":
-            return weight_bytes > EMBED_LIMIT_BYTES
-        case "embed":
-            if weight_bytes > EMBED_LIMIT_BYTES:
-                raise UserError(
-                    f"{weight_bytes} bytes of weights are too large to embed (the limit is "
-                    f"{EMBED_LIMIT_BYTES}): let them be external"
-                )
-            return False
-        case "external":
-            return weight_bytes > 0
-        case _:
-            assert_never(weights)
 
 
 def _link(
@@ -136,16 +111,17 @@ def _link(
     image: WeightImage,
     objects: Sequence[bytes],
     host: HostRuntime,
-    external: bool,
+    file: Path | None,
     manifest: Mapping[str, JsonValue],
 ) -> Path:
     """Returns a library in the folder, of generated C, the host runtime, the data and kernels.
 
+    The weights are in the library, or will be in a file.
     All names given to the compiler are relative to the folder, so none of its path is recorded.
     """
     name = programs[0].name
-    (folder / "manifest.json").write_bytes(manifest_json(programs, image.sha256.hex(), manifest))
-    weights_file = WeightsFile(image.byte_count, image.sha256) if external else None
+    name_of_file = None if file is None else file.name
+    (folder / "manifest.json").write_bytes(manifest_json(programs, image, name_of_file, manifest))
     ports = (*programs[0].inputs, *programs[0].outputs)
     exchanges = "interface" in manifest or any(port.dtype == "string" for port in ports)
     tables = [
@@ -153,7 +129,8 @@ def _link(
         for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True))
     ]
     keeps = bool(programs[0].states)
-    tables[0] = entry_source(name, len(programs), weights_file, states=keeps) + tables[0]
+    entry = entry_source(name, len(programs), image, in_file=file is not None, states=keeps)
+    tables[0] = entry + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
     sources |= {
         "data.s": data_source(),
@@ -174,7 +151,7 @@ def _link(
     how = (*COMPILE, TABLES, "-I", str(HOST_SOURCES), *_LINK)
     host.toolchain.run([*how, *compiled, *_LIBRARIES, "-o", "model.so"], folder)
     library = folder / "model.so"
-    if image.byte_count > 0 and not external:
+    if image.byte_count > 0 and file is None:
         append_segment(library, image.parts(), image.byte_count)
     seal(library)
     return library

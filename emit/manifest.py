@@ -3,7 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from rutc.emit.placement import DIGEST_BYTES
 from rutc.emit.program import Port, Program, State
+from rutc.emit.weight_image import WeightImage
 from rutc.errors import InternalError
 from rutc.tensor_ir.ranges import CommonRange
 
@@ -14,9 +16,15 @@ JsonValue = (
 
 
 def manifest_json(
-    programs: Sequence[Program], weights_sha256: str, facts: Mapping[str, JsonValue]
+    programs: Sequence[Program],
+    image: WeightImage,
+    weights_file: str | None,
+    facts: Mapping[str, JsonValue],
 ) -> bytes:
     """Returns the manifest as ASCII JSON: what the programs say of themselves, then `facts`.
+
+    `weights_file` is the name that the file of weights is given; None: the library has them. Whoever
+    renames it renames the library, too: nothing goes by the name in the manifest.
 
     Raises:
         InternalError: `facts` repeat a key of the program's own or hold a value JSON has not.
@@ -31,8 +39,12 @@ def manifest_json(
         "common_sizes": {n: r.common for n, r in program.symbols if isinstance(r, CommonRange)},
         **_needs(program),
         "fallbacks": [_needs(fallback) for fallback in fallbacks],
-        "weights_sha256": weights_sha256,
+        "weights_sha256": image.sha256.hex(),
+        "weights_file": None,
     }
+    if weights_file is not None:
+        size = image.byte_count + DIGEST_BYTES
+        own["weights_file"] = {"name": weights_file, "bytes": size}
     repeated = sorted(own.keys() & facts.keys())
     if repeated:
         raise InternalError(f"the manifest's {', '.join(repeated)} come from the host program")

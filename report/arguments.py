@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 from rutc.driver.options import EIGHT_BITS, PLANS, SEARCH
 from rutc.emit.files import cannot_write, check_replaceable, shown
+from rutc.emit.placement import PLACEMENTS, WeightPlacement
 from rutc.errors import UserError
 
 if TYPE_CHECKING:
@@ -109,6 +110,18 @@ def check_plan(plan: str, seconds: float | None) -> None:
         raise UserError(f"--plan-time is for --plan {SEARCH}: with {plan} there is no search")
     if not 0 <= seconds < math.inf:
         raise UserError(f"--plan-time {seconds:g}: give the seconds of a search, or 0")
+
+
+def placement_of(weights: str) -> WeightPlacement:
+    """Returns where weights are to be.
+
+    Raises:
+        UserError: there is no such place.
+    """
+    for placement in PLACEMENTS:
+        if placement == weights:
+            return placement
+    raise UserError(f"--weights {weights}: weights are placed by one of {', '.join(PLACEMENTS)}")
 
 
 def check_tolerance(tolerance: float | None, precision: str) -> None:

@@ -43,6 +43,7 @@ def report_json(report: Report) -> Json:
     return {
         "library": report.library,
         "header": report.header,
+        "weights": report.weights,
         "seconds": dict(report.seconds),
         "kernels": report.kernels,
         "arena_bytes": report.arena_bytes,
@@ -76,11 +77,16 @@ def report_text(report: Report) -> str:
     return (
         f"{report.library}: {report.kernels} kernels, "
         f"{quantity(report.flops, 'FLOP')} per run, "
-        f"{quantity(report.weight_bytes, 'B', BYTES)} of weights, "
+        f"{quantity(report.weight_bytes, 'B', BYTES)} of weights{_elsewhere(report)}, "
         f"{_working_memory(report)}{for_each_thread(report.thread_bytes)}\n"
         f"{_precision(report)}{_records(report)}"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
+
+
+def _elsewhere(report: Report) -> str:
+    """Returns where weights are that the library has not."""
+    return "" if report.weights is None else f" in {report.weights.name}"
 
 
 def _precision(report: Report) -> str:

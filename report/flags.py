@@ -133,6 +133,15 @@ Tolerance = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Kernels compiled at once; default: all CPUs.")
 ]
+Placement = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="auto|embed|external",
+        help="Where weights are: embed, in the library; external, in OUT.weights beside it; auto: "
+        "embedded up to 1 GiB.",
+    ),
+]
 Bundle = Annotated[
     Path | None,
     typer.Option(

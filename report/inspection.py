@@ -17,10 +17,12 @@ from rutc.importer import import_model
 from rutc.importer.contents import contents
 from rutc.importer.inputs import MOST_SIZE
 from rutc.report import display
-from rutc.runtime.artifact import open_artifact
+from rutc.runtime.artifact import ArtifactFile, open_artifact
 from rutc.runtime.dtypes import onnx_type
+from rutc.runtime.errors import ModelError
 from rutc.runtime.ports import NodeArg, Ports, undamaged
 from rutc.runtime.session import ProfileEntry
+from rutc.runtime.weights_file import weights_path
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
@@ -76,15 +78,17 @@ def inspect_library(
     artifact = open_artifact(path)
     with artifact.file:
         manifest = artifact.manifest()
+        outside = _weights_file(artifact)
         if integrity:
             artifact.check_integrity()
     ports = Ports.of(path, manifest)
     listed = manifest.get("kernels")
     kernels = [k for k in listed if isinstance(k, Mapping)] if isinstance(listed, list) else []
-    payload: dict[str, object] = {"library": path, "manifest": manifest}
+    payload: dict[str, object] = {"library": path, "manifest": manifest, "weights": outside}
     shown: list[RenderableType] = [
         f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
         undamaged(path, lambda: _memory(manifest)),
+        *([] if outside is None else [_where(outside)]),
         display.ports_table(ports.get_inputs(), ports.get_outputs()),
         *undamaged(path, lambda: _states(manifest)),
         *undamaged(path, lambda: _open_sizes(_input_sizes(manifest))),
@@ -217,6 +221,20 @@ def _algorithms(manifest: Mapping[str, object]) -> list[RenderableType]:
     if isinstance(spread, list) and spread:
         shown.append(f"inputs are spread too far for most filters: {', '.join(spread)}")
     return shown
+
+
+def _weights_file(artifact: ArtifactFile) -> dict[str, object] | None:
+    """Where the weights are that a library has not, and why they cannot serve; None: it has all."""
+    try:
+        path = artifact.check_weights_file()
+    except ModelError as error:
+        return {"file": weights_path(artifact.path), "problem": str(error)}
+    return None if path is None else {"file": path, "problem": None}
+
+
+def _where(outside: Mapping[str, object]) -> str:
+    problem = outside["problem"]
+    return f"weights in {outside['file']}" if problem is None else f"no weights: {problem}"
 
 
 def _memory(manifest: Mapping[str, object]) -> str:

@@ -6,6 +6,8 @@ what is missing is ended by the system. So a file is looked at before it is load
     bytes of the library .. | digest in .note.rutc | .. | .rutc_weights | ..
     digest              = SHA-256 of all bytes but its own, which count as zeros, and the weights'
     weights_sha256      = SHA-256 of the weights, in the manifest
+
+Weights that are in a file beside the library have that digest behind them (`weights_file.py`).
 """
 
 import hashlib
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from rutc.runtime.errors import ModelError
+from rutc.runtime.weights_file import DIGEST_BYTES, Given, weights_path
 
 ELF_MACHINES: Final[Mapping[int, str]] = {62: "x86_64", 183: "aarch64"}
 """The names that the operating system has for the values of `e_machine` (ELF-64, System V ABI)."""
@@ -35,7 +38,6 @@ _HEADER: Final = struct.Struct("<16xHH12xQQ6xHHHHH")
 _SEGMENT: Final = struct.Struct("<II6Q")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _NOBITS: Final = 8
-_DIGEST_BYTES: Final = 32
 _BLOCK_BYTES: Final = 1 << 22
 
 Span = tuple[int, int]
@@ -60,27 +62,47 @@ class ArtifactFile:
         """
         return parsed_manifest(self.path, self._section(MANIFEST_SECTION).partition(b"\0")[0])
 
-    def check_integrity(self) -> None:
-        """Compares all bytes, and those of a file of weights beside it, with their digests.
+    def check_integrity(self, given: Given | None = None) -> None:
+        """Compares all bytes, and those of its weights elsewhere, with their digests.
+
+        Those are in the file beside it, or given.
 
         Raises:
             ModelError: they are not what they were when the model was compiled.
         """
         note = self._section(NOTE_SECTION)
-        if not note.startswith(NOTE_HEADER) or len(note) != len(NOTE_HEADER) + _DIGEST_BYTES:
+        if not note.startswith(NOTE_HEADER) or len(note) != len(NOTE_HEADER) + DIGEST_BYTES:
             raise ModelError(f"{self.path} holds no digest of its bytes: compile the model again")
         begin = self.sections[NOTE_SECTION][0] + len(NOTE_HEADER)
         weights = self.sections.get(WEIGHTS_SECTION)
         after, last = weights or (self.size, self.size)
-        parts = [(0, begin), (begin + _DIGEST_BYTES, after), (last, self.size)]
-        if self._digest(parts, bytes(_DIGEST_BYTES)) != note[len(NOTE_HEADER) :]:
+        parts = [(0, begin), (begin + DIGEST_BYTES, after), (last, self.size)]
+        if self._digest(parts, bytes(DIGEST_BYTES)) != note[len(NOTE_HEADER) :]:
             raise ModelError(_damaged(self.path))
         manifest = self.manifest()
         if weights is not None:
             if self._digest([weights]).hex() != manifest.get("weights_sha256"):
                 raise ModelError(_damaged(self.path))
         elif manifest.get("weight_bytes"):
-            _check_weights_file(weights_path(self.path), manifest)
+            _check_weights(weights_path(self.path) if given is None else given, manifest)
+
+    def check_weights_file(self) -> Path | None:
+        """Returns the file of weights beside it, None if it needs none, after a look at its end.
+
+        Raises:
+            ModelError: it is missing, cut off, or belongs to another library.
+        """
+        manifest = self.manifest()
+        about = manifest.get("weights_file")
+        if not isinstance(about, Mapping):
+            return None
+        path = weights_path(self.path)
+        file, size = _opened(path)
+        with file:
+            stored = b"".join(blocks(file, (max(size - DIGEST_BYTES, 0), size)))
+        if size != about.get("bytes") or stored.hex() != manifest.get("weights_sha256"):
+            raise ModelError(f"the weights file {path} does not belong to {self.path}")
+        return path
 
     def _section(self, name: str) -> bytes:
         if name not in self.sections:
@@ -127,12 +149,6 @@ def parsed_manifest(path: Path, text: bytes) -> Mapping[str, object]:
     if not isinstance(manifest, dict):
         raise ModelError(f"the manifest in {path} is damaged: it is no JSON object")
     return manifest
-
-
-def weights_path(library: Path) -> Path:
-    """Returns where weights that are not in a library lie: beside what it is a link to."""
-    real = Path(os.path.realpath(library))
-    return real.with_name(f"{real.name.rpartition('.')[0] or real.name}.weights")
 
 
 def blocks(file: BinaryIO, span: Span) -> Iterator[bytes]:
@@ -216,20 +232,25 @@ def _named(file: BinaryIO, sections: Sequence[tuple[int, ...]], names: int) -> M
     }
 
 
-def _check_weights_file(path: Path, manifest: Mapping[str, object]) -> None:
-    """Compares a file of weights, which ends with its digest, with the manifest's."""
-    file, size = _opened(path)
-    with file:
-        digest = hashlib.sha256()
-        for block in blocks(file, (0, size - _DIGEST_BYTES)):
-            digest.update(block)
-        stored = b"".join(blocks(file, (max(size - _DIGEST_BYTES, 0), size)))
+def _check_weights(weights: Given, manifest: Mapping[str, object]) -> None:
+    """Compares weights that their digest follows with the manifest's."""
+    digest = hashlib.sha256()
+    if isinstance(weights, Path):
+        file, size = _opened(weights)
+        with file:
+            for block in blocks(file, (0, size - DIGEST_BYTES)):
+                digest.update(block)
+            stored = b"".join(blocks(file, (max(size - DIGEST_BYTES, 0), size)))
+    else:
+        end = max(len(weights) - DIGEST_BYTES, 0)
+        digest.update(weights[:end])
+        stored = bytes(weights[end:])
     if not digest.hexdigest() == stored.hex() == manifest.get("weights_sha256"):
-        raise ModelError(_damaged(path))
+        raise ModelError(_damaged(weights if isinstance(weights, Path) else "what weights holds"))
 
 
-def _damaged(path: Path) -> str:
+def _damaged(what: object) -> str:
     return (
-        f"{path} has changed since it was compiled: its SHA-256 differs; copy it again, or compile "
+        f"{what} has changed since it was compiled: its SHA-256 differs; copy it again, or compile "
         "the model again"
     )

@@ -49,6 +49,10 @@ class Options(ctypes.Structure):
         ("profile", ctypes.c_int32),
         ("parallel_for", ctypes.c_void_p),
         ("pool", ctypes.c_void_p),
+        ("weights_path", ctypes.c_char_p),
+        ("weights", ctypes.c_void_p),
+        ("weights_bytes", ctypes.c_int64),
+        ("check_weights", ctypes.c_int64),
     )
 
 

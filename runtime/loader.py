@@ -13,6 +13,7 @@ from rutc.runtime.artifact import open_artifact, parsed_manifest
 from rutc.runtime.c_interface import ABI_VERSION, EntryPoints, StateEntryPoints
 from rutc.runtime.errors import ModelError
 from rutc.runtime.objects import Objects
+from rutc.runtime.weights_file import Given
 
 FileId = tuple[int, int]
 
@@ -57,8 +58,12 @@ class Library:
             _ctypes.dlclose(self._handle._handle)
 
 
-def open_library(path: str | os.PathLike[str], *, check_integrity: bool = False) -> Library:
+def open_library(
+    path: str | os.PathLike[str], *, check_integrity: bool = False, weights: Given | None = None
+) -> Library:
     """Returns the library of a file, opened anew or shared; call its `release` when done.
+
+    Weights are given where they are to be checked, too, and are not those beside it.
 
     Raises:
         ModelError: the file does not exist, is not whole, is no model that this runtime can run, or
@@ -72,7 +77,7 @@ def open_library(path: str | os.PathLike[str], *, check_integrity: bool = False)
                 f"{file} is for {artifact.machine} processors, and this one is {platform.machine()}"
             )
         if check_integrity:
-            artifact.check_integrity()
+            artifact.check_integrity(weights)
         status = os.fstat(artifact.file.fileno())
         file_id = (status.st_dev, status.st_ino)
         try:

@@ -23,6 +23,7 @@ from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import plain_tensors
 from rutc.runtime.ports import NodeArg, Ports, named, undamaged
 from rutc.runtime.tensors import Array, check_shape
+from rutc.runtime.weights_file import WeightsSource, given_weights, tell_weights
 
 MAX_THREADS: Final = 4096
 """As many as a session takes."""
@@ -58,6 +59,7 @@ class InferenceSession:
         pin_threads: bool = False,
         profile: bool = False,
         check_integrity: bool = False,
+        weights: WeightsSource | None = None,
     ) -> None:
         """Opens the model.
 
@@ -72,6 +74,9 @@ class InferenceSession:
             profile: measure every step, for `profile()`.
             check_integrity: compare every byte of the library, and of its file of weights, with
                 the digests that were made when it was compiled; it reads all of them.
+            weights: where the file of weights is that the library was compiled with, or its content
+                in memory, from a multiple of 64 bytes on, as of an mmap; None: in the library, or
+                beside it.
 
         Raises:
             ModelError: the file is no model or not whole, has changed since it was compiled (if
@@ -86,7 +91,9 @@ class InferenceSession:
             pin_threads=bool(pin_threads),
             profile=bool(profile),
         )
-        library = open_library(path, check_integrity=check_integrity)
+        given = None if weights is None else given_weights(weights)
+        held = tell_weights(options, given)
+        library = open_library(path, check_integrity=check_integrity, weights=given)
         self._library = library
         self._lock = threading.Lock()
         try:
@@ -100,7 +107,7 @@ class InferenceSession:
             message = library.entries.last_error(None).decode(errors="replace")
             library.release()
             raise ModelError(f"cannot open {library.path}: {message}")
-        self._close = weakref.finalize(self, _close, library, handle)
+        self._close = weakref.finalize(self, _close, library, handle, held)
         # Threads may still be in a run when the interpreter exits; the process's end does the rest.
         self._close.atexit = False
         self._handle: Pointer = pointer_to(handle)
@@ -423,6 +430,7 @@ def load(
     pin_threads: bool = False,
     profile: bool = False,
     check_integrity: bool = False,
+    weights: WeightsSource | None = None,
 ) -> InferenceSession:
     """Opens a compiled model; see `InferenceSession`.
 
@@ -435,6 +443,7 @@ def load(
         pin_threads=pin_threads,
         profile=profile,
         check_integrity=check_integrity,
+        weights=weights,
     )
 
 
@@ -462,7 +471,8 @@ def _check_all(role: str, names: Container[str], known: Iterable[str]) -> None:
         raise ModelError(f"missing {named(role, missing)}: the model needs {named(role, known)}")
 
 
-def _close(library: Library, handle: int) -> None:
+def _close(library: Library, handle: int, held: object) -> None:
+    """Closes a session; `held` is the memory that it reads until then."""
     library.entries.close(handle)
     library.release()
 

@@ -27,7 +27,9 @@ def test_what_is_asked_is_what_is_done(tmp_path: Path) -> None:
         plan="search",
         plan_time=0,
         exact_algorithms=True,
+        weights="external",
     )
+    assert found.weights == "external"
     assert (found.shapes, found.dims) == ({"x": (1, 3)}, {"n": (1, 64)})
     assert (found.states, found.dump) == ({"past": "present"}, tmp_path)
     assert found.search_seconds == 0
@@ -49,6 +51,7 @@ def test_factors_may_be_rounded_in_these_precisions(precision: str) -> None:
         ({"plan_time": 1.0}, "--plan-time is for --plan search"),
         ({"plan": "search", "plan_time": -1.0}, "--plan-time -1: give the seconds"),
         ({"precision": "int8", "calibrate_by": "median"}, "no calibration by 'median'"),
+        ({"weights": "outside"}, "--weights outside: weights are placed by one of auto, embed"),
         ({"calibrate": "cases"}, "a calibration is for --precision"),
         ({"precision": "int8", "calibrate": "no/folder"}, "--calibrate no/folder"),
     ],

@@ -22,6 +22,7 @@ from rutc.emit.targets import native_target
 from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.errors import UserError
 from rutc.runtime import load
+from tests.cli.conftest import write_small
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,23 @@ def test_an_unchanged_model_is_not_compiled_again(tmp_path: Path) -> None:
     assert set(report.seconds) == {"cache"}
     assert ((tmp_path / "m.so").read_bytes(), (tmp_path / "m.h").read_bytes()) == first
     assert os.access(tmp_path / "m.so", os.X_OK)
+
+
+def test_a_file_of_weights_comes_back(tmp_path: Path) -> None:
+    model, file = write_small(tmp_path / "m.onnx"), tmp_path / "m.weights"
+
+    def again(weights: str) -> tuple[bool, Path | None]:
+        made = rutc.compile(model, tmp_path / "m.so", verify=False, weights=weights)
+        load(made.library, check_integrity=True).close()
+        return set(made.report.seconds) == {"cache"}, made.weights
+
+    assert again("external") == (False, file)
+    content = file.read_bytes()
+    file.unlink()
+    assert again("external") == (True, file)
+    assert file.read_bytes() == content
+    assert again("embed") == (False, None)
+    assert again("embed") == (True, None)
 
 
 def test_the_report_is_that_of_the_first_time(tmp_path: Path) -> None:

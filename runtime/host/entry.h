@@ -6,6 +6,10 @@
 #include "rutc_abi.h"
 #include "rutc_dlpack.h"
 
+/* Notes where the file of weights is. To be called when the library is loaded: its path may be
+ * relative to the folder that the process is in then. */
+void rutc_weights_locate(const rutc_model *model);
+
 /* Opens a session with `options` (NULL: defaults); NULL on failure, see rutc_session_error. */
 rutc_session *rutc_session_open(const rutc_model *model, const rutc_options *options);
 

@@ -182,17 +182,18 @@ typedef struct rutc_program {
   int64_t weight_bytes;
 } rutc_program;
 
-/* The file of weights beside the library: `bytes` bytes and then their SHA-256. */
-typedef struct rutc_weights_file {
+/* The image of the weights of all programs. In a file its SHA-256 comes after it. */
+typedef struct rutc_image {
   int64_t bytes;
   uint8_t sha256[32];
-} rutc_weights_file;
+  int in_file; /* 0: the library's last segment has it */
+} rutc_image;
 
 /* A model: programs for different CPUs with the same ports, the most demanding first. */
 typedef struct rutc_model {
   const rutc_program *const *programs;
   int32_t program_count;
-  const rutc_weights_file *weights_file; /* NULL: the library's last segment has them */
+  rutc_image image;
 } rutc_model;
 
 #endif

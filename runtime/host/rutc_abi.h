@@ -31,6 +31,12 @@ typedef struct rutc_options {
   void (*parallel_for)(void *pool, void (*task)(void *arg, int64_t index), void *arg,
                        int64_t count);
   void *pool; /* handed to parallel_for */
+  /* Of a model whose weights are in a file: where that is, if not beside the library, or else its
+   * content in memory, from a multiple of 64 bytes on, which stays as it is until NAME_close. */
+  const char *weights_path;
+  const void *weights;
+  int64_t weights_bytes; /* of `weights` */
+  int64_t check_weights; /* not 0: compare all weights with their SHA-256, which reads all of them */
 } rutc_options;
 
 /* One step of the model as measured so far; the strings live as long as the library is loaded. */

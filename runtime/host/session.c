@@ -17,9 +17,14 @@ static _Thread_local rutc_error thread_error;
 static atomic_uint forks;
 static int watches_forks;
 
-static void count_fork(void) { atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed); }
+static void begin_child(void) {
+  atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+  rutc_mappings_unlock();
+}
 
-static void watch_forks(void) { watches_forks = pthread_atfork(NULL, NULL, count_fork) == 0; }
+static void watch_forks(void) {
+  watches_forks = pthread_atfork(rutc_mappings_lock, rutc_mappings_unlock, begin_child) == 0;
+}
 
 static unsigned fork_count(void) { return atomic_load_explicit(&forks, memory_order_relaxed); }
 
@@ -127,7 +132,8 @@ static int open_session(rutc_session *session, const rutc_options *options) {
   }
   if (status == RUTC_OK) status = choose_program(session);
   if (status == RUTC_OK) {
-    status = rutc_weights_open(&session->weights, session->model, session->program, &thread_error);
+    status = rutc_weights_open(&session->weights, session->model, session->program,
+                               &session->options, &thread_error);
   }
   if (status == RUTC_OK) status = allocate(session);
   if (status != RUTC_OK) return status;

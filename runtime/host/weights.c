@@ -5,51 +5,14 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "memory.h"
+#include "sha256.h"
 
-/* Writes the path of the library that holds `model`, its extension replaced by ".weights". */
-static int path_of_weights(char path[PATH_MAX + 16], const rutc_model *model) {
-  Dl_info library;
-  if (dladdr(model, &library) == 0 || library.dli_fname == NULL) return 0;
-  if (realpath(library.dli_fname, path) == NULL) return 0;
-  char *slash = strrchr(path, '/');
-  char *dot = strrchr(path, '.');
-  strcpy(dot != NULL && dot > slash + 1 ? dot : path + strlen(path), ".weights");
-  return 1;
-}
-
-static int map_file(rutc_weights *weights, const rutc_weights_file *expected, int file,
-                    const char *path, rutc_error *error) {
-  struct stat status;
-  size_t bytes = (size_t)expected->bytes + sizeof expected->sha256;
-  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) ||
-      (uint64_t)status.st_size != bytes) {
-    return rutc_fail(error, RUTC_UNSUPPORTED,
-                     "the weights file %s does not belong to this model: it must have %zu bytes",
-                     path, bytes);
-  }
-  void *mapping = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-  if (mapping == MAP_FAILED) {
-    return rutc_fail(error, RUTC_SYSTEM, "cannot map the weights file %s: %s", path,
-                     strerror(errno));
-  }
-  weights->mapping = mapping;
-  weights->mapped_bytes = bytes;
-  if (memcmp((char *)mapping + expected->bytes, expected->sha256, sizeof expected->sha256) != 0) {
-    rutc_weights_close(weights);
-    return rutc_fail(error, RUTC_UNSUPPORTED,
-                     "the weights file %s does not belong to this model: its SHA-256 differs", path);
-  }
-  return RUTC_OK;
-}
+enum { ALIGNMENT = 64 }; /* of what the caller has in memory: that of each constant in the image */
 
 /* The last segment of the library that holds `model`, which the compiler appends for the weights,
  * and its size. */
@@ -90,41 +53,82 @@ static void advise(const uint8_t *data, int64_t bytes) {
 #endif
 }
 
+/* Finds the image of all weights in the library itself. */
+static int find_segment(const rutc_model *model, const uint8_t **image, rutc_error *error) {
+  size_t bytes = 0;
+  *image = last_segment(model, &bytes);
+  if (*image == NULL || bytes != (size_t)model->image.bytes) {
+    return rutc_fail(error, RUTC_SYSTEM, "cannot find this model's weights");
+  }
+  if (!is_there(*image + bytes - 1)) {
+    return rutc_fail(error, RUTC_UNSUPPORTED,
+                     "the library is cut off: some of this model's weights are missing");
+  }
+  return RUTC_OK;
+}
+
+/* Takes the content of the file from the caller's memory. */
+static int take_memory(const rutc_options *options, const rutc_image *image, rutc_error *error) {
+  if ((uintptr_t)options->weights % ALIGNMENT != 0) {
+    return rutc_fail(error, RUTC_BAD_ARGUMENT,
+                     "options.weights must begin at a multiple of %d bytes", (int)ALIGNMENT);
+  }
+  int64_t bytes = image->bytes + (int64_t)sizeof image->sha256;
+  if (options->weights_bytes != bytes) {
+    return rutc_fail(error, RUTC_BAD_ARGUMENT,
+                     "options.weights do not belong to this model, or are cut off: they have %lld "
+                     "bytes and must have %lld",
+                     (long long)options->weights_bytes, (long long)bytes);
+  }
+  const uint8_t *digest = (const uint8_t *)options->weights + image->bytes;
+  if (memcmp(digest, image->sha256, sizeof image->sha256) != 0) {
+    return rutc_fail(error, RUTC_BAD_ARGUMENT,
+                     "options.weights do not belong to this model: their SHA-256 differs from that "
+                     "of the weights that the library was compiled with");
+  }
+  return RUTC_OK;
+}
+
+/* Reads all weights. */
+static int check_image(const uint8_t *data, const rutc_image *image, rutc_error *error) {
+  uint8_t digest[RUTC_SHA256_BYTES];
+  rutc_sha256(data, (size_t)image->bytes, digest);
+  if (memcmp(digest, image->sha256, sizeof digest) == 0) return RUTC_OK;
+  return rutc_fail(error, RUTC_UNSUPPORTED,
+                   "the weights have changed since they were compiled: their SHA-256 differs");
+}
+
 int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc_program *program,
-                      rutc_error *error) {
-  *weights = (rutc_weights){NULL, NULL, 0};
+                      const rutc_options *options, rutc_error *error) {
+  *weights = (rutc_weights){NULL, NULL};
+  const rutc_image *image = &model->image;
+  int paths = options->weights_path != NULL, memories = options->weights != NULL;
+  if (paths + memories > image->in_file) {
+    return rutc_fail(error, RUTC_BAD_ARGUMENT,
+                     image->in_file ? "options name a file of weights and memory that has them: "
+                                      "give one of the two"
+                                    : "options name weights, but those of this model, if it has "
+                                      "any, are in its library");
+  }
   if (program->weight_bytes == 0) return RUTC_OK;
-  if (model->weights_file == NULL) {
-    size_t bytes = 0;
-    const uint8_t *image = last_segment(model, &bytes);
-    if (image == NULL) return rutc_fail(error, RUTC_SYSTEM, "cannot find this model's weights");
-    if (bytes > 0 && !is_there(image + bytes - 1)) {
-      return rutc_fail(error, RUTC_UNSUPPORTED,
-                       "the library is cut off: some of this model's weights are missing");
-    }
-    weights->data = image + program->weights_offset;
-    advise(weights->data, program->weight_bytes);
-    return RUTC_OK;
+  const uint8_t *data = options->weights;
+  int status;
+  if (!image->in_file) {
+    status = find_segment(model, &data, error);
+  } else if (memories) {
+    status = take_memory(options, image, error);
+  } else {
+    status = rutc_mapping_open(&weights->mapping, image, options->weights_path, error);
+    if (status == RUTC_OK) data = rutc_mapping_data(weights->mapping);
   }
-  char path[PATH_MAX + 16];
-  if (!path_of_weights(path, model)) {
-    return rutc_fail(error, RUTC_SYSTEM, "cannot tell the path of this model's library");
-  }
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) {
-    return rutc_fail(error, RUTC_SYSTEM, "cannot open the weights file %s: %s", path,
-                     strerror(errno));
-  }
-  int result = map_file(weights, model->weights_file, file, path, error);
-  close(file);
-  if (result == RUTC_OK) {
-    weights->data = (const uint8_t *)weights->mapping + program->weights_offset;
-    advise(weights->data, program->weight_bytes);
-  }
-  return result;
+  if (status == RUTC_OK && options->check_weights) status = check_image(data, image, error);
+  if (status != RUTC_OK) return status;
+  weights->data = data + program->weights_offset;
+  if (!memories) advise(weights->data, program->weight_bytes);
+  return RUTC_OK;
 }
 
 void rutc_weights_close(rutc_weights *weights) {
-  if (weights->mapping != NULL) munmap(weights->mapping, weights->mapped_bytes);
-  *weights = (rutc_weights){NULL, NULL, 0};
+  if (weights->mapping != NULL) rutc_mapping_close(weights->mapping);
+  *weights = (rutc_weights){NULL, NULL};
 }
