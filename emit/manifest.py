@@ -23,8 +23,8 @@ def manifest_json(
 ) -> bytes:
     """Returns the manifest as ASCII JSON: what the programs say of themselves, then `facts`.
 
-    `weights_file` is the name that the file of weights is given; None: the library has them. Whoever
-    renames it renames the library, too: nothing goes by the name in the manifest.
+    `weights_file` is the name that the file of weights is given; None: the library has them. No
+    program goes by it: the file may be renamed with the library.
 
     Raises:
         InternalError: `facts` repeat a key of the program's own or hold a value JSON has not.

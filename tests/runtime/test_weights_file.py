@@ -500,6 +500,24 @@ def test_c_programs_say_where_the_weights_are(tmp_path: Path) -> None:
     )
 
 
+def test_the_example_of_the_docs_opens_what_it_names(tmp_path: Path) -> None:
+    _build(tmp_path, WEIGHTS)
+    (tmp_path / "model.weights").rename(tmp_path / "elsewhere")
+    docs = Path(__file__).resolve().parents[2] / "docs" / "c_api.md"
+    (example,) = re.findall(
+        r"```c\n(static rutc_session \*open_with.*?)```", docs.read_text(), re.S
+    )
+    main = """
+int main(void) {
+  rutc_session *session = open_with("elsewhere");
+  printf("%d %d\\n", session != NULL, open_with("model.weights") != NULL);
+  model_close(session);
+  return 0;
+}
+"""
+    assert run_c(tmp_path, f'#include <stdio.h>\n#include "model.h"\n{example}{main}') == "1 0\n"
+
+
 def test_embedded_weights_are_checked_on_request(tmp_path: Path) -> None:
     """They, too, are no options; and a library that has changed runs unless it is checked."""
     build_library(_program(WEIGHTS), [], tmp_path / "model.so", {})
