@@ -134,8 +134,8 @@ def compile(
             which layers are filtered how; what is not given is generated.
         verify: Whether to compare with ONNX Runtime on these inputs.
         threads: Threads of the verification; None leaves the choice to each runtime.
-        weights: Where they are: `embed`, in the library; `external`, in OUT.weights beside it, which
-            it then needs; `auto`: embedded up to 1 GiB.
+        weights: Where they are: `embed`, in the library; `external`, in OUT.weights beside it;
+            `auto`: embedded up to 1 GiB.
         bundle: A folder for the library and `rutc_runtime.py`, the Python runtime in one file: all
             that a server with numpy needs.
         dump: A folder for the intermediate forms of every step.
