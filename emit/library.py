@@ -60,9 +60,9 @@ def build_library(
     library tells about itself beyond the program's own facts. Weights are embedded, or written to
     `model.weights` beside the library, as `weights` says. `fallbacks` are programs of the same
     model for CPUs that lack the features of those before them; a session runs the first one that
-    its CPU can. `host` is the host runtime where its compilation has begun; without, `toolchain` compiles it
-    now. The same arguments give the same bytes. The files appear complete or not at all, the
-    library last.
+    its CPU can. `host` is the host runtime where its compilation has begun; without, `toolchain`
+    compiles it now. The same arguments give the same bytes. The files appear complete or not at
+    all, the library last.
 
     Raises:
         UserError: there is no C compiler, or the output cannot be written there.

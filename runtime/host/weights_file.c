@@ -49,17 +49,13 @@ void rutc_weights_locate(const rutc_model *model) {
   char folder[PATH_MAX] = "";
   if (name[0] != '/' && getcwd(folder, sizeof folder) == NULL) return;
   int length = snprintf(places[0], PATH_MAX, name[0] != '/' ? "%s/%s" : "%s%s", folder, name);
-  int known = length > 0 && length < PATH_MAX;
-  if (known && realpath(places[0], places[1]) != NULL) {
-    name_weights(places[1]);
-  } else {
-    places[1][0] = '\0';
-  }
-  if (known) {
-    name_weights(places[0]);
-  } else {
+  if (length < 0 || length >= PATH_MAX) {
     places[0][0] = '\0';
+    return;
   }
+  if (realpath(places[0], places[1]) == NULL) strcpy(places[1], places[0]);
+  name_weights(places[0]);
+  name_weights(places[1]);
 }
 
 /* Opens the file at a path, or where it may be otherwise; `shown` receives its path. Nothing waits
@@ -72,7 +68,7 @@ static int open_file(const char *path, const char **shown, rutc_error *error) {
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   *shown = path != NULL ? path : places[0];
   int file = open(*shown, flags);
-  if (file < 0 && errno == ENOENT && path == NULL && places[1][0] != '\0') {
+  if (file < 0 && errno == ENOENT && path == NULL) {
     *shown = places[1];
     file = open(*shown, flags);
   }
