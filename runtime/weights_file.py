@@ -59,9 +59,9 @@ def tell_weights(options: Options, weights: Given | None) -> npt.NDArray[np.uint
 
 def weights_path(library: Path) -> Path:
     """Returns where the file of weights of a library lies: beside it, or what it is a link to."""
-    beside = _named(Path(os.path.abspath(library)))
-    return beside if os.path.lexists(beside) else _named(Path(os.path.realpath(library)))
+    named = _beside(Path(os.path.abspath(library)))
+    return named if os.path.exists(named) else _beside(Path(os.path.realpath(library)))
 
 
-def _named(library: Path) -> Path:
+def _beside(library: Path) -> Path:
     return library.with_name(f"{library.name.rpartition('.')[0] or library.name}.weights")
