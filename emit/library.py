@@ -112,7 +112,7 @@ def _link(
     image: WeightImage,
     objects: Sequence[bytes],
     host: HostRuntime,
-    file: Path | None,
+    weights: Path | None,
     manifest: Mapping[str, JsonValue],
 ) -> Path:
     """Returns a library in the folder, of generated C, the host runtime, the data and kernels.
@@ -121,7 +121,7 @@ def _link(
     All names given to the compiler are relative to the folder, so none of its path is recorded.
     """
     name = programs[0].name
-    name_of_file = None if file is None else file.name
+    name_of_file = None if weights is None else weights.name
     (folder / "manifest.json").write_bytes(manifest_json(programs, image, name_of_file, manifest))
     ports = (*programs[0].inputs, *programs[0].outputs)
     exchanges = "interface" in manifest or any(port.dtype == "string" for port in ports)
@@ -130,7 +130,7 @@ def _link(
         for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True))
     ]
     keeps = bool(programs[0].states)
-    entry = entry_source(name, len(programs), image, in_file=file is not None, states=keeps)
+    entry = entry_source(name, len(programs), image, in_file=weights is not None, states=keeps)
     tables[0] = entry + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
     sources |= {
@@ -152,7 +152,7 @@ def _link(
     how = (*COMPILE, TABLES, "-I", str(HOST_SOURCES), *_LINK)
     host.toolchain.run([*how, *compiled, *_LIBRARIES, "-o", "model.so"], folder)
     library = folder / "model.so"
-    if image.byte_count > 0 and file is None:
+    if image.byte_count > 0 and weights is None:
         append_segment(library, image.parts(), image.byte_count)
     seal(library)
     return library
