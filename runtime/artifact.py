@@ -83,7 +83,7 @@ class ArtifactFile:
         if weights is not None:
             if self._digest([weights]).hex() != manifest.get("weights_sha256"):
                 raise ModelError(_damaged(self.path))
-        elif manifest.get("weight_bytes"):
+        elif _file_bytes(manifest) is not None:
             _check_weights(weights_path(self.path) if given is None else given, manifest)
 
     def check_weights_file(self) -> Path | None:
@@ -93,14 +93,14 @@ class ArtifactFile:
             ModelError: it is missing, cut off, or belongs to another library.
         """
         manifest = self.manifest()
-        about = manifest.get("weights_file")
-        if not isinstance(about, Mapping):
+        expected = _file_bytes(manifest)
+        if expected is None:
             return None
         path = weights_path(self.path)
         file, size = _opened(path)
         with file:
             stored = b"".join(blocks(file, (max(size - DIGEST_BYTES, 0), size)))
-        if size != about.get("bytes") or stored.hex() != manifest.get("weights_sha256"):
+        if size != expected or stored.hex() != manifest.get("weights_sha256"):
             raise ModelError(f"the weights file {path} does not belong to {self.path}")
         return path
 
@@ -233,20 +233,30 @@ def _named(file: BinaryIO, sections: Sequence[tuple[int, ...]], names: int) -> M
 
 
 def _check_weights(weights: Given, manifest: Mapping[str, object]) -> None:
-    """Compares weights that their digest follows with the manifest's."""
+    """Compares weights that their digest follows with the manifest's, unless their size differs."""
+    expected = _file_bytes(manifest) or 0
+    end = max(expected - DIGEST_BYTES, 0)
     digest = hashlib.sha256()
+    stored = b""
     if isinstance(weights, Path):
         file, size = _opened(weights)
         with file:
-            for block in blocks(file, (0, size - DIGEST_BYTES)):
-                digest.update(block)
-            stored = b"".join(blocks(file, (max(size - DIGEST_BYTES, 0), size)))
-    else:
-        end = max(len(weights) - DIGEST_BYTES, 0)
+            if size == expected:
+                for block in blocks(file, (0, end)):
+                    digest.update(block)
+                stored = b"".join(blocks(file, (end, size)))
+    elif len(weights) == expected:
         digest.update(weights[:end])
         stored = bytes(weights[end:])
     if not digest.hexdigest() == stored.hex() == manifest.get("weights_sha256"):
         raise ModelError(_damaged(weights if isinstance(weights, Path) else "what weights holds"))
+
+
+def _file_bytes(manifest: Mapping[str, object]) -> int | None:
+    """The size of the file of weights; None: the library has them."""
+    about = manifest.get("weights_file")
+    found = about.get("bytes") if isinstance(about, Mapping) else None
+    return found if isinstance(found, int) else None
 
 
 def _damaged(what: object) -> str:

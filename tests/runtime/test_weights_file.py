@@ -404,7 +404,7 @@ def test_a_session_keeps_weights_that_are_replaced(
 def test_large_files_begin_at_a_huge_page_of_memory(tmp_path: Path) -> None:
     data = _bytes(2 * HUGE_PAGE_BYTES + 4099)
     with load(_build(tmp_path, data), threads=1) as session:
-        ((begin, _),) = _maps(tmp_path / "model.weights")
+        begin, _ = min(_maps(tmp_path / "model.weights"))
         assert begin % HUGE_PAGE_BYTES == 0
         np.testing.assert_array_equal(session.run(None, {})[0], data)
 
