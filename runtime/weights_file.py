@@ -36,12 +36,14 @@ def given_weights(weights: object) -> Given:
         if not isinstance(path, str) or not path or "\0" in path:
             raise ModelError(f"no file of weights has the name {path!r}")
         return Path(os.path.abspath(path))
+    why: object = "there are no bytes"
     try:
-        return memoryview(weights).cast("B")  # type: ignore[arg-type]
+        content = memoryview(weights).cast("B")  # type: ignore[arg-type]
+        if content:
+            return content
     except (TypeError, ValueError) as error:
-        raise ModelError(
-            f"weights must be the path of a file or memory that has its content: {error}"
-        ) from error
+        why = error
+    raise ModelError(f"weights must be the path of a file or memory that has its content: {why}")
 
 
 def tell_weights(options: Options, weights: Given | None) -> npt.NDArray[np.uint8] | None:

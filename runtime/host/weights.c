@@ -69,16 +69,16 @@ static int find_segment(const rutc_model *model, const uint8_t **image, rutc_err
 
 /* Takes the content of the file from the caller's memory. */
 static int take_memory(const rutc_options *options, const rutc_image *image, rutc_error *error) {
-  if ((uintptr_t)options->weights % ALIGNMENT != 0) {
-    return rutc_fail(error, RUTC_BAD_ARGUMENT,
-                     "options.weights must begin at a multiple of %d bytes", (int)ALIGNMENT);
-  }
   int64_t bytes = image->bytes + (int64_t)sizeof image->sha256;
   if (options->weights_bytes != bytes) {
     return rutc_fail(error, RUTC_BAD_ARGUMENT,
-                     "options.weights do not belong to this model, or are cut off: they have %lld "
-                     "bytes and must have %lld",
-                     (long long)options->weights_bytes, (long long)bytes);
+                     "options.weights do not belong to this model, or are cut off: they must have "
+                     "%lld bytes and have %lld",
+                     (long long)bytes, (long long)options->weights_bytes);
+  }
+  if ((uintptr_t)options->weights % ALIGNMENT != 0) {
+    return rutc_fail(error, RUTC_BAD_ARGUMENT,
+                     "options.weights must begin at a multiple of %d bytes", (int)ALIGNMENT);
   }
   const uint8_t *digest = (const uint8_t *)options->weights + image->bytes;
   if (memcmp(digest, image->sha256, sizeof image->sha256) != 0) {

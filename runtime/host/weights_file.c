@@ -90,9 +90,9 @@ static int check_file(int file, const struct stat *status, const rutc_image *ima
   }
   if ((uint64_t)status->st_size != bytes) {
     return rutc_fail(error, RUTC_UNSUPPORTED,
-                     "the weights file %s does not belong to this model, or is cut off: it has "
-                     "%lld bytes and must have %zu bytes",
-                     path, (long long)status->st_size, bytes);
+                     "the weights file %s does not belong to this model, or is cut off: it must "
+                     "have %zu bytes and has %lld",
+                     path, bytes, (long long)status->st_size);
   }
   uint8_t digest[sizeof image->sha256];
   ssize_t count = pread(file, digest, sizeof digest, (off_t)image->bytes);

@@ -227,9 +227,15 @@ def _flipped(place: int) -> Callable[[Path], None]:
     ("damage", "told"),
     [
         (Path.unlink, "cannot open the weights file .*: No such file or directory$"),
-        (_truncated, "does not belong to this model, or is cut off: it has .* must have 20043"),
-        (lambda path: os.truncate(path, 0), "or is cut off: it has 0 bytes"),
-        (lambda path: os.truncate(path, 1 << 40), "or is cut off: it has 1099511627776 bytes"),
+        (
+            _truncated,
+            "does not belong to this model, or is cut off: it must have 20043 bytes and has 20042",
+        ),
+        (lambda path: os.truncate(path, 0), "or is cut off: it must have 20043 bytes and has 0"),
+        (
+            lambda path: os.truncate(path, 1 << 40),
+            "or is cut off: it must have 20043 bytes and has 1099511627776",
+        ),
         (_flipped(-1), "does not belong to this model: its SHA-256 differs from that"),
         (lambda path: (path.unlink(), path.mkdir()), "is no regular file"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "is no regular file"),
@@ -315,8 +321,8 @@ def test_memory_that_is_not_the_weights(external: Path, other: Path, embedded: P
     foreign = other.with_suffix(".weights").read_bytes()
     for given, told in (
         (_aligned(content, 32), "must begin at a multiple of 64 bytes"),
-        (_aligned(content[:-1]), "cut off: they have 20042 bytes and must have 20043"),
-        (_aligned(b""), "cut off: they have 0 bytes"),
+        (_aligned(content[:-1]), "cut off: they must have 20043 bytes and have 20042"),
+        (_aligned(b""), "memory that has its content: there are no bytes"),
         (_aligned(foreign), "do not belong to this model: their SHA-256 differs"),
         (_aligned(content)[::2], "path of a file or memory that has its content"),
         (5, "path of a file or memory that has its content"),
