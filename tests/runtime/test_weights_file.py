@@ -540,9 +540,14 @@ def test_embedded_weights_are_checked_on_request(tmp_path: Path) -> None:
     assert "the weights have changed since they were compiled" in answers["checked"]
 
 
-def test_the_digest_is_sha_256(tmp_path: Path) -> None:
-    command = ["cc", "-shared", "-fPIC", "-O1", HOST_SOURCES / "sha256.c", "-o", tmp_path / "s.so"]
-    subprocess.run(command, check=True)
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("portable", [False, True])
+def test_the_digest_is_sha_256(tmp_path: Path, portable: bool) -> None:
+    """By instructions for it, where the processor has them, and without."""
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-shared", "-fPIC", "-O1"]
+    flags += ["-DRUTC_PORTABLE"] if portable else []
+    source, made = HOST_SOURCES / "sha256.c", tmp_path / "s.so"
+    subprocess.run(["cc", *flags, source, "-o", made], check=True)
     digest_of = ctypes.CDLL(str(tmp_path / "s.so")).rutc_sha256
     digest_of.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
     digest_of.restype = None
