@@ -18,12 +18,13 @@ from time import thread_time_ns
 
 import numpy as np
 
+from rutc.base.huge_pages import in_huge_pages
 from rutc.base.record import record
 from rutc.driver.served import Served, TooLong, Unanswered
 from rutc.emit.jit import Code, KernelCode
 from rutc.errors import RutcError
-from rutc.tensor_ir.affine import Range, typical
-from rutc.tensor_ir.kernel import Buffer, Kernel
+from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import common_sizes
 from rutc.tuner.trial import ALONE, State, Status
@@ -118,23 +119,32 @@ class Outcome:
         return geometric_mean(own) if own else None
 
 
-def arguments_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
-    """Returns memory for a kernel's arguments at common sizes, filled with small numbers.
+def arguments_of(kernel: Kernel, sets: int = 1) -> list[list[np.ndarray]]:
+    """Returns memory for so many sets of a kernel's arguments at common sizes, of small numbers.
 
-    There is room for one line before and behind each, from `first_line` on.
+    There is room for one line before and behind each, from `first_line` on. All lie in one block,
+    in huge pages like the arena of a session: how pages share the sets of a cache is no chance.
     """
-    rng, symbols = np.random.default_rng(seed), dict(kernel.symbols)
-    return [_filled(rng, b, symbols) for b in kernel.args]
+    symbols = dict(kernel.symbols)
+    types = [np.dtype(np.uint8) if b.layout.nibbles else b.dtype.numpy for b in kernel.args]
+    sizes = [-(-typical(b.bytes, symbols) // LINE_BYTES) * LINE_BYTES for b in kernel.args]
+    block, place, found = in_huge_pages(sets * sum(n + 4 * LINE_BYTES for n in sizes)), 0, []
+    for seed in range(sets):
+        rng, own = np.random.default_rng(seed), []
+        for dtype, size in zip(types, sizes, strict=True):
+            end = place + size + 4 * LINE_BYTES
+            own.append(block[place:end].view(dtype))
+            _fill(rng, own[-1])
+            place = end
+        found.append(own)
+    return found
 
 
-def _filled(rng: np.random.Generator, b: Buffer, symbols: Mapping[str, Range]) -> np.ndarray:
-    dtype = np.dtype(np.uint8) if b.layout.nibbles else b.dtype.numpy
-    room = (typical(b.bytes, symbols) + 4 * LINE_BYTES) // dtype.itemsize
-    if dtype.kind == "b":
-        return np.zeros(room, dtype)
-    if dtype.kind in "iu":
-        return rng.integers(0, 3, room).astype(dtype)
-    return rng.standard_normal(room, np.float32).astype(dtype)
+def _fill(rng: np.random.Generator, memory: np.ndarray) -> None:
+    if memory.dtype.kind in "iu":
+        memory[:] = rng.integers(0, 3, memory.size)
+    elif memory.dtype.kind != "b":
+        memory[:] = rng.standard_normal(memory.size, np.float32).astype(memory.dtype)
 
 
 def first_line(memory: np.ndarray) -> int:
@@ -192,11 +202,11 @@ class Prepared:
         """
         self._code = KernelCode(kernel, machine)
         symbols = common_sizes(dict(kernel.symbols))
-        self.memory = [arguments_of(kernel)]
-        size = sum(m.nbytes for m in self.memory[0])
+        size = sum(typical(b.bytes, dict(kernel.symbols)) for b in kernel.args)
+        copies = 1
         if "far" in states and 2 * size <= MOST_BYTES:
             copies = min(MOST_COPIES, max(2, ceil(2 * machine.l2 / max(size, 1)) + 1))
-            self.memory += [arguments_of(kernel, seed) for seed in range(1, copies)]
+        self.memory = arguments_of(kernel, copies)
         for own, other in zip(self.memory, beside.memory if beside else (), strict=False):
             for number, (x, y) in enumerate(zip(own, other, strict=False)):
                 if (x.dtype, x.size) == (y.dtype, y.size):

@@ -11,6 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from rutc.base.huge_pages import in_huge_pages
 from rutc.emit import ir
 from rutc.emit.cast import llvm_type
 from rutc.emit.codegen import optimise, start, target_machine
@@ -101,7 +102,7 @@ class KernelCode:
 
         The addresses are multiples of 64.
         """
-        pointers, words = self._given(addresses, symbols)
+        pointers, words = self._given(addresses, symbols, self._scratch(symbols))
         tasks = self._tasks(symbols)
         edges = [tasks * i // parts for i in range(parts + 1)]
         return tuple(
@@ -117,7 +118,8 @@ class KernelCode:
         Each run has the next set of addresses, which are multiples of 64: the first one again
         after the last. A call goes on where the one before ended.
         """
-        given = [self._given(addresses, symbols) for addresses in sets]
+        scratch = self._scratch(symbols)
+        given = [self._given(addresses, symbols, scratch) for addresses in sets]
         places = [ctypes.addressof(part) for call in given for part in call]
         calls, tasks = (ctypes.c_void_p * len(places))(*places), self._tasks(symbols)
         code, repeat = _repeat(self._machine)
@@ -132,14 +134,17 @@ class KernelCode:
 
         return run
 
-    def _given(self, addresses: Sequence[int], symbols: Mapping[str, int]) -> tuple[_Words, _Words]:
-        """The pointers and the words that a call takes, with scratch of its own."""
-        words = [symbols[name] for name in self._symbols]
+    def _scratch(self, symbols: Mapping[str, int]) -> int:
+        """The address of new scratch of a thread: calls that were returned before keep theirs."""
         needed = int(Index.of(self._emitted.thread_bytes).evaluate(dict(symbols)))
-        # What was returned before goes on with the scratch that it has.
-        scratch = np.empty(needed + 64, np.uint8)
-        self._kept.append(scratch)
-        words.append(-(-scratch.ctypes.data // 64) * 64)
+        self._kept.append(scratch := in_huge_pages(needed))
+        return int(scratch.ctypes.data)
+
+    def _given(
+        self, addresses: Sequence[int], symbols: Mapping[str, int], scratch: int
+    ) -> tuple[_Words, _Words]:
+        """The pointers and the words that a call takes."""
+        words = [*(symbols[name] for name in self._symbols), scratch]
         pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         return pointers, (ctypes.c_int64 * len(words))(*words)
 
