@@ -14,4 +14,6 @@ def test_memory_begins_at_a_huge_page_and_is_zero(size: int) -> None:
     assert not found.any()
     found[:] = 7
     other = in_huge_pages(size)
-    assert (found == 7).all() and not other.any() and not np.shares_memory(found, other)
+    assert (found == 7).all()
+    assert not other.any()
+    assert not np.shares_memory(found, other)

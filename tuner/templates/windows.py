@@ -140,7 +140,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     )
     liked = liked and _liked(found, vector, machine)
     # Without weights tiles share little, but read, and store, many rows at a time.
-    weighed = liked and not shape.symbolic and not _weights(found, vector)
+    weighed = liked and not shape.symbolic
     return Default(point, liked, weighed)
 
 
