@@ -51,7 +51,7 @@ Sizes that only the run knows are what they commonly are. A summary takes 1 to
     loads     = (loads + crossing * ... + spills * ...) / rate + broadcasts / rate
                 + gathered * lanes + guarded * ... + prefetches * ...
     stores    = (stores * ... + masked * ...) / rate of loads + scattered * lanes
-    core      = | products, vectors, loads, stores, instructions / issue, latency * chain |_ports
+    core      = | products, vectors, loads, stores, instructions / issue, latency |_ports
     region    = | core, second cache, last cache, memory, evictions |_levels
                 + loop * times + entry * entries + tested * reads
     cycles    = call + sum of all regions

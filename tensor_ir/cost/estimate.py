@@ -107,7 +107,7 @@ def parts_of(
         "stores": (costs.stores * work("stores") + costs.masked * work("masked")) / rates.loads
         + costs.scattered * work("scattered"),
         "instructions": instructions / costs.issue,
-        "latency": costs.latency * chain,
+        "latency": chain,
     }
 
 

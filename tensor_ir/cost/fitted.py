@@ -45,8 +45,6 @@ class Costs:
     """Instructions a cycle."""
     scalar: float = 1.0
     """What an operation on integers counts for among instructions."""
-    latency: float = 0.7
-    """How much of the cycles of a chain shows: what stands behind a loop begins while it ends."""
     ports: float = 4.0
     l2_in: float = 0.8
     l2_out: float = 0.8
