@@ -168,6 +168,7 @@ class _Made:
             "model": model.name,
             "target": self.machine.name,
             "precision": self.options.precision,
+            "keep_subnormals": self.options.keep_subnormals,
             "kernels": [asdict(f) for f in self.built.facts],
             "flops": self.built.flops,
             "algorithms": self.chosen.algorithms.facts(),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rutc.importer.broadcast import broadcast, broadcast_to
 from rutc.importer.expressions import OperatorError, check_rank, lit
-from rutc.importer.nest_builder import CoordLike, computing
+from rutc.importer.nest_builder import CoordLike
 from rutc.importer.size_builder import SizeBuilder
 from rutc.importer.tensor import Axis, Item, Shape, Tensor, is_const, shape_text
 from rutc.tensor_ir import Attribute, Call, DType, Expr, Index, Lit, cast
@@ -43,7 +43,7 @@ class Builder(SizeBuilder):
         kind = operands[0].dtype
 
         def widened(*elements: Expr) -> Expr:
-            return cast(fn(*(cast(e, computing(e.dtype)) for e in elements)), kind)
+            return cast(fn(*(cast(e, e.dtype.computing) for e in elements)), kind)
 
         return self.map(widened, *operands, hint=hint, onto=onto)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rutc.base.record import record
 from rutc.importer.external import ModelFolder
-from rutc.importer.proto import dtype_of, load, subgraphs
+from rutc.importer.proto import STANDARD, dtype_of, load, subgraphs
 from rutc.tensor_ir import DType
 
 
@@ -43,7 +43,7 @@ def contents(path: Path) -> Contents:
         dtype = dtype_of(tensor.data_type, tensor.name)
         bits += prod(tensor.dims) * (0 if dtype is DType.STRING else dtype.bits)
     return Contents(
-        {o.domain or "ai.onnx": o.version for o in model.opset_import},
+        {o.domain or STANDARD: o.version for o in model.opset_import},
         Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in nodes),
         len(weights),
         bits // 8,

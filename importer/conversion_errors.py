@@ -106,12 +106,7 @@ def _alone(model: ModelProto, node: NodeProto, types: Mapping[str, ValueInfoProt
 
 
 def _own_nodes(model: ModelProto) -> list[NodeProto]:
-    return [
-        node
-        for graph in subgraphs(model.graph)
-        for node in graph.node
-        if node.domain in ("", "ai.onnx")
-    ]
+    return [node for graph in subgraphs(model.graph) for node in graph.node if not node.domain]
 
 
 def _is_defined(operator: str, version: int) -> bool:

@@ -35,9 +35,6 @@ OPSET = 28
 _SETTLED = 13
 """From this opset on an operator with the same inputs and attributes means the same."""
 
-_LONG = "ai.onnx"
-"""The longer name of the standard's domain."""
-
 _KEPT_ELEMENTS = 512
 """Tensors of up to this many elements stay in the protobuf while it is converted."""
 
@@ -71,17 +68,12 @@ def _inlined(model: ModelProto) -> ModelProto:
     """The model with its own functions put in where they are called."""
     called = {(f.domain, f.name, f.overload): f for f in model.functions}
     bodies = [GraphProto(node=f.node) for f in model.functions]
-    _name_standard(model)
-    for function in model.functions:
-        _name_standard(function)
     for graph in (model.graph, *bodies):
         for inner in subgraphs(graph):
             for node in inner.node:
                 own = called.get((node.domain, node.op_type, node.overload))
                 if own is not None:
                     _fill_in(node, own)
-                elif node.domain == _LONG:
-                    node.domain = ""
     for function, body in zip(model.functions, bodies, strict=True):
         function.ClearField("node")
         function.node.extend(body.node)
@@ -98,15 +90,6 @@ def _inlined(model: ModelProto) -> ModelProto:
         raise UserError(
             f"the model's own functions cannot be put in where they are called: {reason_of(e)}"
         ) from e
-
-
-def _name_standard(owner: ModelProto | FunctionProto) -> None:
-    """Gives the standard's operators one of the two names of their domain, the empty one."""
-    versions = [o.version for o in owner.opset_import if o.domain in ("", _LONG)]
-    others = [o for o in owner.opset_import if o.domain not in ("", _LONG)]
-    if versions:
-        owner.ClearField("opset_import")
-        owner.opset_import.extend([helper.make_opsetid("", max(versions)), *others])
 
 
 def _lift(function: FunctionProto, model: ModelProto) -> bool:
@@ -272,7 +255,7 @@ def _name_domains(graph: GraphProto, version: int) -> None:
     It has these operators in the standard's domain at every opset.
     """
     for node in graph.node:
-        if node.domain in ("", "ai.onnx") and version < _FIRST.get(node.op_type, 0):
+        if not node.domain and version < _FIRST.get(node.op_type, 0):
             node.domain = "com.microsoft"
 
 
@@ -290,14 +273,14 @@ _FIRST = {"SimplifiedLayerNormalization": OPSET + 1, "LayerNormalization": 17}
 
 def opset_of(model: ModelProto) -> int:
     """The version of ONNX's own operators that the model uses."""
-    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    versions = [o.version for o in model.opset_import if not o.domain]
     return max(versions, default=OPSET)
 
 
 def _changed_operators(model: ModelProto, version: int) -> list[str]:
     """The operators whose inputs or attributes differ between `version` and the newest opset."""
     nodes = (node for graph in subgraphs(model.graph) for node in graph.node)
-    operators = {node.op_type for node in nodes if node.domain in ("", "ai.onnx")}
+    operators = {node.op_type for node in nodes if not node.domain}
     return sorted(name for name in operators if _is_changed(name, version))
 
 

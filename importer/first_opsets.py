@@ -51,14 +51,14 @@ def as_seventh(model: ModelProto, version: int) -> None:
         nodes: list[NodeProto] = []
         for node in graph.node:
             before: list[NodeProto] = []
-            if node.domain in ("", "ai.onnx"):
+            if not node.domain:
                 _take(node, "consumed_inputs", "is_test")
                 rewrite = _REWRITES.get(node.op_type)
                 before = rewrite(node, version) if rewrite is not None else []
             nodes += [*before, node]
         replace_nodes(graph, nodes)
     for imported in model.opset_import:
-        if imported.domain in ("", "ai.onnx"):
+        if not imported.domain:
             imported.version = SEVENTH
 
 
@@ -70,7 +70,7 @@ def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
 
 
 def _own(graph: GraphProto) -> list[NodeProto]:
-    return [n for n in graph.node if n.domain in ("", "ai.onnx")]
+    return [n for n in graph.node if not n.domain]
 
 
 def _by_element(node: NodeProto) -> None:

@@ -40,9 +40,8 @@ def function_body(node: NodeProto, inputs: Sequence[Tensor | None]) -> FunctionP
 
     The body's formal inputs and outputs correspond to the node's by position.
     """
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    schema = _schema(node.op_type, domain)
-    if schema is None or not is_function(node.op_type, domain):
+    schema = _schema(node.op_type, node.domain)
+    if schema is None or not is_function(node.op_type, node.domain):
         return None
     complete = NodeProto()
     complete.CopyFrom(node)

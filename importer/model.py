@@ -105,7 +105,7 @@ def import_model(
 
 
 def _key(node: NodeProto) -> Key:
-    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+    return node.domain, node.op_type
 
 
 def _check_supported(graph: GraphProto, path: Path) -> None:

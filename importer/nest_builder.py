@@ -216,7 +216,7 @@ class NestBuilder:
             (out,) = self.emit(axes, (body.dtype,), (), None, (body,), hint)
             return out
         kind = body.dtype
-        wide = computing(kind) if reduce in ("sum", "prod") else kind
+        wide = kind.computing if reduce in ("sum", "prod") else kind
         made = self.multi(axes, (cast(body, wide),), bound, reducer(reduce, wide), hint)[0]
         return self.as_type(made, kind)
 
@@ -326,8 +326,3 @@ def _where_some(size: Index, ranges: Mapping[str, Range]) -> dict[str, Range]:
     """The ranges of what a size follows from where none of it is 0."""
     known = ((n, ranges[n]) for n in size.names() if n in ranges)
     return {n: (max(low, 1), max(high, 1)) for n, (low, high) in known}
-
-
-def computing(kind: DType) -> DType:
-    """The type in which several operations on elements of a type are chained."""
-    return DType.F32 if kind.is_float and kind.bits < 32 else kind

@@ -59,7 +59,7 @@ def _copy_captured(graph: GraphProto) -> None:
     nodes: list[NodeProto] = []
     for node in graph.node:
         nodes.append(node)
-        if node.op_type in _REPLACED and node.domain in ("", "ai.onnx"):
+        if node.op_type in _REPLACED and not node.domain:
             y = node.output[0]
             if y in captured:
                 node.output[0] = f"{y}_own"
@@ -75,7 +75,7 @@ def _flatten_hardmax(graph: GraphProto) -> None:
     """Gives every Hardmax before opset 13 the matrix that it works on: all axes from `axis` on."""
     nodes: list[NodeProto] = []
     for node in graph.node:
-        if node.op_type != "Hardmax" or node.domain not in ("", "ai.onnx"):
+        if node.op_type != "Hardmax" or node.domain:
             nodes.append(node)
             continue
         (x,), (y,) = node.input, node.output
@@ -93,7 +93,7 @@ def _bound_clips(graph: GraphProto) -> None:
     """States the bounds that a Clip before opset 11 leaves out: the largest finite floats."""
     largest = float(np.finfo(np.float32).max)
     for node in graph.node:
-        if node.op_type == "Clip" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Clip" and not node.domain:
             given = {a.name for a in node.attribute}
             for name, bound in (("min", -largest), ("max", largest)):
                 if name not in given:
@@ -105,7 +105,7 @@ def _type_numbers(graph: GraphProto) -> None:
     nodes: list[NodeProto] = []
     for node in graph.node:
         places = {"Clip": (1, 2), "Pad": (2,)}.get(node.op_type)
-        if places is not None and node.domain in ("", "ai.onnx"):
+        if places is not None and not node.domain:
             for place, number in enumerate(node.input):
                 if place in places and number:
                     typed = f"{node.output[0]}_number{place}"
@@ -126,7 +126,7 @@ def _keep_empty_rows(graph: GraphProto) -> None:
 def _anchor_resizes(graph: GraphProto) -> None:
     """Gives every Resize of a model before opset 11 the coordinates that it had then."""
     for node in graph.node:
-        if node.op_type == "Resize" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Resize" and not node.domain:
             kept = [a for a in node.attribute if a.name == "mode"]
             kept += [
                 helper.make_attribute("coordinate_transformation_mode", "asymmetric"),
@@ -145,7 +145,7 @@ def _unbatch_scans(graph: GraphProto) -> None:
     for `_shorten_scans`.
     """
     for node in graph.node:
-        if node.op_type != "Scan" or node.domain not in ("", "ai.onnx"):
+        if node.op_type != "Scan" or node.domain:
             continue
         lengths = node.input[0]
         inner = NodeProto.FromString(node.SerializeToString())

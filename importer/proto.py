@@ -6,7 +6,8 @@ checked against the file before (see `external`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import prod
 from pathlib import Path
 
@@ -16,8 +17,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
+    FunctionProto,
     GraphProto,
     ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
     SparseTensorProto,
     TensorProto,
     numpy_helper,
@@ -69,6 +73,8 @@ MAX_RANK = 64
 """No tensor has more axes: numpy, in which constants are kept, has no more."""
 MAX_DENSE = 1 << 31
 """A sparse tensor is made dense; its elements may not be more than these."""
+STANDARD = "ai.onnx"
+"""What the standard's domain is called where it has to be called something."""
 
 
 class ElementTypeError(UserError):
@@ -101,7 +107,8 @@ def onnx_type(kind: DType) -> int:
 def load(path: Path, folder: ModelFolder | None = None) -> ModelProto:
     """The model's protobuf, external data and large elements left on disk.
 
-    The latter can be had (see `array_of`) from `folder` only. Raises UserError if it is no model.
+    The latter can be had (see `array_of`) from `folder` only. Of its two names the standard's
+    domain has the empty one. Raises UserError if it is no model.
     """
     if not path.exists():
         raise UserError(f"{path}: there is no such file")
@@ -122,7 +129,34 @@ def load(path: Path, folder: ModelFolder | None = None) -> ModelProto:
         raise UserError(f"{path}: is not an ONNX model, or is truncated") from e
     if not model.HasField("graph") or not model.opset_import:
         raise UserError(f"{path}: is not an ONNX model (it has no graph or no opset)")
+    _name_standard(model)
     return model
+
+
+def _name_standard(model: ModelProto) -> None:
+    """Gives the standard's domain the empty one of its two names, wherever a model names it."""
+    owners: list[ModelProto | FunctionProto] = [model, *model.functions]
+    nodes = chain(model.graph.node, *(f.node for f in model.functions))
+    named: list[NodeProto | FunctionProto | OperatorSetIdProto] = [*_all_nodes(nodes)]
+    named += [*model.functions, *(o for owner in owners for o in owner.opset_import)]
+    for x in named:
+        if x.domain == STANDARD:
+            x.domain = ""
+    for owner in owners:
+        # What was said under both names is said once.
+        said = {o.SerializeToString(): None for o in owner.opset_import}
+        if len(said) < len(owner.opset_import):
+            owner.ClearField("opset_import")
+            owner.opset_import.extend(map(OperatorSetIdProto.FromString, said))
+
+
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yields nodes and those of the graphs that they hold."""
+    for node in nodes:
+        yield node
+        for a in node.attribute:
+            for graph in graphs_of(a):
+                yield from _all_nodes(graph.node)
 
 
 def _content(path: Path) -> np.ndarray:

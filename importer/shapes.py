@@ -40,6 +40,8 @@ Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], 
 
 MOST_SYMBOLIC = 512
 """Expressions of sizes in one tensor that are computed with during import."""
+_HOLDS_SIZES = (DType.I32, DType.I64)
+"""The types in which sizes are taken to be what they are: in others they may wrap."""
 LONGEST_SUM, LONGEST_TEXT, DEEPEST = 64, 2000, 64
 """The terms of such an expression, the characters of its text, and its depth."""
 
@@ -92,7 +94,7 @@ def folded(
     kind = DType.BOOL if op in _TESTS else DType.I64 if op == "NonZero" else data.dtype
     if op == "Cast":
         kind = dtype_of(int(str(attributes["to"])))
-        if symbolic and not kind.is_int:
+        if symbolic and kind not in _HOLDS_SIZES:
             return None
         if kind is DType.STRING:
             return None

@@ -25,7 +25,7 @@ from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer.convert import OPSET
 from rutc.importer.order import title
-from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, graphs_of, shape_of, type_name
+from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, STANDARD, graphs_of, shape_of, type_name
 from rutc.importer.wire import INSIDE, PLACED
 
 _NEWEST = (1 << 31) - 1
@@ -93,10 +93,6 @@ def _keep_last_initializers(graph: GraphProto) -> None:
     graph.initializer.extend(kept)
 
 
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
-
-
 def _versions(
     imports: Iterable[OperatorSetIdProto], where: str, used: Container[str] | None = None
 ) -> dict[str, int]:
@@ -107,8 +103,8 @@ def _versions(
     """
     versions: dict[str, int] = {}
     for o in imports:
-        domain = _domain("" + o.domain)
-        name = domain or "ai.onnx"
+        domain = "" + o.domain
+        name = domain or STANDARD
         if versions.setdefault(domain, o.version) != o.version:
             raise UserError(
                 f"{where} says two versions of the operators of {name!r}, {versions[domain]} and "
@@ -214,7 +210,7 @@ class _Check:
                 self.attribute(a, place)
                 for g in graphs_of(a):
                     self.graph(g, f"the graph {a.name!r} of node {title(node)!r}")
-            version = self.versions.get(_domain(node.domain))
+            version = self.versions.get(node.domain)
             if version is not None:
                 _check_demands(node, place, version)
 
@@ -290,7 +286,7 @@ def _check_demands(node: NodeProto, place: str, version: int) -> None:
 
     The conversion to newer opsets reads them without a look at what they are.
     """
-    demands = _demands(node.op_type, version, _domain(node.domain))
+    demands = _demands(node.op_type, version, node.domain)
     if demands is None:
         return
     for what, count, (least, most) in (

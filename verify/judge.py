@@ -45,6 +45,9 @@ Mask = npt.NDArray[np.bool_]
 Noise = Callable[[], Iterable[Array]]
 """Gives what runs of the truth with noise compute for an output, each made when it is asked for."""
 
+Flushed = Callable[[], Array | None]
+"""Gives what an output is if subnormal numbers count as zeros; None where nobody knows."""
+
 Judged = tuple[float, Slice, float]
 """A slice as judged: (share of what is allowed, slice, error)."""
 
@@ -65,6 +68,7 @@ def judged(
     roundoff: float = 0.0,
     *,
     steps: bool = False,
+    flushed: Flushed = lambda: None,
 ) -> OutputComparison:
     """Returns the comparison of an output, passed or not by the truth.
 
@@ -78,6 +82,7 @@ def judged(
         steps: Whether the model rounds values to few steps: which of them noise takes to another
             step differs from run to run, so that `MULTIPLE` times as much as noise did is explained
             of ONNX Runtime's.
+        flushed: The truth with zeros for subnormal numbers, as the compiled model has them.
     """
     if ours.shape != reference.shape or ours.shape != truth.shape:
         return _judged_shape(compared, ours, reference, truth, noise)
@@ -87,7 +92,8 @@ def judged(
             lambda: map(real_parts, noise())
         )
     if is_float(ours.dtype):
-        return _Floats(compared, ours, reference, truth, roundoff, steps=steps).judged(noise)
+        floats = _Floats(compared, ours, reference, truth, roundoff, steps=steps)
+        return floats.judged(noise, flushed)
     return _judged_discrete(compared, ours, reference, truth, noise)
 
 
@@ -158,10 +164,11 @@ class _Floats:
         both = np.isfinite(self.x) & np.isfinite(self.r)
         self.disputed = self.agree & both & ~np.isfinite(t)
         self.ours[self.disputed] = self.theirs[self.disputed] = 0.0
+        self.flushed = np.zeros(t.shape, np.bool_)
         self.magnitude = _finite(np.abs(t))
         self.along = tuple(slices(ours.shape))
 
-    def judged(self, noise: Noise) -> OutputComparison:
+    def judged(self, noise: Noise, flushed: Flushed = lambda: None) -> OutputComparison:
         """The comparison, judged by ONNX Runtime's error, and if need be by noise."""
         largest = float(self.magnitude.max(initial=0.0)) or 1.0
         relative = float(self.theirs.max(initial=0.0)) / largest
@@ -181,6 +188,8 @@ class _Floats:
             found, theirs = self.beside(moved)
             if max(found[0], theirs[0]) <= 1:
                 break
+        if found[0] > 1 and self.flush(flushed()):
+            found, theirs = self.beside(moved)
         if found[0] > 1:
             return self.refused(found)
         if theirs[0] <= 1:
@@ -189,6 +198,17 @@ class _Floats:
             return self.contradicted(theirs)
         remark = f"float32 decides it: ONNX Runtime is {theirs[2]:.2g} from float64 as well"
         return replace(self.told(found, "and ONNX Runtime"), remark=remark)
+
+    def flush(self, flushed: Array | None) -> bool:
+        """Leaves infinities out that follow from zeros for subnormal numbers; whether any do.
+
+        Finite numbers that follow are judged: of all of a model's weights they would be nothing.
+        """
+        if flushed is None or flushed.shape != self.truth.shape:
+            return False
+        self.flushed = np.isinf(self.x) & (self.x == flushed) & np.isfinite(self.truth)
+        self.open |= self.flushed
+        return bool(self.flushed.any())
 
     def beside(self, moved: Numbers) -> tuple[Judged, Judged]:
         """Both results beside what noise moves: rutc's, for which more may speak, and the other."""
@@ -248,8 +268,15 @@ class _Floats:
 
     def uncompared(self) -> str:
         """How many elements float64 does not judge, and why; "" if none."""
-        count = int(np.count_nonzero(self.open))
         total = self.open.size
+        count = int(np.count_nonzero(self.flushed))
+        if count:
+            return (
+                f"{count} of {total} elements are infinite, as numbers below "
+                f"{np.finfo(np.float32).tiny:.2g} count as zeros: if the model needs them, compile "
+                "it with --keep-subnormals"
+            )
+        count = int(np.count_nonzero(self.open))
         if count:
             return f"{count} of {total} elements not compared: the model may overflow there"
         count = int(np.count_nonzero(self.disputed))

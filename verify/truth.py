@@ -29,6 +29,7 @@ from rutc.tensor_ir import (
     Node,
     Read,
     Reducer,
+    Value,
 )
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
@@ -48,6 +49,14 @@ OPERAND = 1 << 22
 
 CACHED = 1 << 15
 """Elements that are rounded at once: 256 KiB."""
+
+LEAST: Mapping[DType, float] = {
+    DType.F64: float(np.finfo(np.float64).tiny),
+    DType.F32: float(np.finfo(np.float32).tiny),
+    DType.BF16: float(np.finfo(np.float32).tiny),
+}
+"""The least positive number of a type that is no subnormal one, for those of which programs may
+take these for zeros."""
 
 EXACT_SUM = 2.0**53
 """Sums of integers below this are exact in float64."""
@@ -92,7 +101,12 @@ class Truth:
         return tuple(map(tuple, dying))
 
     def run(
-        self, inputs: Mapping[str, Array], noise: int | None = None, most_s: float = inf
+        self,
+        inputs: Mapping[str, Array],
+        noise: int | None = None,
+        most_s: float = inf,
+        *,
+        flushing: bool = False,
     ) -> dict[str, Array]:
         """Returns the outputs by name; floats of 16 and 32 bits are given in float64.
 
@@ -100,6 +114,7 @@ class Truth:
             inputs: A tensor for each input of the graph.
             noise: The seed of random roundings; None rounds to the nearest, and f32 not at all.
             most_s: The most work, in seconds of a common machine: an estimate, the same everywhere.
+            flushing: Whether subnormal numbers of the types that the model declares count as zeros.
 
         Raises:
             UserError: the inputs do not fit the model.
@@ -108,6 +123,7 @@ class Truth:
         self.work_s = 0.0
         random = None if noise is None else np.random.default_rng(noise)
         run = _WideRun(self.graph, inputs, self._declared, random, most_s, self._finer)
+        run.flushing = flushing
         try:
             self._check(run, most_s)
             for n, dying in zip(self.graph.nodes, self._dying, strict=True):
@@ -163,12 +179,15 @@ class _WideRun(Run):
         self.finer = finer
         self.declared = declared
         self.random = random
+        self.flushing = False
         self.work = 0.0
         self.most = most_s
 
     def node(self, n: Node) -> Sequence[Array]:
         self.spend(n)
         results = super().node(n)
+        if self.flushing:
+            results = [self.flushed(v, x) for v, x in zip(outs(n), results, strict=True)]
         if not isinstance(n, Nest) or n.is_view:
             return results
         if self.random is not None and n.out.name in self.finer:
@@ -180,6 +199,14 @@ class _WideRun(Run):
         if self.random is not None and any(map(is_logistic, n.body)):
             return [self.beside_one(x) for x in settled]
         return settled
+
+    def flushed(self, v: Value, x: Array) -> Array:
+        """A value with zeros, of the same signs, in place of subnormal numbers of its type."""
+        least = LEAST.get(self.declared.get(v.name, v.dtype))
+        if least is None or not x.size:
+            return x
+        with np.errstate(all="ignore"):
+            return np.where(np.abs(x) < least, np.multiply(x, np.zeros_like(x)), x)
 
     def beside_one(self, x: Array) -> Array:
         """A logistic function some roundings of 1 off, as far as it goes beside its other limit.

@@ -410,7 +410,8 @@ class Verifier:
             roundoff = roundoff_of(self.oracle.stored)
             steps = self.level is Level.QUANTISED
             noise = partial(answer.noise, name)
-            found = judged(compared, x, r, truth, noise, roundoff, steps=steps)
+            flushed = partial(answer.flushed, name)
+            found = judged(compared, x, r, truth, noise, roundoff, steps=steps, flushed=flushed)
         why = _silence(x, truth) if traits.varies else ""
         return replace(found, remark=f"{SILENT} {why}") if why and found.passed else found
 

@@ -15,7 +15,6 @@ from math import inf, sqrt
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import add, scaled
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.cuts import concat
@@ -75,7 +74,7 @@ def scores_of(b: Builder, q: Tensor, k: Tensor, scale: float | None = None) -> T
         b.read(q, [n.index, h.index, i.index, d.index]),
         b.read(k, [b.along(k.axes[0], n), shared, j.index, d.index]),
     )
-    total = sum_products(b, (n, h, i, j), (d,), factors, computing(q.dtype))
+    total = sum_products(b, (n, h, i, j), (d,), factors, q.dtype.computing)
     return b.map(lambda e: scaled(e, scale), total)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, apply, cast
@@ -16,7 +15,7 @@ def sum_products(
     b: Builder, axes: Sequence[Axis], bound: Sequence[Axis], factors: Sequence[Expr], kind: DType
 ) -> Tensor:
     """sum{bound} of the product of the factors, accumulated wide, as `kind`."""
-    wide = computing(kind)
+    wide = kind.computing
     body = cast(factors[0], wide)
     for f in factors[1:]:
         body = apply("mul", body, cast(f, wide))
@@ -99,7 +98,7 @@ def gemm(
         b.read(x, left[::-1] if transA else left),
         b.read(y, right[::-1] if transB else right),
     )
-    wide = computing(x.dtype)
+    wide = x.dtype.computing
     if wide.is_int and not (float(alpha).is_integer() and float(beta).is_integer()):
         wide = DType.F64
     total = sum_products(b, (rows, columns), (inner,), factors, wide)
@@ -164,7 +163,7 @@ def einsum(b: Builder, *operands: Tensor, equation: str) -> Tensor:
         # Two at a time: all at once would run over all letters together.
         later = {c for s, _ in parts[2:] for c in s} | set(result)
         kept = [c for c in axes if c in later and any(c in s for s, _ in parts[:2])]
-        parts[:2] = [(kept, _contracted(b, parts[:2], kept, axes, computing(kind)))]
+        parts[:2] = [(kept, _contracted(b, parts[:2], kept, axes, kind.computing))]
     return _contracted(b, parts, result, axes, kind)
 
 

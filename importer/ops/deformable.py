@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.convolution import grouped_product, kernel_of, with_bias
+from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
@@ -48,11 +49,13 @@ def deform_conv(
         pads=pads,
         strides=strides,
     )
-    sizes = zip(offset.shape[2:], geometry.out, strict=False)
-    if offset.rank != x.rank or any(e != b.same(e, o) for e, o in sizes):
-        raise OperatorError(f"the offsets {offset} do not fit the output's extents")
     if offset_group < 1 or static(x.shape[1], "the number of channels") % offset_group:
         raise OperatorError(f"offset_group={offset_group} does not divide the channels of {x}")
+    taps = offset_group * prod(kernel)
+    shape = (x.shape[0], Index.of(taps * len(kernel)), *geometry.out)
+    offset = of_shape(b, offset, shape, "moves the taps")
+    if mask is not None:
+        mask = of_shape(b, mask, (x.shape[0], Index.of(taps), *geometry.out), "weighs the taps")
     rank = len(kernel)
     moved = reshape(
         b, offset, (x.shape[0], *map(Index.of, (offset_group, *kernel, rank)), *geometry.out)
@@ -82,7 +85,7 @@ def _sampled(
 ) -> Tensor:
     """What every tap of every output position reads {n, c, taps, space}."""
     rank = len(geometry.kernel)
-    kind = computing(x.dtype)
+    kind = x.dtype.computing
     n, g = b.axis(x.shape[0], "n"), b.axis(groups, "g")
     taps = b.axes(geometry.kernel, kernel_roles(rank))
     space = b.axes(geometry.out, spatial_roles(rank))

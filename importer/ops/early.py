@@ -11,7 +11,6 @@ import numpy as np
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import scaled, shifted, softplus_of, thresholded_relu
 from rutc.importer.ops.cuts import slice_of
 from rutc.importer.ops.cuts import split as split_of
@@ -73,7 +72,7 @@ def normalization_of_elements(
     epsilon: float = 1e-5,
 ) -> Tensor:
     """`x` normalised by a mean and a variance for each element of a batch's elements."""
-    return batch_affine(b, x, scale, shift, mean, variance, epsilon, computing(variance.dtype))
+    return batch_affine(b, x, scale, shift, mean, variance, epsilon, variance.dtype.computing)
 
 
 @operator("MeanVarianceNormalization", EARLY)
@@ -118,7 +117,7 @@ def image_scaler(b: Builder, x: Tensor, *, bias: Sequence[float], scale: float =
     if x.rank != 4:
         raise OperatorError(f"{x} is no image: it should have four axes")
     b.number(x.shape[1], len(bias), "the number of channels")
-    kind = computing(x.dtype)
+    kind = x.dtype.computing
     plus = b.constant(np.array(bias, kind.numpy).reshape(-1, 1, 1), kind)
     return b.wide(lambda e, t: apply("add", scaled(e, scale), t), x, plus, onto=True)
 

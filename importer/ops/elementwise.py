@@ -7,7 +7,6 @@ import ml_dtypes
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import FEW, OperatorError, lit
 from rutc.importer.float_sizes import float_size
-from rutc.importer.nest_builder import computing
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Item, Tensor
@@ -165,7 +164,7 @@ def _power_type(kind: DType, y: Tensor) -> DType:
             return DType.I64 if y.dtype is not kind else kind
         # f32 does not tell a large odd exponent from an even one.
         exact = y.dtype.bits <= 16 or y.array is not None
-        return computing(kind) if exact else DType.F64
+        return kind.computing if exact else DType.F64
     if kind.is_float and DType.F64 not in (kind, y.dtype):
         return DType.F32
     return DType.F64

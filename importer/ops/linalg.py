@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.reductions import place_of_extreme
 from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
@@ -25,7 +24,7 @@ def det(b: Builder, x: Tensor) -> Tensor:
     if x.rank < 2 or x.shape[-1] != x.shape[-2]:
         raise OperatorError(f"square matrices are expected, not {x}")
     batch, n = x.shape[:-2], x.shape[-1]
-    kind = computing(x.dtype)
+    kind = x.dtype.computing
     start = b.nest(b.axes(batch), lit(1, kind))
     if n == ZERO:
         return b.map(lambda e: cast(e, x.dtype), start)

@@ -7,7 +7,6 @@ from math import sqrt
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import add, mul, scaled, sigmoid_of
 from rutc.importer.ops.attention import split_heads
 from rutc.importer.ops.contraction import sum_products
@@ -75,7 +74,7 @@ def linear_attention(
     decay = None if decay is None else along(decay)
     beta = None if beta is None else along(beta)
     group = Index.of(q_num_heads // kv_num_heads)
-    kind, wide = query.dtype, computing(query.dtype)
+    kind, wide = query.dtype, query.dtype.computing
     q = split_heads(b, query, q_num_heads)
     k, v = split_heads(b, key, kv_num_heads), split_heads(b, value, kv_num_heads)
     batch, heads, steps, size = k.shape
@@ -178,7 +177,7 @@ def causal_conv_with_state(
         b.read(joined, [n.index, c.index, t.index + k.index - skipped], zero),
         b.read(w, [c.index, ZERO, k.index]),
     )
-    wide = computing(x.dtype)
+    wide = x.dtype.computing
     total = sum_products(b, (n, c, t), (k,), [cast(f, wide) for f in factors], wide)
 
     def finished(e: Expr, *shift: Expr) -> Expr:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import shifted
 from rutc.importer.ops.operands import axis_of, static
 from rutc.importer.ops.reductions import place_of_extreme, reduced
@@ -20,7 +19,7 @@ from rutc.tensor_ir.affine import ZERO, floordiv
 
 def widened(b: Builder, x: Tensor) -> Tensor:
     """`x` in a type wide enough to sum in."""
-    return b.as_type(x, computing(x.dtype))
+    return b.as_type(x, x.dtype.computing)
 
 
 def softmax_over(b: Builder, x: Tensor, axis: int) -> Tensor:
@@ -83,11 +82,11 @@ def batch_normalization(
 
     In training, mean and variance are those of x; then the given ones, moved towards them, follow.
     """
-    kind = computing(variance.dtype)
+    kind = variance.dtype.computing
     if not training_mode:
         return (batch_affine(b, x, scale, shift, mean, variance, epsilon, kind),)
     at = tuple(i for i in range(x.rank) if i != 1)
-    wide = b.as_type(x, kind if kind.bits > computing(x.dtype).bits else computing(x.dtype))
+    wide = b.as_type(x, kind if kind.bits > x.dtype.computing.bits else x.dtype.computing)
     found = reduced(b, wide, at, "mean", keepdims=False)
     spread = b.reshaped(found, (*found.axes, *b.axes((1,) * (x.rank - 2))))
     centered = b.map(lambda e, m: apply("sub", e, m), wide, spread)
@@ -302,7 +301,7 @@ def lrn(
     k = b.axis(size, "k")
     at = [a.index for a in axes]
     at[1] = at[1] + k.index - (size - 1) // 2
-    element = cast(b.read(x, at, lit(0, x.dtype)), computing(x.dtype))
+    element = cast(b.read(x, at, lit(0, x.dtype)), x.dtype.computing)
     total = b.nest(axes, apply("mul", element, element), (k,))
 
     def fn(e: Expr, s: Expr) -> Expr:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.reductions import divided, reduced
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
@@ -102,7 +101,7 @@ def average_pool(
     axes, taps, at = _windows(b, x, geometry)
     element = b.read(x, [*(a.index for a in axes[:2]), *at], lit(0, x.dtype))
     # A sum may be beyond the range of a type of 16 bits where its mean is not.
-    total = b.nest(axes, cast(element, computing(x.dtype)), taps)
+    total = b.nest(axes, cast(element, x.dtype.computing), taps)
     mean_axes = b.axes(total.shape)
     count = _count(b, x, geometry, mean_axes[2:], include_pad=bool(count_include_pad))
     value = b.spread(total, mean_axes)
@@ -151,7 +150,7 @@ def lp_pool(
     )
     axes, taps, at = _windows(b, x, geometry)
     element = b.read(x, [*(a.index for a in axes[:2]), *at], lit(0, x.dtype))
-    powers = b.nest(axes, _power(cast(element, computing(x.dtype)), p), taps)
+    powers = b.nest(axes, _power(cast(element, x.dtype.computing), p), taps)
     return b.map(lambda e: cast(_root(e, p), x.dtype), powers)
 
 

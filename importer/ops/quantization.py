@@ -8,7 +8,6 @@ import ml_dtypes
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import clamped
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.convolution import conv_integer
@@ -83,7 +82,7 @@ def quantize_linear(
         work = DType.F32
     axes = b.axes(x.shape)
     step = cast(_per_axis(b, x, scale, axes, axis, block_size), work)
-    units = cast(apply("div", cast(b.spread(x, axes), work), step), computing(work))
+    units = cast(apply("div", cast(b.spread(x, axes), work), step), work.computing)
     offset = _per_axis(b, x, zero, axes, axis, block_size) if zero is not None else None
     return b.nest(axes, rounded_to(units, offset, kind, saturate=bool(saturate)))
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.operands import axes_of, axis_of, ints
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import Named, named_axes
@@ -44,7 +43,7 @@ def reduced(
         kept = [a for i, a in enumerate(space) if i not in axes]
         element = b.read(x, [a.index for a in space])
     exact = how in ("max", "min", "any", "all")
-    body = lift(element if exact else cast(element, computing(x.dtype)))
+    body = lift(element if exact else cast(element, x.dtype.computing))
     total = b.nest(kept, body, bound, "sum" if mean else how)
     count = maximum(product(a.extent for a in bound), ONE, b.ranges)
 
@@ -153,7 +152,7 @@ def reduce_log_sum_exp(
     if chosen is None:
         return x
     kind = x.dtype
-    real = computing(kind) if kind.is_float else DType.F64
+    real = kind.computing if kind.is_float else DType.F64
     wide = b.as_type(x, real)
     peak = reduced(b, wide, chosen, "max", keepdims=True)
 

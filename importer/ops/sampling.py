@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.size_operands import sizes
@@ -162,7 +161,7 @@ def affine_grid(b: Builder, theta: Tensor, size: Tensor, *, align_corners: int =
     batch = b.same(theta.shape[0], extents[0])
     roles = ("n", *spatial_roles(rank), "k")
     axes = b.axes((batch, *extents[2:], rank), roles)
-    kind = computing(theta.dtype)
+    kind = theta.dtype.computing
     last = axes[-1].index
     total: Expr = cast(b.read(theta, [axes[0].index, last, rank]), kind)
     for j, a in enumerate(reversed(axes[1:-1])):

@@ -8,7 +8,6 @@ import numpy as np
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.operands import array, axis_of, static
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import one_axis
@@ -53,7 +52,7 @@ def dft(
     real_only = half_given
     shape = (*x.shape[:at], size, *x.shape[at + 1 : -1], Index.of(1 if real_only else 2))
     used = minimum(have, half if half_given else length, b.ranges)
-    wide = computing(x.dtype)
+    wide = x.dtype.computing
     if length.is_const and used.is_const:
         table = _table(
             length.const, size.const, used.const, inverse=bool(inverse), folded=half_given

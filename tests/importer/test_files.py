@@ -11,6 +11,7 @@ from onnx import TensorProto, external_data_helper, helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.proto import load, subgraphs
 from rutc.tensor_ir import Const, Data
 
 X = np.zeros((2, 3), "f4")
@@ -40,6 +41,42 @@ def test_missing_directory_truncated(tmp_path, product):
     path.write_bytes(product.SerializeToString()[:-100])
     with pytest.raises(UserError, match="truncated"):
         import_model(path)
+
+
+def test_the_two_names_of_the_standard_s_domain(tmp_path, make_node):
+    """Read, both are the empty one: of nodes in graphs and functions, and of opsets, said once."""
+    made = [make_node("Exp", ["x"], ["z"], domain="ai.onnx"), make_node("Own", ["z"], domain="own")]
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, X.shape)
+    held = {f"{k}_branch": helper.make_graph(made[:1], k, [], [z]) for k in ("then", "else")}
+    nodes = [make_node("If", ["c"], ["a"], domain="ai.onnx", **held), *made]
+    opsets = [helper.make_opsetid(name, 21) for name in ("ai.onnx", "")]
+    body = [make_node("Neg", ["a"], ["b"], domain="ai.onnx")]
+    own = helper.make_function("own", "Own", ["a"], ["b"], body, opsets)
+    c = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [2]), c], [z])
+    imports = [*opsets, helper.make_opsetid("own", 1)]
+    whole = helper.make_model(graph, opset_imports=imports, functions=[own], ir_version=10)
+    onnx.save(whole, tmp_path / "m.onnx")
+    read = load(tmp_path / "m.onnx")
+    (function,) = read.functions
+    inner = [n for g in subgraphs(read.graph)[1:] for n in g.node]
+    assert [n.domain for n in (*read.graph.node, *inner, *function.node)] == [
+        *("", "", "own"),
+        *("", ""),
+        "",
+    ]
+    assert [(o.domain, o.version) for o in read.opset_import] == [("", 21), ("own", 1)]
+    assert [(o.domain, o.version) for o in function.opset_import] == [("", 21)]
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_a_malformed_node_is_told_under_both_names(domain, tmp_path, make_node, make_model):
+    """EyeLike is of matrices."""
+    made = make_model([make_node("EyeLike", ["x"])], {"x": X[0]}, ["y"], {})
+    made.graph.node[0].domain = made.opset_import[0].domain = domain
+    onnx.save(made, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=r"EyeLike .* malformed"):
+        import_model(tmp_path / "m.onnx")
 
 
 def test_data_that_does_not_fit(tmp_path, product):

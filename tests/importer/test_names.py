@@ -64,6 +64,24 @@ def test_shape_arithmetic_folds(dims, heads, rng):
     assert_close(got, np.exp(x).reshape(-1, 12), reduction=16)
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"])
+def test_sizes_wrap_in_types_that_do_not_hold_them(kind, tmp_path, make_node):
+    """i64(`kind`(n - 300)) for n rows; of a type without a sign, what is below 0 is large."""
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    nodes = [
+        make_node("Shape", ["x"], ["n"]),
+        make_node("Sub", ["n", "k"], ["less"]),
+        make_node("Cast", ["less"], ["narrow"], to=to),
+        make_node("Cast", ["narrow"], to=TensorProto.INT64),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, ["n"])}
+    constants = [("k", np.array([300]))]
+    graph = import_model(save(tmp_path / "m.onnx", nodes, inputs, ["y"], constants))
+    for n in (0, 1, 299, 300, 428, 431, 601):
+        got = interpret(graph, {"x": np.zeros(n, "f4")})["y"]
+        np.testing.assert_array_equal(got, np.array([n - 300]).astype(kind).astype(np.int64))
+
+
 def test_repeats_that_are_made_of_known_operands_are_known(tmp_path, make_node, rng):
     """As torch.repeat_interleave is exported, and an extent that is a root."""
     nodes = [

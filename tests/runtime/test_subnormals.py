@@ -143,3 +143,23 @@ def test_verification_tells_how_they_are_kept(tmp_path: Path) -> None:
     (output,) = caught.value.verification.outputs
     assert "--keep-subnormals" in output.reason
     rutc.compile(path, library, keep_subnormals=True)
+
+
+def test_verification_tells_of_infinities_that_follow_from_flushing(tmp_path: Path) -> None:
+    """Of Log(Exp(x)), where it is computed of inputs of 64 times the usual magnitude."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [64, 17]) for n in "xy")
+    nodes = [helper.make_node("Exp", ["x"], ["z"]), helper.make_node("Log", ["z"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    path, library = tmp_path / "log.onnx", tmp_path / "log.so"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    found = rutc.compile(path, library).verification
+    assert found is not None
+    assert found.passed
+    assert (
+        "elements are infinite, as numbers below 1.2e-38 count as zeros" in found.outputs[0].remark
+    )
+    found = rutc.compile(path, library, keep_subnormals=True).verification
+    assert found is not None
+    assert "1.2e-38" not in found.outputs[0].remark
+    assert rutc.load(library).manifest["keep_subnormals"] is True

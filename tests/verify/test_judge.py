@@ -375,6 +375,29 @@ def test_a_finite_number_is_judged_where_the_other_runtime_overflows() -> None:
     assert _judge(wrong, theirs, truth, [apart]).passed
 
 
+def test_infinities_that_follow_from_zeros_for_subnormal_numbers_are_told() -> None:
+    truth = _boxes()
+    theirs, flushed = truth.astype(np.float32), truth.copy()
+    flushed[0, 5, 2] = -np.inf
+    ours = flushed.astype(np.float32)
+    (compared,) = compare_values("y", ours, theirs, MODEL)
+
+    def found(x: Array, would_be: Array | None) -> OutputComparison:
+        return judged(compared, x, theirs, truth, list, flushed=lambda: would_be)
+
+    told = found(ours, flushed)
+    assert told.passed
+    assert told.remark.startswith("1 of 1500 elements are infinite, as numbers below 1.2e-38 ")
+    assert not found(ours, None).passed
+    assert not found(ours, truth).passed
+    assert not found(-ours, flushed).passed
+    ours[0, 7, 1] = np.inf
+    assert not found(ours, flushed).passed
+    # Zeros that become other numbers are no excuse.
+    flushed[0, 7, 1] = ours[0, 7, 1] = 0.0
+    assert not found(ours, flushed).passed
+
+
 def test_steps_that_noise_took_elsewhere_explain_the_other_runtime() -> None:
     """Each run moves other elements by a step: ONNX Runtime's are not those of the runs made."""
     # A few runs do not show all that noise may do: one in 25 such numbers is explained too little.

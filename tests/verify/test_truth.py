@@ -293,6 +293,27 @@ def test_a_logistic_function_is_as_near_as_it_is_beside_one(tmp_path: Path) -> N
     assert (apart < 16 * 2.0**-24).all()
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16])
+def test_subnormal_numbers_of_types_that_programs_flush_may_count_as_zeros(
+    kind: type, tmp_path: Path
+) -> None:
+    least = float(ml_dtypes.finfo(kind).smallest_normal)
+    x = np.array([least / 2, -least / 2, least, 3 * least, 0.0, np.nan], kind)
+    nodes = [
+        helper.make_node("Mul", ["x", "half"], ["z"]),
+        helper.make_node("Reciprocal", ["z"], ["y"]),
+    ]
+    number = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = _model(tmp_path, nodes, {"x": x}, {"half": np.array(0.5, kind)}, number)
+    y = Truth(graph).run({"x": x}, flushing=True)["y"]
+    assert list(y[:2]) == [np.inf, -np.inf] or kind is np.float16
+    assert np.isfinite(y[2]) == (kind is np.float16)
+    assert np.isfinite(y[3])
+    assert y[4] == np.inf
+    assert np.isnan(y[5])
+    assert np.isfinite(Truth(graph).run({"x": x})["y"][2:4]).all()
+
+
 def test_noise_leaves_sums_of_nothing_as_they_are() -> None:
     text = """
 graph "nothing"

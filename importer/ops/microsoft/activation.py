@@ -7,7 +7,6 @@ from math import inf
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
-from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import (
     add,
     clamped,
@@ -109,7 +108,7 @@ def bias_split_gelu(b: Builder, x: Tensor, bias: Tensor) -> Tensor:
     def part(start: int) -> Expr:
         at = [a.index for a in axes]
         at[-1] = at[-1] + Index.of(start)
-        kind = computing(x.dtype)
+        kind = x.dtype.computing
         return add(cast(b.read(x, at), kind), cast(b.read(bias, at[-1:]), kind))
 
     return b.nest(axes, cast(mul(part(0), gelu_of(part(half))), x.dtype))
