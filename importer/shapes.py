@@ -34,7 +34,7 @@ from rutc.importer.overflow import LONGEST
 from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.affine import Range, Var, floordiv, maximum, minimum, mod
+from rutc.tensor_ir.affine import ZERO, Range, Var, floordiv, maximum, minimum, mod
 
 Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], np.ndarray | None]
 
@@ -203,14 +203,24 @@ def _greater_equal(low: int, high: int) -> bool | None:
 
 def _quotient(p: Index, q: Index, ranges: Mapping[str, Range]) -> Index | None:
     low, divisor = p.bounds(ranges), q.bounds(ranges)
-    if low is None or divisor is None or low[0] < 0 or divisor[0] <= 0:
+    if low is None or divisor is None or low[0] < 0 or divisor[0] < 0:
         return None
-    return floordiv(p, q, ranges)
+    if divisor[0] > 0:
+        return floordiv(p, q, ranges)
+    # Divided by 0 there is no number, so that of a multiple any will do.
+    p, q = p.simplify(ranges), q.simplify(ranges)
+    if q == ZERO:
+        return None
+    whole = floordiv(p, q, ranges)
+    return whole if whole * q == p else None
 
 
 def _remainder(p: Index, q: Index, ranges: Mapping[str, Range]) -> Index | None:
     divisor = q.bounds(ranges)
-    return None if divisor is None or divisor[0] <= 0 else mod(p, q, ranges)
+    if divisor is None or divisor[0] < 0:
+        return None
+    # Of a division by 0 any remainder will do.
+    return mod(p, maximum(q, 1, ranges), ranges)
 
 
 def _clip(

@@ -322,7 +322,7 @@ def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
 
     e % d  ->  e - d*(e // d),   d*(e // d)  ->  e - e % d,
     e % d + d*((e // d) % m)  ->  e % (d*m),   min(a, b) + c  ->  min(a + c, b + c),
-    max(a - c, b) + c + d  ->  max(a, b + c) + d
+    max(a - c, b) + c + d  ->  max(a, b + c) + d,   max(a - c, b) + min(a, b + c)  ->  a + b
     """
     for mono, c in x.terms:
         for i, atom in enumerate(mono):
@@ -340,6 +340,8 @@ def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
                 scale, left = _split_factor(factor, b)
                 if left == ZERO:
                     yield others + scale * a - scale * mod(a, b, ranges)
+            elif not rest and (both := _both_extremes(others, c, atom)) is not None:
+                yield both
             elif not rest and (part := _cancelled(others, c, a, b)) not in (ZERO, others):
                 moved = _scaled_down(part, c)
                 yield others - part + rebuilt(atom, a + moved, b + moved, ranges) * c
@@ -348,6 +350,23 @@ def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
             elif not rest and others != ZERO and c == -1:
                 flipped = Max(a, b) if isinstance(atom, Min) else Min(a, b)
                 yield rebuilt(flipped, others - a, others - b, ranges)
+
+
+def _both_extremes(others: Index, c: int, atom: Compound) -> Index | None:
+    """The sum of c times an extreme and others, if these have the other extreme of its operands.
+
+    The operands may all be more there by the same number: max(a, b) + min(a + s, b + s) is a + b + s.
+    """
+    a, b = atom.operands
+    for mono, k in others.terms:
+        if k != c or len(mono) != 1 or not isinstance(mono[0], Min | Max):
+            continue
+        if isinstance(mono[0], Min) is isinstance(atom, Min):
+            continue
+        for p, q in (mono[0].operands, mono[0].operands[::-1]):
+            if p - a == q - b:
+                return others - Index(((mono, k),)) + (p + b) * c
+    return None
 
 
 def _cancelled(others: Index, c: int, a: Index, b: Index) -> Index:

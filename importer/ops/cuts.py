@@ -259,7 +259,7 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
                 shape[i] = b.same(p, q)
     if len(filled) == 1:
         return first
-    shape[at] = b.total(sum((t.shape[at] for t in filled), ZERO))
+    shape[at] = b.total(sum((t.shape[at] for t in filled), ZERO).simplify(b.ranges))
     axes = b.axes(shape)
     if any(e == ZERO for e in shape):
         return b.nest(axes, lit(0, first.dtype))

@@ -45,7 +45,8 @@ def reshape_to(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> T
     short = [e.simplify(b.ranges) for e in x.shape]
     if short != list(x.shape):
         x = b.view(x, short, lambda *at: at)
-    wanted = resolve(b, x, indices(shape, "the shape"), allowzero=bool(allowzero))
+    asked = [e.simplify(b.ranges) for e in indices(shape, "the shape")]
+    wanted = resolve(b, x, asked, allowzero=bool(allowzero))
     return reshape(b, _holding(b, x, wanted), wanted)
 
 

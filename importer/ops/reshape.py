@@ -13,7 +13,7 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.tensor import Shape, Tensor, shape_text
 from rutc.tensor_ir import DType, Index, Lit
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv, mod, product
+from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, mod, product
 
 Group = tuple[list[int], list[int]]
 
@@ -111,7 +111,10 @@ def _shortest(old: Shape, new: Shape, left: list[int], right: list[int]) -> Grou
 
 
 def resolve(b: Builder, x: Tensor, target: Sequence[Index], *, allowzero: bool) -> Shape:
-    """The shape that Reshape's operand means: 0 keeps an extent, -1 takes what is left."""
+    """The shape that Reshape's operand means: 0 keeps an extent, -1 takes what is left.
+
+    It may have another number of elements than `x`, in runs of some sizes or in all.
+    """
     out: list[Index] = []
     for i, e in enumerate(target):
         if e == ZERO and not allowzero:
@@ -128,13 +131,11 @@ def resolve(b: Builder, x: Tensor, target: Sequence[Index], *, allowzero: bool) 
         total = x.size
         if rest.is_const and rest.const == 0:
             raise OperatorError(f"-1 in {shape_text(target)} has no single value")
-        whole = _quotient(total, rest, b)
-        if whole is None:
-            raise _misfit(x, tuple(target))
+        whole = floordiv(total, rest, b.ranges)
+        if whole * rest != total:
+            if total.is_const and rest.is_const:
+                raise _misfit(x, tuple(target))
+            # The run tells whether nothing is left over.
+            whole = floordiv(total, maximum(rest, ONE, b.ranges), b.ranges)
         out[open_[0]] = whole
     return tuple(out)
-
-
-def _quotient(total: Index, rest: Index, b: Builder) -> Index | None:
-    whole = floordiv(total, rest, b.ranges)
-    return whole if whole * rest == total else None

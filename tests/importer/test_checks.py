@@ -101,3 +101,86 @@ def test_what_may_not_run_is_checked_where_it_does(tmp_path):
 def test_operands_that_never_fit(tmp_path, inputs, node, message):
     with pytest.raises(UserError, match=message):
         imported(tmp_path, f"g ({inputs}) => (float[] y) {{ {node} }}")
+
+
+ROWS = """
+    g (float[n, m] x, float[k, 3] z) => (float[] y) {
+        s = Shape <end = 1> (z)   open = Constant <value_ints = [-1]> ()
+        shape = Concat <axis = 0> (open, s)
+        y = Reshape (x, shape)
+    }
+"""
+
+
+def test_what_is_left_of_sizes_for_an_open_extent_the_run_tells(tmp_path):
+    """n * m elements in rows of k: as many as there are, if nothing is left over."""
+    g = imported(tmp_path, ROWS)
+    for n, m, k in ((4, 6, 8), (4, 6, 24), (1, 1, 1), (0, 5, 2), (5, 7, 7)):
+        x = np.arange(n * m, dtype="f4").reshape(n, m)
+        y = interpret(g, {"x": x, "z": np.zeros((k, 3), "f4")})["y"]
+        np.testing.assert_array_equal(y, x.reshape(n * m // k, k))
+    for n, m, k in ((4, 6, 5), (2, 3, 12), (1, 1, 2)):
+        with pytest.raises(UserError, match="cannot be reshaped to"):
+            interpret(g, {"x": np.zeros((n, m), "f4"), "z": np.zeros((k, 3), "f4")})
+
+
+WINDOWS = """
+    g (float[h, w] x) => (float[] y, float[] back)
+        <int64[1] seven = {7}, int64[2] none = {0, 0}, int64[1] open = {-1}, int64[1] three = {3}>
+    {
+        shape = Shape (x)
+        less = Neg (shape)   more = Mod (less, seven)
+        pads = Concat <axis = 0> (none, more)
+        padded = Pad (x, pads)
+        whole = Shape (padded)
+        tall = Shape <end = 1> (padded)   wide = Shape <start = 1> (padded)
+        rows = Div (tall, seven)   columns = Div (wide, seven)
+        windows = Concat <axis = 0> (open, rows, seven, columns, seven)
+        y = Reshape (padded, windows)
+        all = Mul (tall, wide)   each = Mul (rows, columns)   squares = Mul (seven, seven)
+        parts = Mul (each, squares)   times = Div (all, parts)
+        shifted = Mod (three, tall)   zero = Sub (three, three)
+        top = Slice (padded, zero, shifted, zero)   rest = Slice (padded, shifted, tall, zero)
+        rolled = Concat <axis = 0> (rest, top)
+        shown = Mul (times, seven)   ones = Div (shown, seven)
+        again = Concat <axis = 0> (ones, tall, wide)
+        back = Reshape (rolled, again)
+    }
+"""
+
+
+def test_windows_of_sizes_that_are_padded_to_whole_ones(tmp_path):
+    """As shifted windows of pictures have them: nothing of their sizes is left to the run."""
+    g = imported(tmp_path, WINDOWS)
+    assert {s.rstrip("0123456789") for s, _ in g.symbols} == {"h", "w", "fits"}
+    assert [str(g.extents[d]) for d in g.outputs[1].axes] == [
+        "1",
+        "-7*((-h) // 7)",
+        "-7*((-w) // 7)",
+    ]
+    for h, w in ((7, 14), (1, 1), (13, 17), (2, 30)):
+        x = np.arange(h * w, dtype="f4").reshape(h, w)
+        padded = np.pad(x, ((0, -h % 7), (0, -w % 7)))
+        got = interpret(g, {"x": x})
+        wanted = padded.reshape(1, len(padded) // 7, 7, -1, 7)
+        np.testing.assert_array_equal(got["y"], wanted)
+        np.testing.assert_array_equal(got["back"], np.roll(padded, -3, 0)[None])
+
+
+DEFORMED = """
+    g (float[n, 2, 5, 4] x, float[m, 8, 4, 3] at, float[k, 4, 4, 3] by) => (float[] y)
+        <float[1, 2, 2, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> { y = DeformConv (x, w, at, , by) }
+"""
+
+
+@pytest.mark.parametrize("odd", ["at", "by"])
+def test_offsets_and_masks_are_of_as_many_images(tmp_path, odd):
+    text = HEADER.replace("21", "22") + DEFORMED
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    g = import_model(tmp_path / "m.onnx")
+    given = {"x": [2, 5, 4], "at": [8, 4, 3], "by": [4, 4, 3]}
+    feed = {name: np.ones((2, *shape), "f4") for name, shape in given.items()}
+    assert interpret(g, feed)["y"].shape == (2, 1, 4, 3)
+    for images in (1, 3):
+        with pytest.raises(UserError):
+            interpret(g, {**feed, odd: np.ones((images, *given[odd]), "f4")})

@@ -247,6 +247,9 @@ max(b, 0)                                   -> b
 a + max(b - a, 7)                           -> max(a + 7, b)
 a + max(8 - a, 0) - max(8, a) + 16          -> 16
 2*a + 2*min(3 - a, b) + c                   -> c + 2*min(3, a + b)
+max(a - 3, 0) + min(a, 3)                   -> a
+c - 2*min(a, b) - 2*max(b - 5, a - 5)       -> -2*a - 2*b + c + 10
+max(a, b)*c + min(a, b)*c                   -> c*max(a, b) + c*min(a, b)
 min(b + 64, a)                              -> a
 i - 64*(i // 64)                            -> i % 64
 i - i % 64                                  -> 64*(i // 64)
