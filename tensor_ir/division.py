@@ -355,7 +355,7 @@ def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
 def _both_extremes(others: Index, c: int, atom: Compound) -> Index | None:
     """The sum of c times an extreme and others, if these have the other extreme of its operands.
 
-    The operands may all be more there by the same number: max(a, b) + min(a + s, b + s) is a + b + s.
+    The operands may all be more there by one number: max(a, b) + min(a + s, b + s) is a + b + s.
     """
     a, b = atom.operands
     for mono, k in others.terms:
