@@ -10,6 +10,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    OperatorSetIdProto,
     TensorProto,
     ValueInfoProto,
     checker,
@@ -23,7 +24,7 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 from rutc.errors import UserError
 from rutc.importer.conversion_errors import check_defined, reason_of, refusal
 from rutc.importer.external import ModelFolder
-from rutc.importer.isolated import isolated
+from rutc.importer.isolated import EndedError, isolated
 from rutc.importer.old_opsets import after_conversion, before_conversion
 from rutc.importer.order import sort_nodes, title
 from rutc.importer.proto import array_of, dense_of, graphs_of, leave_elements, subgraphs
@@ -34,6 +35,9 @@ OPSET = 28
 
 _SETTLED = 13
 """From this opset on an operator with the same inputs and attributes means the same."""
+
+_HIDDEN = "hidden."
+"""What domains begin with of whose operators the conversion is to know nothing."""
 
 _KEPT_ELEMENTS = 512
 """Tensors of up to this many elements stay in the protobuf while it is converted."""
@@ -233,7 +237,7 @@ def _converted(model: ModelProto) -> ModelProto:
     declared = [ValueInfoProto.FromString(i.SerializeToString()) for i in model.graph.input]
     before_conversion(model, version)
     try:
-        converted = isolated(version_converter.convert_version, model, OPSET)
+        converted = _of_newest_opset(model)
     except _FAILURES as e:
         name_values(model, had)
         changed = _changed_operators(model, opset_of(model))
@@ -247,6 +251,33 @@ def _converted(model: ModelProto) -> ModelProto:
     after_conversion(converted, version)
     name_values(converted, had)
     return converted
+
+
+def _of_newest_opset(model: ModelProto) -> ModelProto:
+    """The model as ONNX converts it, which infers the types of its values.
+
+    At some operators of other domains, as a LabelEncoder, that ends the process where nobody can
+    tell an operand's type. Then they are what ONNX does not know.
+    """
+    try:
+        return isolated(version_converter.convert_version, model, OPSET)
+    except EndedError:
+        if not any(n.domain for g in subgraphs(model.graph) for n in g.node):
+            raise
+        hidden = ModelProto.FromString(model.SerializeToString())
+        for named in _named_by_domains(hidden):
+            named.domain = f"{_HIDDEN}{named.domain}" if named.domain else ""
+        converted = isolated(version_converter.convert_version, hidden, OPSET)
+        for named in _named_by_domains(converted):
+            named.domain = named.domain.removeprefix(_HIDDEN)
+        return converted
+
+
+def _named_by_domains(model: ModelProto) -> Iterator[NodeProto | OperatorSetIdProto]:
+    """Yields the opsets of a model without functions, and the nodes of all its graphs."""
+    yield from model.opset_import
+    for graph in subgraphs(model.graph):
+        yield from graph.node
 
 
 def _name_domains(graph: GraphProto, version: int) -> None:

@@ -307,10 +307,22 @@ def tree_ensemble_regressor(
     )
     weights = _numbers(target_weights_as_tensor, target_weights)
     votes = nodes.votes(target_treeids, target_nodeids, target_ids, weights)
+    if n_targets == 1:
+        votes = _first_votes(votes)
     base = _numbers(base_values_as_tensor, base_values)
     rows = matrix(b, x)
     y = aggregated(b, rows, nodes.forest(), votes, n_targets, aggregate_function, base)
     return floats(b, transformed_targets(b, y, post_transform))
+
+
+def _first_votes(votes: Votes) -> Votes:
+    """The first vote of each leaf, where there is one target: ONNX Runtime counts no other.
+
+    Exporters rely on that: the trees by which scikit-learn tells the leaf of a sample repeat the
+    leaf's number for each class.
+    """
+    first = np.sort(np.unique(votes.node, return_index=True)[1])
+    return Votes(votes.node[first], votes.target[first], votes.weight[first])
 
 
 def transformed_targets(b: Builder, y: Tensor, how: str) -> Tensor:
@@ -365,6 +377,8 @@ def tree_ensemble_classifier(
     labels = Labels(classlabels_int64s, classlabels_strings)
     weights = _numbers(class_weights_as_tensor, class_weights)
     votes = nodes.votes(class_treeids, class_nodeids, class_ids, weights)
+    if len(labels) == 1:
+        votes = _first_votes(votes)
     base = _numbers(base_values_as_tensor, base_values)
     rows = matrix(b, x)
     positive = len(labels) == 2 and bool((weights >= 0).all())

@@ -1,8 +1,12 @@
 """Walks down forests, step by step, against the forests' own branches."""
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
+from rutc.importer import import_model
 from rutc.importer.ops.forest import (
     LEAF,
     LINE,
@@ -17,6 +21,7 @@ from rutc.importer.ops.forest import (
     sieve_of,
     walk_of,
 )
+from rutc.tensor_ir.interpret import interpret
 
 COMPARE = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 
@@ -234,3 +239,53 @@ def test_one_large_tree_makes_no_sieve_of_small_ones() -> None:
 
 def _tables(f: Forest) -> tuple[np.ndarray, ...]:
     return f.feature, f.threshold, f.mode, f.yes, f.no, f.missing
+
+
+STUMP = {
+    "nodes_falsenodeids": [2, 0, 0],
+    "nodes_truenodeids": [1, 0, 0],
+    "nodes_featureids": [0, 0, 0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+    "nodes_nodeids": [0, 1, 2],
+    "nodes_treeids": [0, 0, 0],
+    "nodes_values": [0.0, 0.0, 0.0],
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "told", "wanted"),
+    [
+        ("TreeEnsembleRegressor", {"n_targets": 1}, [[2.5], [5.5]]),
+        ("TreeEnsembleRegressor", {"n_targets": 2}, [[5.5, 0.5], [12.5, 0.5]]),
+        ("TreeEnsembleClassifier", {"classlabels_int64s": [7]}, [[2.5], [5.5]]),
+        ("TreeEnsembleClassifier", {"classlabels_int64s": [7, 8, 9]}, [[5.5, 1, 2], [12.5, 1, 2]]),
+    ],
+)
+def test_a_leaf_s_first_vote_counts_where_there_is_one_target(op, told, wanted, tmp_path):
+    """Leaf 2 gives 5 and 7, leaf 1 gives 2 and 3; the sums count where there are more targets."""
+    which = "target" if op == "TreeEnsembleRegressor" else "class"
+    count = len(wanted[0])
+    votes = {"ids": [0] * 4, "nodeids": [2, 1, 1, 2], "treeids": [0] * 4}
+    votes["weights"] = [5.0, 2.0, 3.0, 7.0]
+    node = helper.make_node(
+        op,
+        ["x"],
+        ["y"] if which == "target" else ["label", "y"],
+        domain="ai.onnx.ml",
+        base_values=[0.5, 1.0, 2.0][:count] if which == "class" else [0.5] * count,
+        **{f"{which}_{name}": value for name, value in votes.items()},
+        **told,
+        **STUMP,
+    )
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 1])
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 19), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    given = {"x": np.array([[-1], [1]], np.float32)}
+    found = interpret(import_model(tmp_path / "m.onnx"), given)["y"]
+    np.testing.assert_array_equal(found, np.array(wanted, np.float32))
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    (theirs,) = session.run(["y"], given)
+    if count != 2:
+        # ONNX Runtime leaves the base value out of a target without a vote.
+        np.testing.assert_array_equal(found, theirs)

@@ -471,3 +471,27 @@ def test_a_weight_that_is_a_node_and_something_else(tmp_path):
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(UserError, match=r"'w'.* is computed by more than one node"):
         import_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_operators_at_which_the_inference_of_types_ends_its_process(tmp_path, inside):
+    """A LabelEncoder that reads what nobody can tell the type of, in a graph that is converted."""
+    ml = "ai.onnx.ml"
+    named = {"keys_floats": [2.0, 4.0], "values_strings": ["two", "four"]}
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Scaler", ["f"], ["z"], domain=ml, scale=[2.0]),
+        helper.make_node("LabelEncoder", ["z"], ["y"], domain=ml, default_string="none", **named),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.STRING, None)
+    if inside:
+        branches = {f"{k}_branch": helper.make_graph(nodes, k, [], [y]) for k in ("then", "else")}
+        nodes = [helper.make_node("If", ["c"], ["y"], **branches)]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, [3, 1])]
+    inputs += [helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    opsets = [helper.make_opsetid("", 19), helper.make_opsetid(ml, 2)]
+    graph = helper.make_graph(nodes, "g", inputs, [y])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    given = {"x": np.array([[2], [1], [7]]), "c": np.array(True)}
+    found = interpret(import_model(tmp_path / "m.onnx"), given)["y"]
+    assert found.tolist() == [["four"], ["two"], ["none"]]
