@@ -13,7 +13,7 @@ from rutc.base.record import record
 from rutc.graph_opt.assignment import Copy
 from rutc.graph_opt.exprs import at_point, index_coords, is_gathered
 from rutc.graph_opt.plan import Illegal
-from rutc.tensor_ir.expr import Expr, Read, reads, transform
+from rutc.tensor_ir.expr import Expr, Read, map_reads, reads, transform
 from rutc.tensor_ir.graph import Nest, Node, Scan, Value, with_bodies
 from rutc.tensor_ir.text import value_name
 
@@ -79,7 +79,7 @@ class _Maker:
     def fed(self, n: Nest, copies: Iterable[Copy], known: dict[str, Nest]) -> list[Nest]:
         """The copies that a nest is the first to read, and the nest reading them."""
         own, found = reads_of(n), []
-        body = n.body
+        instead: dict[Read, Read] = {}
         for c in copies:
             if not 0 <= c.number < len(own) or own[c.number].value != c.value:
                 raise Illegal(f"`{c}`: its read of that number is not of {value_name(c.value)}")
@@ -95,11 +95,8 @@ class _Maker:
                 found.append(made)
             elif replace(known[c.name], origin=n.origin) != made:
                 raise Illegal(f"`{c}`: {value_name(c.name)} is another copy")
-            read = replace(r, value=c.name)
-            if c.packed:
-                read = at_point(made.out)
-            body = tuple(_with_read(e, r, read) for e in body)
-        return [*found, replace(n, body=body)]
+            instead.setdefault(r, at_point(made.out) if c.packed else replace(r, value=c.name))
+        return [*found, replace(n, body=tuple(_with_reads(e, instead) for e in n.body))]
 
     def made(self, c: Copy, n: Nest, r: Read) -> Nest:
         """The nest that computes a copy."""
@@ -113,6 +110,16 @@ class _Maker:
         return Nest((Value(c.name, r.dtype, dims),), (), None, (r,), n.origin)
 
 
-def _with_read(e: Expr, old: Read, new: Read) -> Expr:
-    """`e` with one read replaced by another."""
+def _with_reads(e: Expr, instead: Mapping[Read, Read]) -> Expr:
+    """`e` with reads replaced by others, gathered ones before those that tell their places."""
+    plain: dict[Expr, Expr] = {}
+    for old, new in instead.items():
+        if is_gathered(old):
+            e = _with_gathered(e, old, new)
+        else:
+            plain[old] = new
+    return map_reads(e, lambda i: i, lambda r: plain.get(r, r)) if plain else e
+
+
+def _with_gathered(e: Expr, old: Read, new: Read) -> Expr:
     return transform(e, lambda x: new if x == old else x)
