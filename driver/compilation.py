@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Self
 
@@ -10,7 +10,7 @@ from rutc.driver.compile_job import Chooser, CompileJob, Draft, Made, draft, key
 from rutc.driver.launches import Pending
 from rutc.driver.worker_pool import Pool
 from rutc.emit import cache
-from rutc.tensor_ir.kernel import walk_stmts
+from rutc.tensor_ir.kernel import walk_loops, walk_stmts
 from rutc.tensor_ir.machine import Machine
 
 OnDraft = Callable[[Pending, Made, Draft], None]
@@ -83,7 +83,7 @@ class Compilation:
             return
         self._missing.append(name)
         # The largest first, so that none ends long after the others.
-        self._pool.add((name, job), _statements(job))
+        self._pool.add((name, job), _statements(job), _outline(job))
 
     def made(self) -> Iterator[tuple[Pending, Made]]:
         """Yields the kernels in the order in which they were added, and what becomes of each.
@@ -126,6 +126,14 @@ class Compilation:
         data = make(job, self.machine).encoded()
         cache.store(name, data)
         return data
+
+
+def _outline(job: CompileJob) -> Hashable:
+    """What jobs have in common whose code may be equal: all but sizes that a run tells."""
+    return tuple(
+        (tuple(b.dtype for b in k.args), tuple(x.hi.const for x in walk_loops(k.body)))
+        for k in job.kernels
+    )
 
 
 def _statements(job: CompileJob) -> int:

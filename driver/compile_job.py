@@ -9,20 +9,24 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rutc.base.record import record
+from rutc.emit import cache
 from rutc.emit.cache import key_of
 from rutc.emit.codegen import VERSION, compile_object
 from rutc.emit.elf import is_object
-from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops
+from rutc.emit.frame import thread_bytes
+from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops, tasks_of
 from rutc.errors import InternalError, RutcError
-from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.own_sizes import OwnSizes, own_sizes
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import (
     MatrixTile,
@@ -51,11 +55,17 @@ class Slices:
     """Kernels that run one after the other for all values of some symbols.
 
     `counters` are the symbols, each with its number of values, the outermost first; `private` the
-    buffers that pass from one kernel to another within an iteration.
+    buffers that pass from one kernel to another within an iteration; `lengths` those of slices.
     """
 
     counters: tuple[tuple[str, Size], ...]
     private: tuple[str, ...]
+    lengths: tuple[Size, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The numbers of values, and the lengths."""
+        return *(count for _, count in self.counters), *self.lengths
 
 
 @record
@@ -63,13 +73,15 @@ class CompileJob:
     """Kernels without names of their own, and which buffers of each may be packed as it likes.
 
     One kernel, or the parts of a chain, which have the same buffers where they share a name. Those
-    with a choice have that schedule, the others the default one.
+    with a choice have that schedule, the others the default one. The symbols among `counters` are
+    counted by loops around the kernels; the others are sizes.
     """
 
     kernels: tuple[Kernel, ...]
     constants: tuple[tuple[str, ...], ...]
     slices: Slices | None = None
     choices: tuple[Choice | None, ...] = ()
+    counters: tuple[str, ...] = ()
 
     def chosen(self, choose: Chooser, machine: Machine) -> CompileJob:
         """The same with the schedules that `choose` gives."""
@@ -88,6 +100,11 @@ class CompileJob:
         """The machine as the kernels see it: those of a chain are whole tasks."""
         return machine.alone() if len(self.kernels) > 1 else machine
 
+    def in_own_sizes(self, kernel: Kernel) -> OwnSizes:
+        """The job's kernel, after its schedule, in sizes of its own."""
+        lengths = () if self.slices is None else self.slices.sizes
+        return own_sizes(kernel, frozenset(self.counters), lengths)
+
 
 @record
 class Argument:
@@ -105,14 +122,14 @@ class Argument:
 class Made:
     """A function in an object file, and how to call it.
 
-    `symbols` are those of the job that it reads; `thread_bytes` is what it needs of a thread's
-    scratch; `ways` say how threads may share its tasks; `matrices` tells whether it uses matrix
-    registers, for which a process must ask.
+    `sizes` are those that it reads, of the job's symbols; `thread_bytes` is what it needs of a
+    thread's scratch; `ways` say how threads may share its tasks; `matrices` tells whether it uses
+    matrix registers, for which a process must ask.
     """
 
     symbol: str
     arguments: tuple[Argument, ...]
-    symbols: tuple[str, ...]
+    sizes: tuple[Index, ...]
     tasks: Size
     thread_bytes: Size
     schedule: str
@@ -133,7 +150,7 @@ class Made:
         facts = {
             "symbol": self.symbol,
             "arguments": arguments,
-            "symbols": self.symbols,
+            "sizes": list(map(str, self.sizes)),
             "tasks": str(self.tasks),
             "thread_bytes": str(self.thread_bytes),
             "schedule": self.schedule,
@@ -153,7 +170,7 @@ class Made:
                 Argument(name, None if packing is None else _pack(packing), written)
                 for name, packing, written in facts["arguments"]
             ),
-            tuple(facts["symbols"]),
+            tuple(map(parse_index, facts["sizes"])),
             _size(facts["tasks"]),
             _size(facts["thread_bytes"]),
             facts["schedule"],
@@ -190,7 +207,7 @@ def _is_typed(made: Made) -> bool:
     """Whether all fields have the types that they are declared to have."""
     pieces = [p for way in made.ways for p in way.pieces if p is not None]
     fields: tuple[tuple[tuple[type, ...], list[object]], ...] = (
-        ((str,), [made.symbol, made.schedule, *made.symbols]),
+        ((str,), [made.symbol, made.schedule]),
         ((str,), [*(a.buffer for a in made.arguments), *(p.dim for p in pieces)]),
         ((int,), [*(way.count for way in made.ways), *(p.run_bytes for p in pieces)]),
         ((int, float), [way.largest for way in made.ways]),
@@ -198,19 +215,6 @@ def _is_typed(made: Made) -> bool:
         ((bool,), [way.alone for way in made.ways]),
     )
     return all(type(value) in types for types, values in fields for value in values)
-
-
-@record
-class Draft:
-    """A scheduled kernel and the text of its LLVM module."""
-
-    kernel: Kernel
-    schedule: Schedule
-    packings: Mapping[str, tuple[str, Pack | None]]
-    """Argument of the kernel -> (buffer of the job, how it is packed)."""
-    text: str
-    tasks: Size
-    thread_bytes: Size
 
 
 def key(job: CompileJob, machine: Machine) -> str:
@@ -235,29 +239,6 @@ def sources_digest() -> str:
             digest.update(f"{file.relative_to(ROOT)}\n".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
-
-
-def make(job: CompileJob, machine: Machine) -> Made:
-    """The code of a job."""
-    return made_of(draft(job, machine), machine)
-
-
-def made_of(made: Draft, machine: Machine, *, code: bool = True) -> Made:
-    """What a draft becomes; without `code` all but that is known."""
-    digest = hashlib.sha256(f"{made.text}\n{machine}\n{VERSION}".encode()).hexdigest()
-    symbol = f"k_{digest[:24]}"
-    written = stored(made.kernel)
-    return Made(
-        symbol,
-        tuple(Argument(*made.packings[b.name], b.name in written) for b in made.kernel.args),
-        tuple(name for name, _ in made.kernel.symbols),
-        made.tasks,
-        made.thread_bytes,
-        "; ".join(map(str, made.schedule)),
-        ways(made.kernel, parallel_loops(made.kernel), machine.cores),
-        any(isinstance(s, MatrixTile) for s in made.schedule),
-        compile_object(made.text, machine, symbol=symbol, entry=ENTRY) if code else b"",
-    )
 
 
 @record
@@ -320,17 +301,96 @@ def joined(job: CompileJob, machine: Machine) -> Joined:
     return Joined(kernel, tuple(step for part in parts for step in part.schedule), packings)
 
 
+@record
+class Draft:
+    """The scheduled kernel of a job, the same in sizes of its own, and its LLVM module."""
+
+    joined: Joined
+    own: OwnSizes
+    text: str
+
+    @property
+    def kernel(self) -> Kernel:
+        """The scheduled kernel, in the job's sizes."""
+        return self.joined.kernel
+
+    @property
+    def schedule(self) -> Schedule:
+        """The steps that made it."""
+        return self.joined.schedule
+
+
+@record
+class MachineCode:
+    """A function in an object file; none of it where only its name is known."""
+
+    symbol: str
+    code: bytes
+
+    def encoded(self) -> bytes:
+        """The same as bytes."""
+        return self.symbol.encode() + b"\n" + self.code
+
+    @staticmethod
+    def found(data: bytes) -> MachineCode | None:
+        """What `encoded` gave; None if nothing like it could have."""
+        symbol, _, code = data.partition(b"\n")
+        if not re.fullmatch(rb"k_[0-9a-f]{24}", symbol) or not is_object(code):
+            return None
+        return MachineCode(symbol.decode(), code)
+
+
 def draft(job: CompileJob, machine: Machine) -> Draft:
     """The scheduled kernel of a job, and its LLVM module."""
     found = joined(job, machine)
-    emitted = emit_kernel(found.kernel, machine)
-    return Draft(
-        found.kernel,
-        found.schedule,
-        found.packings,
-        emitted.text,
-        emitted.tasks,
-        emitted.thread_bytes,
+    own = job.in_own_sizes(found.kernel)
+    return Draft(found, own, emit_kernel(own.kernel, machine).text)
+
+
+def make(job: CompileJob, machine: Machine) -> Made:
+    """What a job becomes; its code is that of other jobs where their scheduled kernels are equal.
+
+    Kernels are equal here in sizes of their own: those of the maps of a pyramid are made once.
+    """
+    found = joined(job, machine)
+    own = job.in_own_sizes(found.kernel)
+    known = repr(own.kernel), *_texts(machine), VERSION, sources_digest()
+    name = key_of("code", known)
+    data = cache.lookup(name)
+    code = None if data is None else MachineCode.found(data)
+    if code is None:
+        code = _compiled(emit_kernel(own.kernel, machine).text, machine)
+        cache.store(name, code.encoded())
+    return _made(found, own, code, machine)
+
+
+def made_of(made: Draft, machine: Machine, *, code: bool = True) -> Made:
+    """What a draft becomes; without `code` all but that is known."""
+    return _made(made.joined, made.own, _compiled(made.text, machine, code=code), machine)
+
+
+def _compiled(text: str, machine: Machine, *, code: bool = True) -> MachineCode:
+    digest = hashlib.sha256(f"{text}\n{machine}\n{VERSION}".encode()).hexdigest()
+    symbol = f"k_{digest[:24]}"
+    made = compile_object(text, machine, symbol=symbol, entry=ENTRY) if code else b""
+    return MachineCode(symbol, made)
+
+
+def _made(found: Joined, own: OwnSizes, code: MachineCode, machine: Machine) -> Made:
+    kernel, loops = found.kernel, parallel_loops(found.kernel)
+    written = stored(kernel)
+    names = (n for n, _ in own.kernel.symbols)
+    scratch = Index.of(thread_bytes(own.kernel)).subs(dict(zip(names, own.sizes, strict=True)))
+    return Made(
+        code.symbol,
+        tuple(Argument(*found.packings[b.name], b.name in written) for b in kernel.args),
+        own.sizes,
+        tasks_of(kernel),
+        plain(scratch),
+        "; ".join(map(str, found.schedule)),
+        ways(kernel, loops, machine.cores),
+        any(isinstance(s, MatrixTile) for s in found.schedule),
+        code.code,
     )
 
 

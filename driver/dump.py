@@ -52,6 +52,8 @@ class Dump:
         lowered = "\n\n".join(map(str, pending.kernels))
         steps = "\n".join(map(str, draft.schedule))
         text = f"{lowered}\n\n=== schedule ===\n{steps}\n\n=== scheduled ===\n{draft.kernel}\n"
+        if draft.own.kernel != draft.kernel:
+            text += f"\n=== in sizes of its own ===\n{draft.own}\n"
         self._write(f"kernels/{name}.{made.symbol}.txt", text)
         self._write(f"kernels/{name}.{made.symbol}.ll", draft.text)
 

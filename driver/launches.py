@@ -75,7 +75,7 @@ class Launched:
     args: tuple[Ref, ...]
     tasks: Size
     thread_bytes: Size
-    symbols: tuple[str, ...]
+    sizes: tuple[Index, ...]
     near: tuple[kernel_call.Near, ...]
     facts: KernelFacts
     shared: Shared
@@ -89,7 +89,7 @@ class Launched:
             self.args,
             self.tasks,
             self.facts.origin,
-            self.symbols,
+            self.sizes,
             turns,
             self.near,
             self.thread_bytes,

@@ -51,6 +51,8 @@ from rutc.tensor_ir.states import ends, growth
 from rutc.tuner.sharing import Operand, Shared
 
 Symbols = Mapping[str, Range]
+Chained = tuple[list[tuple[str, Size]], set[str], tuple[Size, ...]]
+"""Of kernels over slices: counters and their trips, what passes between them, lengths of slices."""
 
 MAKE_BOXES = frozenset({"box", "cut"})
 """The routines that make boxes."""
@@ -220,7 +222,8 @@ class PlanSteps:
         first_name, last_name = kernels[0].name, kernels[-1].name
         name = first_name if len(kernels) == 1 else f"{first_name}-{last_name}"
         work = product(n for _, n in counters) * sum(map(self._work, groups), ZERO)
-        return self._launch(name, kernels, work, (counters, private))
+        lengths = tuple(dict.fromkeys(s.size for g in groups for s in g.slices))
+        return self._launch(name, kernels, work, (counters, private, lengths))
 
     def _in_turn(self, s: InTurn, symbols: Symbols) -> host.Step:
         self.near = {x.value: x for x in s.near}
@@ -344,10 +347,10 @@ class PlanSteps:
         name: str,
         kernels: tuple[Kernel, ...],
         work: Index,
-        slices: tuple[list[tuple[str, Size]], set[str]] | None = None,
+        slices: Chained | None = None,
     ) -> host.Step:
         """The launch of kernels that join those pending."""
-        said = None if slices is None else (tuple(slices[0]), frozenset(slices[1]))
+        said = None if slices is None else (tuple(slices[0]), frozenset(slices[1]), slices[2])
         renamed, job = self._lowered.job(kernels, said, lambda: self._job(kernels, slices))
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
         id_ = KernelId(self.first + len(self._pending))
@@ -357,7 +360,7 @@ class PlanSteps:
         return host.Launch(id_)
 
     def _job(
-        self, kernels: tuple[Kernel, ...], slices: tuple[list[tuple[str, Size]], set[str]] | None
+        self, kernels: tuple[Kernel, ...], slices: Chained | None
     ) -> tuple[Canonical, CompileJob]:
         """The job of kernels, and how its names are the plan's."""
         renamed = canonical(*kernels)
@@ -367,14 +370,18 @@ class PlanSteps:
         )
         sliced = None
         if slices is not None:
-            counters, private = slices
+            counters, private, lengths = slices
             # Loops of several kernels may have had one name; symbols have one each.
             new = {old: name for name, old in renamed.dims.items()}
             kept = tuple(sorted(forward[v] for v in private))
             env = {old: Index.of(name) for old, name in new.items()}
             counts = tuple((new[n], plain(Index.of(trips).subs(env))) for n, trips in counters)
-            sliced = Slices(counts, kept)
-        return renamed, CompileJob(renamed.kernels, constants, sliced)
+            own = tuple(plain(Index.of(size).subs(env)) for size in lengths)
+            sliced = Slices(counts, kept, own)
+        within = {n for n, _ in sliced.counters} if sliced is not None else set()
+        read = dict.fromkeys(n for k in renamed.kernels for n, _ in k.symbols if n not in within)
+        around = tuple(n for n in read if renamed.dims[n] not in self.sizes)
+        return renamed, CompileJob(renamed.kernels, constants, sliced, counters=around)
 
     def constants_of(self, pending: Pending) -> tuple[Data, ...]:
         """The elements of the constants that a kernel reads."""
@@ -409,7 +416,7 @@ class PlanSteps:
         tasks, scratch = (plain(Index.of(x).subs(own)) for x in (made.tasks, made.thread_bytes))
         common = typical(tasks, self.sizes)
         found = tuple(way.named(dims) for way in made.ways)
-        read = tuple(dims[n] for n in made.symbols)
+        read = tuple(size.subs(own) for size in made.sizes)
         flops = typical(pending.work, self.sizes)
         facts = KernelFacts(
             pending.name,
@@ -419,7 +426,7 @@ class PlanSteps:
             sum(o.bytes for o in operands),
             common,
             pending.named(made.schedule),
-            read,
+            tuple(dict.fromkeys(n for size in read for n in size.ordered_names())),
             self.number,
             pending.job.records,
             pending.turns,

@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
@@ -48,7 +48,9 @@ class Pool(Generic[T]):
         self._jobs = jobs
         self._apart = apart
         self._tasks = 0
-        self._waiting: list[tuple[int, int, T]] = []
+        self._waiting: list[tuple[int, int, T, Hashable]] = []
+        self._alike: dict[Connection, Hashable] = {}
+        """What the tasks are like that processes have."""
         self._processes: dict[Connection, int] = {}
         self._free: list[Connection] = []
         self._ended: deque[tuple[int, bytes]] = deque()
@@ -68,13 +70,16 @@ class Pool(Generic[T]):
                     os.waitpid(process, 0)
             self._processes.clear()
 
-    def add(self, task: T, size: int = 0) -> None:
+    def add(self, task: T, size: int = 0, alike: Hashable = None) -> None:
         """Adds a task; of those that wait the largest begins first, then the one added first.
+
+        Tasks that are `alike`, if that is told, are not done at once where there are others: what
+        one has made another may find.
 
         Raises:
             Exception: see `done`; of a task that was added before.
         """
-        heappush(self._waiting, (-size, self._tasks, task))
+        heappush(self._waiting, (-size, self._tasks, task, alike))
         self._tasks += 1
         if self._apart or self._tasks > 1:
             self._receive(0)
@@ -99,7 +104,7 @@ class Pool(Generic[T]):
                 if not self._receive(TICK_S):
                     meanwhile()
             elif self._waiting:
-                _, number, task = heappop(self._waiting)
+                number, task, _ = self._next()
                 yield number, self._work(task)
             else:
                 return
@@ -107,10 +112,24 @@ class Pool(Generic[T]):
     def _send(self, most: int) -> None:
         """Gives tasks to processes that have none, and to new ones while there are fewer."""
         while self._waiting and (self._free or self._forked(most)):
-            _, number, task = heappop(self._waiting)
+            number, task, alike = self._next()
+            pipe = self._free.pop()
+            self._alike[pipe] = alike
             # Whether it still lives is found when its answer is awaited.
             with suppress(ConnectionError):
-                self._free.pop().send((number, task))
+                pipe.send((number, task))
+
+    def _next(self) -> tuple[int, T, Hashable]:
+        """(number, task, what it is like) of the task that begins next."""
+        done_now = {x for x in self._alike.values() if x is not None}
+        first = [heappop(self._waiting)]
+        while first[-1][3] in done_now and self._waiting:
+            first.append(heappop(self._waiting))
+        # Of tasks that are all like those being done, the first is as good as any.
+        _, number, task, alike = first.pop(-1 if first[-1][3] not in done_now else 0)
+        for other in first:
+            heappush(self._waiting, other)
+        return number, task, alike
 
     def _forked(self, most: int) -> bool:
         """Whether there is a new process."""
@@ -142,6 +161,7 @@ class Pool(Generic[T]):
             if isinstance(result, BaseException):
                 raise result
             self._free.append(pipe)
+            self._alike.pop(pipe, None)
             self._ended.append((number, result))
         return bool(ready)
 

@@ -50,10 +50,10 @@ class Frame:
                 self.pointers[buffer.name] = self._scratch_pointer(buffer)
                 return self.pointers[buffer.name]
             # Of the whole kernel: the code at hand may be of a branch that tells more of sizes.
-            bounds = Index.of(buffer.layout.size).bounds(dict(self.kernel.symbols))
-            if bounds is None:
+            most = buffer.most_elements(dict(self.kernel.symbols))
+            if most is None:
                 raise InternalError(f"%{buffer.name} on the stack has no bound")
-            size = max(bounds[1], 1)
+            size = max(most, 1)
             element = memory_type(buffer.dtype)
             slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size), align=64)
             self.pointers[buffer.name] = slot
@@ -101,12 +101,14 @@ def scratch_bytes(kernel: Kernel) -> dict[str, Size]:
     known: dict[str, Size] = {}
     told: dict[str, Size] = {}
     for b in kernel.locals:
-        size = Index.of(b.layout.size) * b.dtype.bytes
-        bounds = size.bounds(symbols)
-        if b.space is not Space.STACK or bounds is None or bounds[1] <= MOST_STACK_BYTES:
+        size, elements = Index.of(b.layout.size) * b.dtype.bytes, b.most_elements(symbols)
+        if b.space is not Space.STACK or elements is None:
             continue
-        if bounds[1] <= MOST_KNOWN_BYTES or size.is_const:
-            known[b.name] = -(-bounds[1] // STACK_ALIGNMENT) * STACK_ALIGNMENT
+        most = elements * b.dtype.bytes
+        if most <= MOST_STACK_BYTES:
+            continue
+        if most <= MOST_KNOWN_BYTES or size.is_const:
+            known[b.name] = -(-most // STACK_ALIGNMENT) * STACK_ALIGNMENT
         else:
             told[b.name] = plain(
                 (size + (STACK_ALIGNMENT - 1)) // STACK_ALIGNMENT * STACK_ALIGNMENT

@@ -80,6 +80,11 @@ def parallel_loops(kernel: Kernel) -> tuple[Loop, ...]:
     return tuple(chain)
 
 
+def tasks_of(kernel: Kernel) -> Size:
+    """How many tasks a kernel has."""
+    return plain(product(loop.hi - loop.lo for loop in parallel_loops(kernel)))
+
+
 def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
     """The LLVM module of a kernel for a machine."""
     module = ir.Module(name="kernel")
@@ -95,8 +100,7 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
         pointers.append(builder.load(place, type_=ir.PointerType()))
     builder.call(work, [*pointers, syms, begin, end], tail=True)
     builder.ret_void()
-    tasks = product(loop.hi - loop.lo for loop in parallel_loops(kernel))
-    return EmittedKernel(str(module), plain(tasks), thread_bytes(kernel))
+    return EmittedKernel(str(module), tasks_of(kernel), thread_bytes(kernel))
 
 
 def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:

@@ -46,15 +46,15 @@ class KernelCall:
 
     One task runs on the caller's thread. The tasks are `turns` equal runs of consecutive ones. A
     thread does the same part of every run; with 0 turns the caller's does all tasks.
-    It needs `thread_bytes` of the thread's scratch. `origin` names the ONNX nodes that the kernel
-    computes.
+    The function is told the `sizes`, and needs `thread_bytes` of the thread's scratch. `origin`
+    names the ONNX nodes that the kernel computes.
     """
 
     function: str
     args: tuple[Ref, ...]
     tasks: Size
     origin: tuple[str, ...] = ()
-    symbols: tuple[str, ...] = ()
+    sizes: tuple[Index, ...] = ()
     turns: Size = 1
     near: tuple[Near, ...] = ()
     thread_bytes: Size = 0
@@ -62,7 +62,7 @@ class KernelCall:
     def __str__(self) -> str:
         args = ", ".join(map(str, self.args))
         origin = f"  # {', '.join(self.origin)}" if self.origin else ""
-        symbols = f" symbols={','.join(self.symbols)}" if self.symbols else ""
+        sizes = f" sizes={', '.join(map(str, self.sizes))}" if self.sizes else ""
         turns = f" turns={self.turns}" if self.turns != 1 else ""
         scratch = f" scratch={self.thread_bytes}" if isinstance(self.thread_bytes, Index) else ""
-        return f"launch {self.function}({args}) tasks={self.tasks}{turns}{scratch}{symbols}{origin}"
+        return f"launch {self.function}({args}) tasks={self.tasks}{turns}{scratch}{sizes}{origin}"

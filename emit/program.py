@@ -8,9 +8,9 @@
 
 A launch names a kernel by its place in the table, and calls
 `void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
-`bufs` are its `args` in order, `syms` the values of its `symbols` (sizes of the model, counters of
-the enclosing `Repeat` steps), and `[begin, end)` the part of its `tasks` that the thread executes.
-All sizes may be expressions of the program's symbols, which the inputs' shapes give values to.
+`bufs` are its `args` in order, `syms` the values of its `sizes` (counters of the enclosing `Repeat`
+steps among them), and `[begin, end)` the part of its `tasks` that the thread executes. All sizes
+may be expressions of the program's symbols, which the inputs' shapes give values to.
 A call names a C file of `runtime/host/routines/`, which is linked into this artifact then.
 Steps run one after the other; only the tasks of one launch run at the same time.
 """
@@ -467,7 +467,7 @@ def _call_problems(program: Program, call: KernelCall) -> Iterator[str]:
     yield from _size_problems(program, (call.tasks, call.turns, call.thread_bytes))
     yield from _ref_problems(program, call.args)
     known = {*dict(program.symbols), *dict(program.bound), *program.counters}
-    for name in call.symbols:
+    for name in dict.fromkeys(n for size in call.sizes for n in size.ordered_names()):
         if name not in known:
             yield f"{name} is no symbol of the program"
     for n in call.near:

@@ -133,9 +133,9 @@ class Tables:
         """
         first = self.add_buffers(*call.args)
         origin = ", ".join(call.origin)
-        if len(call.symbols) > MAX_SYMBOLS:
+        if len(call.sizes) > MAX_SYMBOLS:
             raise UserError(
-                f"{origin} needs {len(call.symbols)} symbolic sizes, and no more than "
+                f"{origin} needs {len(call.sizes)} symbolic sizes, and no more than "
                 f"{MAX_SYMBOLS} can be told to one kernel: fix some with --dim"
             )
         if isinstance(call.thread_bytes, Index):
@@ -147,9 +147,9 @@ class Tables:
             self.sizes.code(call.tasks),
             self.sizes.code(call.turns),
             symbol=len(self.launch_symbols),
-            symbols=len(call.symbols),
+            symbols=len(call.sizes),
         )
-        self.launch_symbols += [self.sizes.places[s] for s in call.symbols]
+        self.launch_symbols += [self.sizes.place(s) for s in call.sizes]
         self.rows.append(_with_names(row, call.function, origin))
 
     def add_turns(self, step: InTurn) -> None:

@@ -2,6 +2,7 @@
 
     kernel := name(buffer, ...) { stmt* }
     buffer := name : dtype layout space [finite] [small [along dims]] [gradual along dims] [singly]
+              [of n at most]
     space  := memory | stack | register
     stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
             | buffer[dim=coord, ...] = expr
@@ -89,7 +90,7 @@ class Buffer:
     `small` one are known to be small factors. Along the dims of which one is `gradual`, each
     element is the one before it or the next number; they are places that there are. Those in
     nibbles are read only. Lanes that lie apart in one that is accessed `singly` have loads and
-    stores of their own.
+    stores of their own. It has `most` elements at most, where its sizes do not tell as much.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Buffer:
     small: Small = Small()
     gradual: tuple[str, ...] = ()
     singly: bool = False
+    most: int | None = None
 
     @cached_property
     def bytes(self) -> Size:
@@ -107,6 +109,12 @@ class Buffer:
         if self.layout.nibbles:
             return plain((Index.of(self.layout.size) + 1) // 2)
         return plain(Index.of(self.layout.size) * self.dtype.bytes)
+
+    def most_elements(self, symbols: Mapping[str, Range]) -> int | None:
+        """How many elements it has at most, over the ranges of sizes; None where nothing tells."""
+        bounds = Index.of(self.layout.size).bounds(symbols)
+        told = [n for n in (self.most, bounds and bounds[1]) if n is not None]
+        return min(told, default=None)
 
 
 @record
@@ -429,6 +437,7 @@ def _buffer(b: Buffer) -> str:
     known = f"{' finite' if b.finite else ''}{f' {b.small}' if b.small else ''}"
     known += f" gradual along {', '.join(b.gradual)}" if b.gradual else ""
     known += " singly" if b.singly else ""
+    known += "" if b.most is None else f" of {b.most} at most"
     return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}{known}"
 
 

@@ -1,11 +1,22 @@
 """Compile jobs: what decides code, and what it becomes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from rutc.driver.compile_job import Argument, CompileJob, Made, key, make, sources_digest
+from rutc.driver.compile_job import (
+    Argument,
+    CompileJob,
+    MachineCode,
+    Made,
+    key,
+    make,
+    sources_digest,
+)
+from rutc.emit import cache
 from rutc.emit.cache import lookup
+from rutc.emit.codegen import compile_object
 from rutc.emit.targets import target_named
 from rutc.errors import InternalError
 from rutc.graph_opt.decide import decide
@@ -13,6 +24,7 @@ from rutc.tensor_ir.affine import Index, plain
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import lower
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse, parse_index
 from rutc.tensor_ir.steps import Pack
 from rutc.tuner.choice import Choice
@@ -27,6 +39,25 @@ dims {m} = 5, {n} = 7, k = 3
 %{y} : f32{{{m},{n}}} = sum{{k}} %{x}[k, {m}] * %w[k, {n}]
 output "y" [{m}, {n}] = %{y}
 """
+
+
+ROWS = """
+graph "rows"
+symbols h = 1..2147483648
+dims m = {rows}, n = 7
+%x : f32{{m,n}} = input "x" [m, n]
+%y : f32{{m,n}} = {what}
+output "y" [m, n] = %y
+"""
+
+
+def rows(count: str, what: str = "%x[m, n] * 2.0") -> CompileJob:
+    """The job of a kernel over so many rows."""
+    plan = decide(parse(ROWS.format(rows=count, what=what)), NATIVE)
+    (group,) = plan.groups()
+    extents = {d: plain(e) for d, e in plan.graph.dims}
+    symbols = dict(plan.graph.symbols)
+    return job(lower(group, plan.values, plan.layouts, extents, symbols))
 
 
 def kernel(m: str = "m", n: str = "n", x: str = "x", y: str = "y") -> Kernel:
@@ -81,7 +112,8 @@ def test_what_is_stored_comes_back(tasks: int | Index) -> None:
     arguments = (Argument("b0", None, True), Argument("b1.1", packing, False))
     found = (Way(1, (Piece("d0", 64), None)), Way(tasks, (None, None), 1.25, 3, True))
     steps = "mark(d0, unroll)"
-    made = Made("k_0", arguments, ("d2",), tasks, 64, steps, found, True, b"\x7fELF\n\n\x00")
+    sizes = Index.of("d2"), parse_index("min((d3 + 7) // 8, 'seq len')")
+    made = Made("k_0", arguments, sizes, tasks, 64, steps, found, True, b"\x7fELF\n\n\x00")
     assert Made.decoded(made.encoded()) == made
 
 
@@ -98,6 +130,38 @@ def test_what_is_no_constant_is_not_packed() -> None:
 
 def test_code_depends_on_the_job_alone() -> None:
     assert make(job(kernel()), NATIVE) == make(job(kernel("b", "a", "q")), NATIVE)
+
+
+def test_kernels_that_differ_in_sizes_alone_are_compiled_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path))
+    texts: list[str] = []
+
+    def compiled(text: str, machine: Machine, *, symbol: str, entry: str) -> bytes:
+        texts.append(text)
+        return compile_object(text, machine, symbol=symbol, entry=entry)
+
+    monkeypatch.setattr("rutc.driver.compile_job.compile_object", compiled)
+    first, second = (make(rows(f"(h + {k - 1}) // {k}"), NATIVE) for k in (4, 32))
+    assert len(texts) == 1
+    assert (first.symbol, first.code) == (second.symbol, second.code)
+    (own,), (others,) = first.sizes, second.sizes
+    assert str(own).replace("3) // 4", "31) // 32") == str(others)
+    other = make(rows("h", "%x[m, n] * 3.0"), NATIVE)
+    assert len(texts) == 2
+    assert other.symbol != first.symbol
+
+
+def test_what_is_no_code_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path))
+    wanted = make(rows("h"), NATIVE)
+    encoded = MachineCode(wanted.symbol, wanted.code).encoded()
+    assert MachineCode.found(encoded) == MachineCode(wanted.symbol, wanted.code)
+    for data in (b"", wanted.code, b"k_0\n" + wanted.code, encoded.replace(b"ELF", b"FLE")):
+        assert MachineCode.found(data) is None
+        monkeypatch.setattr(cache, "lookup", lambda _, data=data: data)
+        assert make(rows("h"), NATIVE) == wanted
 
 
 def test_the_key_names_the_compilers_sources(monkeypatch: pytest.MonkeyPatch) -> None:

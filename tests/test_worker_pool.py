@@ -185,3 +185,27 @@ def test_an_error_of_a_task_may_come_while_others_are_being_added() -> None:
 
     with pytest.raises(UserError, match="at once"):
         add_all()
+
+
+@alone
+def test_tasks_that_are_alike_are_not_done_at_once_where_there_are_others(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A task of another kind begins although it is smaller; the like one begins after that."""
+    folder = tmp_path_factory.mktemp("begun")
+
+    def work(task: str) -> bytes:
+        (folder / task).touch()
+        until = time.monotonic() + 60
+        # The first goes on until the third has begun, and it before the second.
+        while task == "first" and not (folder / "third").exists() and time.monotonic() < until:
+            time.sleep(0.001)
+        return b"early" if task == "third" and not (folder / "second").exists() else b"late"
+
+    with Pool(work, 2) as pool:
+        pool.add("first", 9, "kind")
+        pool.add("second", 8, "kind")
+        pool.add("third", 1, "other")
+        found = dict(pool.done())
+    assert found[2] == b"early"
+    assert len(found) == 3

@@ -159,7 +159,7 @@ def reversing(folder: Path, compile_c: Compile) -> Path:
     steps = (
         Bind("m", Ref("input", 1)),
         Reserve(0, m * 4),
-        launch("reverse", (Ref("input"), Ref("block")), m, (), ("n",)),
+        launch("reverse", (Ref("input"), Ref("block")), m, (), (Index.of("n"),)),
     )
     symbols, bound = (("n", (1, 1 << 20)),), (("m", (0, 1 << 20)),)
     program = Program(

@@ -25,6 +25,7 @@ from rutc.runtime import InferenceSession, ModelError, load, loader
 from rutc.runtime.c_interface import Options
 from rutc.runtime.objects import Objects
 from rutc.runtime.tensors import Slot, TensorInfo
+from rutc.tensor_ir.affine import Index
 from tests.launches import Launches
 from tests.runtime.conftest import Compile, elementwise, kernel, simple, unary
 
@@ -145,9 +146,9 @@ def test_branch_repeat_and_copy(compile_c: Compile, tmp_path: Path, threads: int
     )
     launch = Launches()
     flag, total = Ref("arena", 0, 0), Ref("arena", 0, 64)
-    loop = Repeat(
-        "i", 3, (Repeat("j", 2, (launch("add", (Ref("input"), total), 8, (), ("i", "j")),)),)
-    )
+    trips = Index.of("i"), Index.of("j")
+    add = launch("add", (Ref("input"), total), 8, (), trips)
+    loop = Repeat("i", 3, (Repeat("j", 2, (add,)),))
     never = Repeat("k", 0, (launch("zero", (total,), 8),))
     steps = (
         launch("is_set", (Ref("input"), flag), 1),

@@ -41,8 +41,10 @@ def library(tmp_path: Path, compile_c: Callable[[str], bytes]) -> Path:
     arena = Ref("arena", 0, (ROWS * 4 + 127) // 64 * 64)
     launch = Launches()
     steps = (
-        launch("duplicate", (Ref("input"), Ref("output", 0)), ROWS, (), ("seq",)),
-        Repeat("s", SEQ, (launch("total", (Ref("input"), arena), BATCH, (), ("s", "seq")),)),
+        launch("duplicate", (Ref("input"), Ref("output", 0)), ROWS, (), (SEQ,)),
+        Repeat(
+            "s", SEQ, (launch("total", (Ref("input"), arena), BATCH, (), (Index.of("s"), SEQ)),)
+        ),
         Copy(Ref("output", 1), arena, BATCH * 4),
     )
     program = Program(
