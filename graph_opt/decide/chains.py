@@ -51,8 +51,6 @@ MOST_MEMBERS = 16
 """Kernels of a chain: their code is one function, and each more is another chain to weigh."""
 MOST_CHAINED = 4 * MOST_OPERATIONS
 """Operations of a chain's bodies: its code is made by one process."""
-
-
 Place = tuple[str, Mapping[str, tuple[str, int]], bool]
 """A value that is read, what `loop_of` tells of its coordinates, and whether there is a fill."""
 
@@ -233,9 +231,8 @@ class Chains:
         loops = {d for d in group.shared if self.extents[d] != 1}
         if not set(slicing.dims) <= loops or len(set(slicing.dims)) < len(slicing.dims):
             raise Illegal(f"`{slicing}`: the first kernel has no loops over these dims")
-        members: tuple[Member, ...] = (
-            Member(first, group, slicing.dims, (1,) * len(slicing.dims)),
-        )
+        ones = (1,) * len(slicing.dims)
+        members: tuple[Member, ...] = (Member(first, group, slicing.dims, ones),)
         if not self.alike(members[0]):
             raise Illegal(f"`{slicing}`: not all slices do the same")
         for number, _ in others:
@@ -318,16 +315,20 @@ class Chains:
         Constants are packed in the order in which loops from 0 on read them, and vectors run along
         the innermost dim.
         """
-        group = member.group
-        innermost = {self.layouts[v].axes[-1].dim for v in group.stored if self.layouts[v].axes}
-        if not innermost.isdisjoint(member.dims[:-1]):
+        if self.cuts_vectors(member):
             return False
+        group = member.group
         if any(member.moved[v] for v in group.external_reads() if v in self.constants):
             return False
         for d, size in zip(member.dims, member.ratios, strict=True):
             if not all(has_period(i, d, size) for i in group.indices if d in i.names()):
                 return False
         return True
+
+    def cuts_vectors(self, member: Member) -> bool:
+        """Whether slices are of one index of a dim that runs along memory."""
+        stored = (self.layouts[v].axes for v in member.group.stored)
+        return any(axes[-1].dim in member.dims[:-1] for axes in stored if axes)
 
     def between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""

@@ -32,6 +32,8 @@ from rutc.tensor_ir.affine import Index, Size, typical
 from rutc.tensor_ir.coefficients import Slices
 from rutc.tensor_ir.lower import Group
 
+Along = Callable[[str], tuple[Member, ...]]
+"""The kernels that follow each other from a step on over slices of one of its dims."""
 MOST_DIMS = 3
 """Slices are of so many dims at most."""
 
@@ -94,9 +96,10 @@ class Slicer(Chains):
         found: list[Chain] = []
         if not isinstance(first, Run):
             return None
+        along = functools.cache(lambda d: self._along(steps, start, d))
         for d in self._cut(first.group):
             most = max((chain.gain for chain in found), default=0.0)
-            found += self._over(steps, start, (d,), most)
+            found += self._over(first.group, along, (d,), most)
         return max(found, key=lambda chain: (chain.gain, -chain.least), default=None)
 
     def _cut(self, group: Group) -> list[str]:
@@ -104,37 +107,51 @@ class Slicer(Chains):
         return [d for d in group.shared if self.extents[d] != 1]
 
     def _over(
-        self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...], gained: float
+        self, first: Group, along: Along, dims: tuple[str, ...], gained: float
     ) -> list[Chain]:
         """The chains that pay over slices of these dims, and of more where one index is too much.
 
-        Of chains that save as much, those with blocks come first. Those that save less than others
-        do, or than the bytes that are `gained` already, may be left out.
+        They begin with the kernel `first`. Of chains that save as much, those with blocks come
+        first. Those that save less than others do, or than the bytes that are `gained` already, may
+        be left out.
         """
-        first = steps[start]
-        assert isinstance(first, Run)
-        grown = self._grown(steps, start, dims)
+        grown = self._grown(along, dims)
         room = self.near(self.coefficients.ring) * prod(map(self.extent, dims))
         whole = self._paying(grown, gained)
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
-            for e in self._cut(first.group):
+            for e in self._cut(first):
                 gained = max([gained, *(chain.gain for chain in (*whole, *found))])
                 # Over more dims no more kernels follow each other.
                 if e not in dims and self._passed(grown[-1]) >= gained:
-                    found += self._over(steps, start, (*dims, e), gained)
+                    found += self._over(first, along, (*dims, e), gained)
         return [*found, *whole]
 
-    def _grown(
-        self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...]
-    ) -> list[tuple[Member, ...]]:
-        """All chains over slices of these dims of the first step, each a kernel longer."""
+    def _grown(self, along: Along, dims: tuple[str, ...]) -> list[tuple[Member, ...]]:
+        """All chains over slices of these dims of the first step, each a kernel longer.
+
+        Kernels that follow each other over several dims do so over each of them.
+        """
+        members: tuple[Member, ...] = ()
+        found: list[tuple[Member, ...]] = []
+        for parts in zip(*map(along, dims), strict=False):
+            own = tuple([d for m in parts for d in m.dims])
+            ratios = tuple([k for m in parts for k in m.ratios])
+            following = Member(parts[0].step, parts[0].group, own, ratios)
+            if len(set(own)) < len(own) or self.cuts_vectors(following):
+                break
+            members = (*members, following)
+            if len(members) > 1:
+                found.append(members)
+        return found
+
+    def _along(self, steps: Sequence[PlanStep], start: int, d: str) -> tuple[Member, ...]:
+        """The kernels that follow each other from a step on, slice by slice of one of its dims."""
         first = steps[start]
         assert isinstance(first, Run)
-        members: tuple[Member, ...] = (Member(start, first.group, dims, (1,) * len(dims)),)
-        found: list[tuple[Member, ...]] = []
+        members: tuple[Member, ...] = (Member(start, first.group, (d,), (1,)),)
         if not self.alike(members[0]):
-            return found
+            return ()
         for number in range(start + 1, len(steps)):
             step = steps[number]
             if isinstance(step, FillHalo):
@@ -145,8 +162,7 @@ class Slicer(Chains):
             if self.code((*members, following)) > MOST_CHAINED:
                 break
             members = (*members, following)
-            found.append(members)
-        return found
+        return members
 
     def _paying(self, grown: Sequence[tuple[Member, ...]], gained: float) -> list[Chain]:
         """The chains that save more than they cost.
