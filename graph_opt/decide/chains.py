@@ -332,14 +332,14 @@ class Chains:
 
     def between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""
-        kernels = tuple([m.group.name for m in members])
-        if kernels not in self._known:
-            self._known[kernels] = self._between(members)
-        return self._known[kernels]
+        ends = members[0].group.name, members[-1].group.name
+        if ends not in self._known:
+            self._known[ends] = self._between(members)
+        return self._known[ends]
 
     @functools.cached_property
-    def _known(self) -> dict[tuple[str, ...], list[str]]:
-        """Kernels -> the values between them: over slices of many dims there may be a chain."""
+    def _known(self) -> dict[tuple[str, str], list[str]]:
+        """First and last kernel -> the values between: there may be chains over many dims."""
         return {}
 
     def _between(self, members: tuple[Member, ...]) -> list[str]:

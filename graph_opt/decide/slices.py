@@ -39,6 +39,18 @@ MOST_DIMS = 3
 
 
 @record
+class Moved:
+    """Bytes of the values between kernels: of all writes and reads, and of all values.
+
+    The first two are those at common sizes, the last one is the most that there may be.
+    """
+
+    passed: int
+    common: int
+    most: int
+
+
+@record
 class Slicer(Chains):
     """Chooses the chains of one step list; what was `found` for another plan holds for this one."""
 
@@ -245,7 +257,7 @@ class Slicer(Chains):
         return functools.cache(lambda d: self._common(self.extents[d]))
 
     def _bytes_between(self, members: tuple[Member, ...]) -> int:
-        return sum(self.bytes(v) for v in self.between(members))
+        return self._moved(members).most
 
     def _size(self, members: tuple[Member, ...]) -> tuple[int, int | None] | None:
         """(size, within): the length of slices whose values fit; None where nothing is to be won.
@@ -254,9 +266,9 @@ class Slicer(Chains):
         slices `within` so many bytes, it is a bound: what they hold takes long to tell, and most
         chains do not pay.
         """
-        between, w = self.between(members), self.coefficients
-        total = sum(map(self.bytes, between))
-        if sum(map(self._common_bytes, between)) <= self.near(w.near):
+        moved, w = self._moved(members), self.coefficients
+        total = moved.most
+        if moved.common <= self.near(w.near):
             return None
         *outer, last = members[0].dims
         extent, around = self.extent(last), prod(map(self.extent, outer))
@@ -347,8 +359,25 @@ class Slicer(Chains):
 
     def _passed(self, members: tuple[Member, ...]) -> int:
         """Bytes that pass between the kernels, written and read."""
-        readers = Counter(v for m in members for v in m.group.external_reads())
-        return sum(self._common_bytes(v) * (1 + readers[v]) for v in self.between(members))
+        return self._moved(members).passed
+
+    def _moved(self, members: tuple[Member, ...]) -> Moved:
+        """What moves between kernels, whatever the dims that are cut."""
+        ends = members[0].group.name, members[-1].group.name
+        found = self._known_moved.get(ends)
+        if found is None:
+            between = self.between(members)
+            readers = Counter(v for m in members for v in m.group.external_reads())
+            passed = sum(self._common_bytes(v) * (1 + readers[v]) for v in between)
+            common = sum(map(self._common_bytes, between))
+            most = sum(map(self.bytes, between))
+            found = self._known_moved[ends] = Moved(passed, common, most)
+        return found
+
+    @functools.cached_property
+    def _known_moved(self) -> dict[tuple[str, str], Moved]:
+        """First and last kernel -> what moves between these and those that lie between."""
+        return {}
 
     def _waited_for(self, members: tuple[Member, ...], level: int, size: int) -> float:
         """Bytes of weights that slices read again from near, which their few rows do not hide."""
