@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -9,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.decide.chains import Chain, Member, even_slices
+from rutc.graph_opt.decide.chains import MOST_CHAINED, MOST_MEMBERS, Chain, Member, even_slices
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.likeness import Found, Likeness
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.slices import Slicer
-from rutc.graph_opt.plan import Illegal, PlanStep, Run
+from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Run
 from rutc.tensor_ir.affine import Index, maximum, minimum
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.lower import Group
@@ -125,6 +126,46 @@ output "f" [b, c] = %f
 JOINED = JOINED.replace("%i : f32", '%g : f32{c,x} = input "g" [x, c]\n%i : f32', 1)
 
 
+def followed(
+    slicer: Slicer, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...]
+) -> list[tuple[Member, ...]]:
+    """The chains over slices of these dims, each kernel asked whether it follows over all."""
+    first = steps[start]
+    assert isinstance(first, Run)
+    members: tuple[Member, ...] = (Member(start, first.group, dims, (1,) * len(dims)),)
+    found: list[tuple[Member, ...]] = []
+    if not slicer.alike(members[0]):
+        return found
+    for number in range(start + 1, len(steps)):
+        if isinstance(steps[number], FillHalo):
+            continue
+        following = slicer.follows(members, number, steps[number])
+        if following is None or len(members) == MOST_MEMBERS:
+            break
+        if slicer.code((*members, following)) > MOST_CHAINED:
+            break
+        members = (*members, following)
+        found.append(members)
+    return found
+
+
+@pytest.mark.parametrize("text", [ATTENTION, IMAGES, BATCH, JOINED])
+@pytest.mark.parametrize("l2", [V4.l2, 64 << 10])
+def test_kernels_that_follow_over_several_dims_are_found_dim_by_dim(text: str, l2: int) -> None:
+    found = greedy(prepare(parse(text)), replace(V4, l2=l2)).realisation
+    slicer, steps, compared = found.turns.slicer, found.steps, 0
+    for start, step in enumerate(steps):
+        if not isinstance(step, Run):
+            continue
+        along = partial(slicer._along, steps, start)
+        for count in (1, 2, 3):
+            for dims in permutations(slicer._cut(step.group), count):
+                wanted = followed(slicer, steps, start, dims)
+                assert slicer._grown(along, dims) == wanted
+                compared += bool(wanted) and count > 1
+    assert compared or text not in (ATTENTION, JOINED)
+
+
 @pytest.mark.parametrize("text", [ATTENTION, IMAGES, BATCH, JOINED])
 @pytest.mark.parametrize("l2", [V4.l2, 64 << 10])
 def test_over_more_dims_no_more_kernels_follow_each_other(text: str, l2: int) -> None:
@@ -133,8 +174,9 @@ def test_over_more_dims_no_more_kernels_follow_each_other(text: str, l2: int) ->
     for start, step in enumerate(steps):
         if not isinstance(step, Run):
             continue
+        along = partial(slicer._along, steps, start)
         for d, e in permutations(slicer._cut(step.group), 2):
-            one, both = (slicer._grown(steps, start, dims) for dims in ((d,), (d, e)))
+            one, both = (slicer._grown(along, dims) for dims in ((d,), (d, e)))
             assert len(both) <= len(one)
             passed = [slicer._passed(members) for members in one]
             assert passed == sorted(passed)
