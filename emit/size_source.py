@@ -49,8 +49,9 @@ class SizeTable:
         """
         yield "static void compute_sizes(int64_t *v) {"
         yield "  (void)v;"
+        shared = Shared(self.places, "rutc")
         for size, place in self.computed.items():
-            yield f"  v[{place}] = {expression(size, self.places, 'rutc')};"
+            yield from shared.assigned(f"v[{place}] = {{}}", size)
         yield "}"
         yield ""
         yield "/* The bytes of a block by their place, in floating point. */"
@@ -58,8 +59,9 @@ class SizeTable:
         yield "  (void)v;"
         yield "  switch (place) {"
         for size in self.reserved:
-            bytes_ = expression(size, self.places, "rutc_real")
-            yield f"    case {self.place(size)}: return {bytes_};"
+            yield f"    case {self.place(size)}: {{"
+            yield from Shared(self.places, "rutc_real").assigned("return {}", size)
+            yield "    }"
         yield "    default: return 0;"
         yield "  }"
         yield "}"
@@ -68,37 +70,65 @@ class SizeTable:
         yield "static double largest_bytes(const int64_t *v) {"
         yield "  double most = 0;"
         yield "  (void)v;"
+        shared = Shared(self.places, "rutc_real")
         for size in dict.fromkeys(m for m in memory if isinstance(m, Index)):
-            yield f"  most = rutc_real_max(most, {expression(size, self.places, 'rutc_real')});"
+            yield from shared.assigned("most = rutc_real_max(most, {})", size)
         yield "  return most;"
         yield "}"
 
 
-def expression(size: Index, places: Mapping[str, int], kind: str) -> str:
-    """Returns a C expression; `kind` begins the names of its functions and tells its type.
+class Shared:
+    """C expressions of sizes in one function, in which what several have is computed once."""
 
-    `3*batch*(seq // 2) + 1` -> `3*v[0]*rutc_floordiv(v[1], 2) + 1`
-    """
-    one = "1.0" if kind == "rutc_real" else "INT64_C(1)"
+    def __init__(self, places: Mapping[str, int], kind: str) -> None:
+        """Sizes are of the table's `places`; `kind` begins functions' names and tells the type."""
+        self._places = places
+        self._kind = kind
+        self._names: dict[Atom, str] = {}
 
-    def atom(a: Atom) -> str:
+    def assigned(self, statement: str, size: Index) -> Iterator[str]:
+        """Yields the lines of a statement about a size, after those of what it is made of."""
+        for mono, _ in size.terms:
+            for a in mono:
+                yield from self._named(a)
+        yield f"  {statement.format(self._sum(size))};"
+
+    def _named(self, a: Atom) -> Iterator[str]:
+        """Yields the lines that give an atom a name, and those in it, where they have none yet.
+
+        `3*batch*(seq // 2) + 1` -> `const int64_t t0 = rutc_floordiv(v[1], 2);` 3*v[0]*t0 + 1
+        """
         match a:
             case Var(name):
-                return f"v[{places[name]}]"
-            case FloorDiv(x, y):
-                return call("floordiv", x, y)
-            case Mod(x, y):
-                return call("mod", x, y)
-            case Min(x, y):
-                return call("min", x, y)
-            case Max(x, y):
-                return call("max", x, y)
+                self._names[a] = f"v[{self._places[name]}]"
+                return
+            case FloorDiv():
+                function = "floordiv"
+            case Mod():
+                function = "mod"
+            case Min():
+                function = "min"
+            case Max():
+                function = "max"
             case _:
                 assert_never(a)
+        if a in self._names:
+            return
+        for x in a.operands:
+            for mono, _ in x.terms:
+                for inner in mono:
+                    yield from self._named(inner)
+        name = f"t{len(self._names)}"
+        type_ = "double" if self._kind == "rutc_real" else "int64_t"
+        x, y = map(self._sum, a.operands)
+        yield f"  const {type_} {name} = {self._kind}_{function}({x}, {y});"
+        self._names[a] = name
 
-    def call(function: str, x: Index, y: Index) -> str:
-        return f"{kind}_{function}({expression(x, places, kind)}, {expression(y, places, kind)})"
-
-    terms = [" * ".join([one, str(c), *map(atom, mono)]) for mono, c in size.terms]
-    terms += [str(size.const)] if size.const or not terms else []
-    return " + ".join(terms)
+    def _sum(self, size: Index) -> str:
+        """The expression of a size whose atoms have names."""
+        one = "1.0" if self._kind == "rutc_real" else "INT64_C(1)"
+        terms = [
+            " * ".join([one, str(c), *(self._names[a] for a in mono)]) for mono, c in size.terms
+        ]
+        terms += [str(size.const)] if size.const or not terms else []
+        return " + ".join(terms)

@@ -15,9 +15,10 @@ from rutc.emit.program import (
     Program,
     Repeat,
 )
+from rutc.emit.size_source import SizeTable
 from rutc.errors import InternalError
 from rutc.runtime import ModelError, load
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, maximum, minimum
 from tests.launches import Launches
 from tests.runtime.conftest import kernel
 
@@ -184,3 +185,18 @@ def test_sizes_that_choose_are_known(size: int | Index) -> None:
     steps = (Branch(size, (Copy(Ref("output"), Ref("input"), BATCH * 4),)),)
     with pytest.raises(InternalError, match=r"(negative|unknown).* in 'branch size"):
         Program("wrong", *ports, 0, steps, symbols=(("batch", (0, 64)),))
+
+
+def test_what_several_sizes_are_made_of_is_computed_once() -> None:
+    """Formulas of slices hold each other again and again: written out they are long."""
+    table = SizeTable(("batch", "seq"))
+    size = SEQ
+    for step in range(6):
+        size = maximum(size // (BATCH + step), minimum(size, BATCH * step))
+        table.place(size)
+    table.reserved[size] = None
+    lines = [*table.source((size, BATCH))]
+    assert max(map(len, lines)) < 200
+    assert len(lines) < 6 * 3 * 3 + 40
+    computed = lines[: lines.index("}")]
+    assert len(set(computed)) == len(computed)
