@@ -120,8 +120,8 @@ class Shared:
                     yield from self._named(inner)
         name = f"t{len(self._names)}"
         type_ = "double" if self._kind == "rutc_real" else "int64_t"
-        x, y = map(self._sum, a.operands)
-        yield f"  const {type_} {name} = {self._kind}_{function}({x}, {y});"
+        operands = ", ".join(map(self._sum, a.operands))
+        yield f"  const {type_} {name} = {self._kind}_{function}({operands});"
         self._names[a] = name
 
     def _sum(self, size: Index) -> str:
