@@ -137,6 +137,31 @@ def test_windows_without_weights_are_weighed_against_tiles(
     run(found, machine)
 
 
+GROUPS = """
+graph "groups"
+dims y = 14, x = 14, g = 4, o = 34, i = {i}, c = {c}
+%v : f32{{y,x,c}} = input "v" [y, x, c]
+%w : f32{{g,o,i}} = input "w" [g, o, i]
+%r : f32{{y,x,g,o}} = sum{{i}} %v[y, x, c={i}*g+i] * %w[g, o, i]
+output "r" [y, x, g, o] = %r
+"""
+"""Products in groups of channels: read as windows that pass from group to group."""
+
+
+@on_machines
+@pytest.mark.parametrize("size", [1, 2, 7, 34])
+def test_windows_that_do_not_overlap_are_weighed_against_tiles(machine: Machine, size: int) -> None:
+    found = of_text(GROUPS.format(i=size, c=4 * size), frozenset({"w"}), Random(0))
+    own = spaces(found.kernel, machine, found.free)
+    windows = [s for s in own if s.template.name == "windows" and s.default is not None]
+    if size == 34:
+        assert windows
+        assert windows[0].default is not None
+        assert (windows[0].default.liked, windows[0].default.weighed) == (True, True)
+        assert (usual(own) or own)[0].template.name == "tiled"
+    run(found, machine)
+
+
 def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:
     """Of an image whose channels lie side by side, rows are outside of columns."""
     found = subject(SMALL_POOL)

@@ -139,14 +139,25 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
         parallel=shared if worth_sharing(shape, machine) else 0,
     )
     liked = liked and _liked(found, vector, machine)
-    # Without weights tiles share little, but read, and store, many rows at a time.
-    weighed = liked and not shape.symbolic
+    # Without weights tiles share little, but read, and store, many rows at a time. Of windows that
+    # do not overlap they share as much.
+    alike = not _weights(found, vector) or not _overlap(found)
+    weighed = liked and not shape.symbolic and alike
     return Default(point, liked, weighed)
 
 
 def _weights(found: Pass, vector: str) -> list[Touch]:
     """The operands that are the same in all windows, or lie as the schedule says."""
     return [t for t in found.reduction.reads if t.packed or vector not in t.strides]
+
+
+def _overlap(found: Pass) -> bool:
+    """Whether neighbouring windows have places in common."""
+
+    def places(windows: int, bound: str, v: str) -> int:
+        return _places(found.reads, v, bound, windows, found.shape.extents[bound])
+
+    return any(places(2, b, v) < 2 * places(1, b, v) for b, v in found.partners.items())
 
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
