@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rutc.tensor_ir.affine import ONE, Index
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Read, children
+from rutc.tensor_ir.gradual import row_chosen
 from rutc.tensor_ir.kernel import (
     Branch,
     Kernel,
@@ -16,17 +17,30 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
+from rutc.tensor_ir.machine import Machine
 
 COUNTED = (Kind.SERIAL, Kind.PARALLEL)
 """The kinds of loops that stay loops of the code."""
 
 
-def repeats(kernel: Kernel) -> bool:
+def repeats(kernel: Kernel, machine: Machine) -> bool:
     """Whether an operation, or a place that data tell, is the same in all iterations of a loop.
 
     for i in [0, n) { %y[i] = %x[i] + log(%s) }
+
+    Or a row of which lanes pick what data choose: its registers are loaded before the loop.
+
+    for i in [0, n) { for k in [0, 16) vector { %y[i, k] = %x[%at[i, k]] } }
     """
-    return any(_repeated(loop, stmts) for loop, stmts in _innermost(kernel.body, None))
+    buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
+
+    def in_registers(r: Read) -> bool:
+        b = buffers[r.value]
+        row = row_chosen(r, b.layout)
+        return row is not None and machine.picks(b.dtype.bytes, row[1], machine.width) > 0
+
+    found = _innermost(kernel.body, None)
+    return any(_repeated(loop, stmts, in_registers) for loop, stmts in found)
 
 
 def _innermost(body: tuple[Stmt, ...], around: Loop | None) -> Iterator[tuple[Loop, list[Stmt]]]:
@@ -47,10 +61,10 @@ def _innermost(body: tuple[Stmt, ...], around: Loop | None) -> Iterator[tuple[Lo
         yield around, own
 
 
-def _repeated(loop: Loop, stmts: list[Stmt]) -> bool:
+def _repeated(loop: Loop, stmts: list[Stmt], in_registers: Callable[[Read], bool]) -> bool:
     """Whether some of the statements compute in all iterations of a loop the same."""
     written = frozenset(a.buffer for s in walk_stmts(loop.body) for a in accesses(s))
-    parts = _Parts(loop.var, written)
+    parts = _Parts(loop.var, written, in_registers)
     for s in stmts:
         for e in exprs(s):
             parts.changes(e)
@@ -60,9 +74,12 @@ def _repeated(loop: Loop, stmts: list[Stmt]) -> bool:
 class _Parts:
     """The parts of expressions in a loop, of which each is looked at once."""
 
-    def __init__(self, var: str, written: frozenset[str]) -> None:
-        """Of a loop over `var` that writes these buffers."""
+    def __init__(
+        self, var: str, written: frozenset[str], in_registers: Callable[[Read], bool]
+    ) -> None:
+        """Of a loop over `var` that writes these buffers; what tells rows that registers hold."""
         self.var = var
+        self.in_registers = in_registers
         self.written = written
         self.repeated = False
         """Whether an operation, or a place that data tell, was the same in all iterations."""
@@ -85,6 +102,7 @@ class _Parts:
                 own = (c for _, c in e.coords if isinstance(c, Index))
                 if e.value in self.written or any(self.var in c.names() for c in own):
                     return True
+                self.repeated |= self.in_registers(e)
             case IndexValue(index):
                 return self.var in index.names()
             case _:

@@ -108,7 +108,7 @@ def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Functi
     types = [ir.PointerType()] * (len(kernel.args) + 1) + [I64, I64]
     work = ir.Function(module, f"{ENTRY}_work", ir.VoidType(), types)
     work.internal = work.noinline = True
-    work.repeats = repeats(kernel)
+    work.repeats = repeats(kernel, machine)
     work.noalias = len(kernel.args)
     _KernelEmitter(module, work, kernel, machine).run()
     return work

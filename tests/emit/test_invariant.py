@@ -6,7 +6,10 @@ from rutc.emit.invariant import repeats
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, Read, apply
-from rutc.tensor_ir.kernel import Access, Assign, Kernel, Kind, Loop
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.machine import Machine
+from tests.machines import V3, V4
 
 OUTER, INNER = (Index.of(name) for name in "ij")
 
@@ -15,11 +18,15 @@ def _at(value: str, *coords: Coord, dtype: DType = DType.F32) -> Read:
     return Read(value, tuple((f"d{n}", c) for n, c in enumerate(coords)), dtype)
 
 
-def _loops(value: Expr, kind: Kind = Kind.SERIAL, count: int = 8) -> Kernel:
-    """for i { for j { %y[i, j] = value } }"""
+def _loops(value: Expr, kind: Kind = Kind.SERIAL, count: int = 8, row: int = 80) -> Kernel:
+    """for i { for j { %y[i, j] = value } }; rows of what is read have so many elements."""
     target = Access("y", (("d0", OUTER), ("d1", INNER)))
     inner = Loop("j", ZERO, Index.of(count), kind, (Assign(target, value),))
-    return Kernel("k", (), (), (Loop("i", ZERO, Index.of(4), Kind.PARALLEL, (inner,)),))
+    dims = {"d0": 4, "d1": row}
+    args = [Buffer(name, DType.F32, dense(["d0", "d1"], dims)) for name in ("x", "y")]
+    args.append(Buffer("s", DType.F32, dense(["d0"], dims)))
+    args.append(Buffer("places", DType.I64, dense(["d0"], dims)))
+    return Kernel("k", tuple(args), (), (Loop("i", ZERO, Index.of(4), Kind.PARALLEL, (inner,)),))
 
 
 ROW = apply("log", _at("s", OUTER))
@@ -40,10 +47,30 @@ ROW = apply("log", _at("s", OUTER))
     ],
 )
 def test_what_is_the_same_in_all_iterations_repeats(value: Expr, found: bool) -> None:
-    assert repeats(_loops(value)) is found
+    assert repeats(_loops(value), V4) is found
 
 
 def test_loops_of_one_iteration_and_lanes_repeat_nothing() -> None:
     value = apply("add", _at("x", OUTER, INNER), ROW)
-    assert not repeats(_loops(value, Kind.VECTOR))
-    assert not repeats(_loops(value, count=1))
+    assert not repeats(_loops(value, Kind.VECTOR), V4)
+    assert not repeats(_loops(value, count=1), V4)
+
+
+@pytest.mark.parametrize(
+    ("at", "row", "machine", "found"),
+    [
+        (OUTER, 20, V4, True),
+        (OUTER, 64, V4, True),
+        # Registers hold no more: lanes are gathered.
+        (OUTER, 65, V4, False),
+        (OUTER, 32, V3, True),
+        (OUTER, 33, V3, False),
+        # Another row in each iteration.
+        (INNER, 20, V4, False),
+    ],
+)
+def test_a_row_of_which_lanes_pick_is_loaded_before_loops(
+    at: Index, row: int, machine: Machine, found: bool
+) -> None:
+    value = _at("x", at, _at("places", INNER, dtype=DType.I64))
+    assert repeats(_loops(value, row=row), machine) is found
