@@ -10,7 +10,7 @@ from rutc.tensor_ir.windows import share_inside
 from rutc.tuner.access import Shape
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cycles import Rows, TileCosts
-from rutc.tuner.tile_loads import far_load
+from rutc.tuner.tile_loads import vector_load
 
 Blocks = tuple[str, int, Rows]
 """What makes a tile: the loop of its vectors, how many these are, and its rows."""
@@ -152,9 +152,7 @@ def lanes_cost(shape: Shape, machine: Machine) -> float:
                 continue
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
-            loads = sum(
-                1.0 if t.near(v) else far_load(t.strides.get(v), machine.width) for t in r.reads
-            )
+            loads = sum(vector_load(t, v, machine) for t in r.reads)
             merge = 12.0 * len(r.update.states) + 10
             streamed = sum(t.bytes * machine.width for t in r.reads if t.packed)
             wait = w.stream * streamed / machine.l2_bytes_per_cycle

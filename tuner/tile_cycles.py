@@ -18,6 +18,7 @@ from rutc.tuner.tile_loads import (
     loads_of_step,
     places_of_rows,
     spread_bytes,
+    vector_load,
     widened,
 )
 
@@ -126,7 +127,7 @@ class _Vectors:
         near, stride = t.near(vector), t.strides.get(vector, 0)
         return _Vectors(
             t,
-            None if near else far_load(stride, machine.width),
+            None if near else vector_load(t, vector, machine),
             None if near else far_load(stride, 1),
             grouped if is_sorted(t, vector) else 1.0,
             t.nibbles and t.depends(order[-1]),

@@ -172,6 +172,17 @@ def _window(t: Touch, row: str, rows: int, unrolled: Mapping[str, int]) -> float
     return rows
 
 
+def vector_load(t: Touch, loop: str, machine: Machine) -> float:
+    """Loads that take as long as that of a vector along a loop: one, where that is near.
+
+    Where data choose among a short row, registers hold it, from which lanes are picked.
+    """
+    if t.near(loop):
+        return 1.0
+    picks = t.picks(loop, machine.width, machine)
+    return float(picks) if picks else far_load(t.strides.get(loop), machine.width)
+
+
 def far_load(stride: int | None, width: int) -> float:
     """Loads that take as long as one of elements that are no neighbours."""
     near = stride is not None and stride in NEAR_STRIDES

@@ -10,9 +10,10 @@ from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import ROW_REGISTERS, Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tuner.access import Shape, analyse
+from rutc.tuner.tile_cost import lanes_cost
 from rutc.tuner.tile_cycles import TileCosts
 from rutc.tuner.tile_loads import _crammed
 from rutc.tuner.tiles import choose_tile, register_tiles
@@ -35,6 +36,14 @@ dims i = n, j = 37, k = 64
 %w : f32{j,k} = input "w" [k, j]
 %y : f32{i,j} = sum{k} %x[i, k] * %w[j, k]
 output "y" [i, j] = %y
+"""
+PICKED = """
+graph "picked"
+dims n = 64, t = 96, k = 32, f = {features}
+%x : f32{{f,n}} = input "x" [n, f]
+%w : i64{{k,t}} = input "w" [t, k]
+%y : f32{{n,t}} = sum{{k}} %x[f=%w[k, t], n]
+output "y" [n, t] = %y
 """
 TEXTS = {
     "products": PRODUCTS,
@@ -115,3 +124,16 @@ def test_lines_in_sets_that_overflow() -> None:
         assert _crammed(steps, 64, 4096, room) == crammed(steps, 64, 4096, room)
         found += bool(crammed(steps, 64, 4096, room))
     assert 20 < found < 300
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=["avx2", "avx512"])
+def test_what_data_choose_among_few_is_picked_in_registers(machine: Machine) -> None:
+    """Tiles and lanes of partial sums cost less than where each lane is loaded by itself."""
+    most = ROW_REGISTERS * machine.width
+    few, many = (shape_of(PICKED.format(features=n)) for n in (most, most + 1))
+    tiles = [choose_tile(shape, machine) for shape in (few, many)]
+    assert tiles[0] is not None
+    assert tiles[1] is not None
+    assert tiles[0].vector == "t"
+    assert tiles[0].cost < tiles[1].cost
+    assert lanes_cost(few, machine) < lanes_cost(many, machine)
