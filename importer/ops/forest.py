@@ -5,10 +5,7 @@ A leaf is a node whose two branches lead to itself, so that walking further does
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -22,38 +19,6 @@ MEMBER = 6
 LEAF = 7
 LINE = 8
 """Nodes of a walk in one cache line."""
-
-
-@record
-class Bits:
-    """Words that have a bit for each leaf of a tree, and what tells a bit's number from it.
-
-    A power of two times `ordering` has a number of its own in the bits from `ordered` on, which are
-    as many as numbers of bits have [Leiserson, Prokop & Randall 1998]. So many `tests` with such
-    words take as long as a step of a walk.
-    """
-
-    dtype: type[np.unsignedinteger]
-    count: int
-    ordering: int
-    ordered: int
-    tests: float
-
-    def place(self, leaf: int) -> int:
-        """The number of a leaf's bit."""
-        return (self.ordering << leaf) % (1 << self.count) >> self.ordered
-
-
-WORDS = (
-    Bits(np.uint32, 32, 0x077CB531, 27, 3.75),
-    Bits(np.uint64, 64, 0x03F79D71B4CB0A89, 58, 2.5),
-)
-"""From the shortest one on. Measured: 0.2 and 0.3 ns a test, 0.75 ns a step (Zen 4, AVX-512)."""
-SIDE_BY_SIDE = 40
-"""Walks of fewer trees take as long as those of so many: their steps wait for one another.
-
-Measured: 29 ns a step of up to so many trees (Zen 4, AVX-512).
-"""
 
 
 Row = list[float]
@@ -77,12 +42,6 @@ class Forest:
     roots: np.ndarray
     depth: int
     height: np.ndarray
-
-    def below(self, sieve: Sieve) -> Forest:
-        """What is below a sieve, with a root at each of its places: any leaf where none is."""
-        ends = sieve.node.reshape(-1)
-        roots = np.where(ends < 0, np.argmax(self.mode == LEAF), ends)
-        return replace(self, roots=roots, depth=int(self.height[roots].max()))
 
 
 @record(eq=False)
@@ -252,124 +211,6 @@ def _longest(first: np.ndarray, test: np.ndarray, roots: np.ndarray) -> int:
         level = level[moves[level]]
         depth += 1
     return depth
-
-
-@record(eq=False)
-class Sieve:
-    """The upper part of a forest, all of whose tests are made: one that fails strikes out ways.
-
-    Ways lead to `node`s of the forest: leaves, or the roots of the trees that are left. Of each
-    tree's tests, {tree, test}: feature, threshold, mode, whether NaN passes, and `left`, a bit for
-    each way that a failure leaves, in the order yes before no. A walk goes the first way that is
-    left by all [Lucchese et al. 2015, QuickScorer]. The nodes are at the places that `bits` has for
-    ways, {tree, place}; -1 where none is.
-    """
-
-    feature: np.ndarray
-    threshold: np.ndarray
-    mode: np.ndarray
-    missing: np.ndarray
-    left: np.ndarray
-    node: np.ndarray
-    bits: Bits
-
-
-def sieve_of(f: Forest) -> Sieve | None:
-    """The sieve that a forest is fastest with; None where that is without one."""
-    together = max(len(f.roots), SIDE_BY_SIDE)
-
-    def steps(sieve: Sieve) -> float:
-        """The time of the tests and of the walk below, whose begin is looked up, in steps."""
-        below = f.below(sieve).depth
-        return sieve.left.size / sieve.bits.tests + (below + (below > 0)) * together
-
-    best = min(possible_sieves(f), key=steps, default=None)
-    return best if best is not None and steps(best) < f.depth * together else None
-
-
-def possible_sieves(f: Forest) -> list[Sieve]:
-    """Sieves that a forest may have.
-
-    One has all tests, in the shortest words that have bits for all leaves, if any have. Where these
-    are not the shortest of all, another has tests from which some walk takes the most steps, as
-    many as those have bits for: they replace the same number of steps in each tree.
-    """
-    if f.depth == 0:
-        return []
-    found = list[Sieve]()
-    for bits in WORDS:
-        if whole := _parts(f, 0, bits):
-            found.append(_made(f, whole, bits))
-            break
-    shortest, low = WORDS[0], 1
-    if not found or found[0].bits is not shortest:
-        for root in f.roots.tolist():
-            if _Part.of(f, root, low, shortest) is None:
-                fits = partial(_fits, f, root, shortest)
-                low += 1 + bisect_left(range(low + 1, int(f.height[root])), True, key=fits)
-        found.append(_made(f, _parts(f, low, shortest), shortest))
-    return found
-
-
-def _parts(f: Forest, low: int, bits: Bits) -> list[_Part]:
-    """The tests of each tree with more than `low` steps below; none where ways have no bits."""
-    found: list[_Part] = []
-    for root in f.roots.tolist():
-        part = _Part.of(f, root, low, bits)
-        if part is None:
-            return []
-        found.append(part)
-    return found
-
-
-def _fits(f: Forest, root: int, bits: Bits, low: int) -> bool:
-    """Whether words have bits for the ways of the tests with more than `low` steps below."""
-    return _Part.of(f, root, low, bits) is not None
-
-
-@record(eq=False)
-class _Part:
-    """The tests of a tree, with the ways from one to another if each passes, and the ways' ends."""
-
-    tests: list[tuple[int, int, int]]
-    ends: list[int]
-
-    @classmethod
-    def of(cls, f: Forest, root: int, low: int, bits: Bits) -> _Part | None:
-        """The tests from which there are more than `low` steps; None where ways have no bits."""
-        part = cls([], [])
-        return part if part._list(f, root, low, bits.count - 1) else None
-
-    def _list(self, f: Forest, node: int, low: int, most: int) -> bool:
-        if f.height[node] <= low:
-            self.ends.append(node)
-            return True
-        at, begin = len(self.tests), len(self.ends)
-        if at == most:
-            return False
-        self.tests.append((node, begin, begin))
-        if not self._list(f, int(f.yes[node]), low, most):
-            return False
-        self.tests[at] = node, begin, len(self.ends)
-        return self._list(f, int(f.no[node]), low, most)
-
-
-def _made(f: Forest, parts: Sequence[_Part], bits: Bits) -> Sieve:
-    # A tree with fewer tests makes others, which leave all.
-    some = next(p.tests[0][0] for p in parts if p.tests)
-    most = max(len(p.tests) for p in parts)
-    test = np.full((len(parts), most), some)
-    left = np.full((len(parts), most), (1 << bits.count) - 1, bits.dtype)
-    node = np.full((len(parts), bits.count), -1)
-    for tree, part in enumerate(parts):
-        for k, (tested, begin, end) in enumerate(part.tests):
-            test[tree, k] = tested
-            left[tree, k] ^= bits.dtype((1 << end) - (1 << begin))
-        for k, end in enumerate(part.ends):
-            node[tree, bits.place(k)] = end
-    return Sieve(
-        f.feature[test], f.threshold[test], f.mode[test], f.missing[test], left, node, bits
-    )
 
 
 @record(eq=False)

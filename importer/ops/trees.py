@@ -1,11 +1,11 @@
-"""Ensembles of decision trees: a sieve of tests, then trees walk down in step.
+"""Ensembles of decision trees: from sieve to sieve, or node by node, all trees in step.
 
-A sieve makes tests of all trees at once, vectors of them, and strikes out ways by those that fail:
+A sieve makes many tests of a tree at once, a vector of them, and strikes out ways by those that
+fail; the number of the first way that is left tells what comes next:
 
-left{n,t} = bitand{i} select(x[n, feature[t,i]] <= threshold[t,i], ~0, left[t,i])
-node{n,t} = the number of the lowest bit of left, and of the tree
+left{n,t} = bitand{i} select(x[n, feature[s, i]] <= threshold[s, i], ~0, left[s, i]), s = sieve[n,t]
 
-Walks go on from there, by gathers from a table of nodes, until all are at leaves:
+Where that takes longer, a walk makes one test a step, by gathers from a table of nodes:
 
 node{n,t} = first[node] + (x[n, feature[node]] <= threshold[node])   (depth times)
 y{n,k}    = sum{t} weight[node[n,t], k]
@@ -13,7 +13,7 @@ y{n,k}    = sum{t} weight[node[n,t], k]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,13 +24,11 @@ from rutc.importer.ops.forest import (
     Branches,
     Forest,
     Nodes,
-    Sieve,
     Votes,
     Walk,
-    sieve_of,
     walk_of,
 )
-from rutc.importer.ops.scans import scanned
+from rutc.importer.ops.scans import Step, scanned
 from rutc.importer.ops.scores import (
     ML,
     Labels,
@@ -41,8 +39,9 @@ from rutc.importer.ops.scores import (
     transformed,
     two_classes,
 )
+from rutc.importer.ops.sieves import BITS, Sieves, SieveTables, sieves_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
+from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, Index, IndexValue, apply, cast
 
 UNROLLED = 24
@@ -55,15 +54,10 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-def reached(b: Builder, x: Tensor, f: Walk, start: Tensor | None) -> Tensor:
-    """The leaf {n, t} that each row of x {n, features} reaches in each tree.
-
-    It starts at these roots {n, t}; None: at those of all trees in order.
-    """
-    if start is None:
-        axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
-        roots = b.constant(f.roots.astype(np.int64))
-        start = b.nest(axes, b.read(roots, [axes[1].index]))
+def walked(b: Builder, x: Tensor, f: Walk) -> Tensor:
+    """The node {n, t} where the walk of each row of x {n, features} down each tree ends."""
+    axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
+    start = b.nest(axes, b.read(b.constant(f.roots.astype(np.int64)), [axes[1].index]))
     if f.depth == 0:
         return start
     table, kind = _Table(b, f), _compared(x, f)
@@ -82,46 +76,88 @@ def reached(b: Builder, x: Tensor, f: Walk, start: Tensor | None) -> Tensor:
         down = apply("add", table.first(word), cast(found, DType.I64))
         return [b.nest(axes, down)], []
 
-    node = start
-    if f.depth > UNROLLED:
-        return scanned(b, Index.of(f.depth), [node], step)[0][0]
-    for _ in range(f.depth):
-        (node,), _ = step(Index.of(0), [node])
-    return node
+    return _repeated(b, f.depth, start, step)
 
 
-def sieved(b: Builder, x: Tensor, f: Sieve) -> Tensor:
-    """The place {n, t} of the node that each row of x {n, features} reaches in each tree.
-
-    Places of a tree follow those of the one before it.
-    """
-    kind = _compared(x, f)
-    trees, tests = f.left.shape
-    axes, test = b.axes((x.shape[0], trees), ("n", "tree")), b.axis(tests, "test")
-
-    def told(table: np.ndarray) -> Expr:
-        return b.read(b.constant(table), [axes[1].index, test.index])
-
-    value = cast(b.read(x, [axes[0].index, told(f.feature)]), kind)
-    limit = cast(told(f.threshold), kind)
-    found = _holds(value, limit, np.unique(f.mode), told(f.mode.astype(np.int64)))
-    if f.missing.any() and x.dtype.is_float:
-        found = _or_missing(found, value, told(f.missing))
-    bits, word = f.bits, DType.of(f.left.dtype)
-    every = lit((1 << bits.count) - 1, word)
-    left = b.nest(axes, apply("select", found, every, told(f.left)), (test,), "bitand")
-
-    def place(left: Expr) -> Expr:
-        lowest = apply("bitand", left, apply("sub", lit(0, word), left))
-        ordered = apply("mul", lowest, lit(bits.ordering, word))
-        return cast(apply("shr", ordered, lit(bits.ordered, word)), DType.I64)
-
-    axes = b.axes(left.shape, ("n", "tree"))
-    first = IndexValue(axes[1].index * bits.count)
-    return b.nest(axes, apply("add", first, place(b.read(left, [a.index for a in axes]))))
+def _repeated(b: Builder, times: int, state: Tensor, step: Step) -> Tensor:
+    """The state after so many steps, which are a loop if they are many."""
+    if times > UNROLLED:
+        return scanned(b, Index.of(times), [state], step)[0][0]
+    for _ in range(times):
+        (state,), _ = step(Index.of(0), [state])
+    return state
 
 
-def _compared(x: Tensor, f: Walk | Sieve) -> DType:
+def sieved(b: Builder, x: Tensor, f: Sieves) -> Tensor:
+    """The state {n, t} that each row of x {n, features} reaches after all sieves of each tree."""
+    shape, ways = (x.shape[0], Index.of(len(f.first.left))), f.first.word.ways
+    # Numbers without a sign need no comparison with 0 before they are places.
+    number, base = (b.constant(table.astype(np.uint32)) for table in (f.sieve, f.base))
+    first, others = _Sifted(b, x, f.first), _Sifted(b, x, f.others)
+
+    def begin(axes: Sequence[Axis]) -> Expr:
+        return cast(IndexValue(axes[1].index * ways), DType.U32)
+
+    def step(_: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        def told(table: Tensor, axes: Sequence[Axis]) -> Expr:
+            now = b.read(states[0], [a.index for a in axes])
+            return b.read(table, [cast(now, DType.I64)])
+
+        def sieve(axes: Sequence[Axis]) -> Expr:
+            return cast(told(number, axes), DType.I64)
+
+        return [others.onward(shape, sieve, lambda axes: told(base, axes))], []
+
+    state = first.onward(shape, lambda axes: axes[1].index, begin)
+    return b.as_type(_repeated(b, f.depth - 1, state, step), DType.I64)
+
+
+class _Sifted:
+    """Rows x {n, features} of which tests are made, those of some sieves."""
+
+    def __init__(self, b: Builder, x: Tensor, f: SieveTables) -> None:
+        self.b, self.x, self.word = b, x, f.word
+        self.kind = _compared(x, f)
+        self.count = f.left.shape[1]
+        self.feature = b.constant(f.feature.astype(np.uint32))
+        self.threshold, self.left = b.constant(f.threshold), b.constant(f.left)
+        self.modes, self.mode = np.unique(f.mode), b.constant(f.mode.astype(np.int64))
+        tracks = f.missing.any() and x.dtype.is_float
+        self.missing = b.constant(f.missing) if tracks else None
+
+    def onward(
+        self,
+        shape: Sequence[Index],
+        sieve: Callable[[Sequence[Axis]], Index | Expr],
+        begin: Callable[[Sequence[Axis]], Expr],
+    ) -> Tensor:
+        """The states {n, t} to which these sieves lead, from where states of their ways begin."""
+        b, kind, test = self.b, DType.U32, self.b.axis(self.count, "test")
+        axes = b.axes(shape, ("n", "tree"))
+        at = sieve(axes)
+
+        def told(table: Tensor) -> Expr:
+            return b.read(table, [at, test.index])
+
+        words, free = told(self.left), (1 << self.word.free) - 1
+        feature = apply("bitand", words, lit(free, kind)) if free else told(self.feature)
+        value = cast(b.read(self.x, [axes[0].index, cast(feature, DType.I64)]), self.kind)
+        found = _holds(value, cast(told(self.threshold), self.kind), self.modes, told(self.mode))
+        if self.missing is not None:
+            found = _or_missing(found, value, told(self.missing))
+        every = (1 << BITS) - 1
+        left = b.nest(axes, apply("select", found, lit(every, kind), words), (test,), "bitand")
+        axes = b.axes(shape, ("n", "tree"))
+        ways = b.read(left, [a.index for a in axes])
+        if free:
+            ways = apply("bitand", ways, lit(every - free, kind))
+        lowest = apply("bitand", ways, apply("sub", lit(0, kind), ways))
+        ordered = apply("mul", lowest, lit(self.word.ordering, kind))
+        way = apply("shr", ordered, lit(self.word.ordered, kind))
+        return b.nest(axes, apply("add", begin(axes), way))
+
+
+def _compared(x: Tensor, f: Walk | SieveTables) -> DType:
     """The type in which features are compared with thresholds.
 
     Raises OperatorError where x has not all of these features.
@@ -244,10 +280,13 @@ def aggregated(
     if how not in _AGGREGATES:
         raise OperatorError(f"the aggregate function {how!r} is unknown")
     reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
-    sieve = sieve_of(f)
-    start = None if sieve is None else sieved(b, x, sieve)
-    walk = walk_of(f if sieve is None else f.below(sieve))
-    y = gathered(b, reached(b, x, walk, start), walk.leaf, v, targets, reducer)
+    found = sieves_of(f)
+    if found is None:
+        walk = walk_of(f)
+        y = gathered(b, walked(b, x, walk), walk.leaf, v, targets, reducer)
+    else:
+        state = sieved(b, x, found)
+        y = gathered(b, state, found.leaf, v, targets, reducer)
     if how == "AVERAGE":
         count = len(f.roots)
         y = b.map(lambda e: apply("div", e, lit(count, e.dtype)), y)

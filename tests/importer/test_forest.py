@@ -1,5 +1,7 @@
 """Walks down forests, step by step, against the forests' own branches."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,15 +13,19 @@ from rutc.importer.ops.forest import (
     LEAF,
     LINE,
     MODES,
-    WORDS,
-    Bits,
     Forest,
-    Sieve,
     Walk,
     forest,
-    possible_sieves,
-    sieve_of,
     walk_of,
+)
+from rutc.importer.ops.sieves import (
+    LONG,
+    SHORT,
+    Sieves,
+    SieveTables,
+    Word,
+    possible_sieves,
+    sieves_of,
 )
 from rutc.tensor_ir.interpret import interpret
 
@@ -57,9 +63,9 @@ def reached(f: Forest, x: np.ndarray) -> list[int]:
     return found
 
 
-def walked(w: Walk, x: np.ndarray, start: np.ndarray | None = None) -> list[int]:
+def walked(w: Walk, x: np.ndarray) -> list[int]:
     """The same, by as many steps in all trees as the walk says."""
-    node = w.roots if start is None else start
+    node = w.roots
     for _ in range(w.depth):
         value = x[w.feature[node]]
         modes = w.mode[node]
@@ -99,19 +105,28 @@ def test_a_root_that_a_branch_leads_to_is_in_one_place() -> None:
         assert walked(walk_of(f), x) == reached(f, x)
 
 
-def sieved(sieve: Sieve, rest: Walk, x: np.ndarray) -> list[int]:
-    """The leaf of each tree, by all tests of the sieve and a walk from where they lead."""
-    value = x[sieve.feature]
-    holds = np.select(
-        [sieve.mode == m for m in range(6)], [c(value, sieve.threshold) for c in COMPARE]
-    ).astype(bool)
-    holds |= sieve.missing & np.isnan(value)
-    word, bits = sieve.bits.dtype, sieve.bits
-    left = np.bitwise_and.reduce(np.where(holds, ~word(0), sieve.left), axis=1)
-    lowest = left & (~left + word(1))
-    place = (lowest * word(bits.ordering)) >> word(bits.ordered)
-    start = np.arange(len(left)) * bits.count + place.astype(int)
-    return walked(rest, x, start)
+def sifted(f: SieveTables, at: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The places of the ways that are left by the sieves of these numbers."""
+    value = x[f.feature[at]]
+    tests = [f.mode[at] == m for m in range(6)]
+    holds = np.select(tests, [c(value, f.threshold[at]) for c in COMPARE]).astype(bool)
+    holds |= f.missing[at] & np.isnan(value)
+    every, free = np.uint32(0xFFFFFFFF), np.uint32((1 << f.word.free) - 1)
+    left = np.bitwise_and.reduce(np.where(holds, every, f.left[at]), axis=1) & ~free
+    assert (f.left[at] & free == f.feature[at] & free).all()
+    lowest = left & (~left + np.uint32(1))
+    return (lowest * np.uint32(f.word.ordering) >> np.uint32(f.word.ordered)).astype(int)
+
+
+def sieved(f: Sieves, x: np.ndarray) -> list[int]:
+    """The same, by as many sieves in all trees as they say."""
+    trees = np.arange(len(f.first.left))
+    state = trees * f.first.word.ways + sifted(f.first, trees, x)
+    for _ in range(f.depth - 1):
+        state = f.base[state] + sifted(f.others, f.sieve[state], x)
+    assert (f.sieve[state] == 0).all()
+    assert (f.base[state] + sifted(f.others, f.sieve[state], x) == state).all()
+    return f.leaf[state].tolist()
 
 
 def random_numbers(rng: np.random.Generator) -> np.ndarray:
@@ -122,19 +137,20 @@ def random_numbers(rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize(
-    ("nodes", "trees"), [(3, 1), (40, 1), (63, 1), (120, 7), (24, 8), (127, 1), (900, 3)]
+    ("nodes", "trees"), [(1, 1), (3, 1), (40, 1), (63, 1), (120, 7), (24, 8), (127, 1), (900, 3)]
 )
 def test_sieves_lead_to_the_leaves_of_the_branches(nodes: int, trees: int, share: bool) -> None:
     rng = np.random.default_rng(nodes + trees)
     for _ in range(5):
         f = random_forest(rng, nodes, trees, share=share)
-        found = possible_sieves(f)
-        assert found
-        for sieve in found:
-            rest = walk_of(f.below(sieve))
+        if f.depth == 0:
+            assert sieves_of(f) is None
+            continue
+        for found in possible_sieves(f):
+            assert len(found.others.left) <= 1 + np.count_nonzero(f.mode != LEAF)
             for _ in range(30):
                 x = random_numbers(rng)
-                assert sieved(sieve, rest, x) == reached(f, x)
+                assert sieved(found, x) == reached(f, x)
 
 
 def line(leaves: int) -> Forest:
@@ -158,42 +174,54 @@ def complete(depth: int) -> Forest:
     return forest(np.arange(nodes) % 3, values, mode, below, below + 1, none, np.array([0]))
 
 
-@pytest.mark.parametrize("bits", WORDS, ids=lambda bits: str(bits.count))
-def test_a_leaf_has_a_bit_of_a_word(bits: Bits) -> None:
-    assert sorted(map(bits.place, range(bits.count))) == [*range(bits.count)]
-    for leaves in (bits.count // 2 + 1, bits.count):
-        f = line(leaves)
-        sieve = possible_sieves(f)[0]
-        assert sieve.bits is bits
-        rest = walk_of(f.below(sieve))
-        assert rest.depth == 0
-        for value in (*range(-1, leaves + 2), np.nan, np.inf):
-            x = np.array([value], np.float32)
-            assert sieved(sieve, rest, x) == reached(f, x)
+@pytest.mark.parametrize("word", [SHORT, LONG], ids=lambda word: str(word.ways))
+def test_a_way_has_a_place(word: Word) -> None:
+    assert sorted(map(word.place, range(word.ways))) == [*range(word.ways)]
+    # What is left of a sieve without tests is every way: the first one leads to the same state.
+    assert word.place(0) == 0
 
 
 @pytest.mark.parametrize(
-    ("f", "steps"),
-    [(line(40), 8), (line(WORDS[-1].count + 1), 33), (line(500), 468), (complete(8), 3)],
+    ("f", "depths"),
+    [
+        (line(2), [1]),
+        (line(16), [1]),
+        (line(17), [2, 1]),
+        (line(32), [3, 1]),
+        (line(33), [3, 2]),
+        (line(500), [34, 33]),
+        (complete(4), [1]),
+        (complete(5), [2, 1]),
+        (complete(8), [2, 2]),
+        (complete(9), [3, 2]),
+    ],
 )
-def test_larger_trees_are_walked_from_a_sieve(f: Forest, steps: int) -> None:
-    """What is left of the walk; the tests of the sieve are those from which it is longer."""
-    sieve = possible_sieves(f)[-1]
-    assert sieve.bits is WORDS[0]
-    assert sieve.left.shape == (1, WORDS[0].count - 1)
-    rest = walk_of(f.below(sieve))
-    assert rest.depth == steps
-    rng = np.random.default_rng(steps)
-    for _ in range(30):
-        x = random_numbers(rng) * np.float32(100 if steps > 3 else 1)
-        assert sieved(sieve, rest, x) == reached(f, x)
+def test_sieves_have_as_many_ways_as_words_have_bits(f: Forest, depths: list[int]) -> None:
+    found = possible_sieves(f)
+    assert [s.depth for s in found] == depths
+    leaves = np.flatnonzero(f.mode == LEAF)
+    for s in found:
+        assert sorted(s.leaf[s.leaf >= 0]) == leaves.tolist()
+        for value in (*range(-1, len(leaves) + 2), np.nan, np.inf):
+            x = np.array([value] * 3, np.float32)
+            assert sieved(s, x) == reached(f, x)
 
 
-def test_trees_without_a_test_have_no_sieve() -> None:
-    zeros = np.zeros(2, int)
-    none = zeros.astype(bool)
-    leaves = np.array([LEAF, LEAF])
-    assert sieve_of(forest(zeros, np.zeros(2, "f4"), leaves, zeros, zeros, none, zeros)) is None
+def test_what_branches_share_is_one_sieve() -> None:
+    """Ways of as many steps as there are nodes would be more than memory has."""
+    nodes = 200
+    yes = np.minimum(np.arange(nodes) + 1, nodes - 1)
+    no = np.minimum(np.arange(nodes) + 2, nodes - 1)
+    mode = np.where(np.arange(nodes) < nodes - 1, 0, LEAF)
+    values = np.linspace(-2, 2, nodes).astype(np.float32)
+    none = np.zeros(nodes, bool)
+    f = forest(np.arange(nodes) % 3, values, mode, yes, no, none, np.array([0]))
+    rng = np.random.default_rng(0)
+    for found in possible_sieves(f):
+        assert len(found.others.left) <= nodes
+        for _ in range(30):
+            x = random_numbers(rng)
+            assert sieved(found, x) == reached(f, x)
 
 
 def many(f: Forest, trees: int) -> Forest:
@@ -209,24 +237,30 @@ def many(f: Forest, trees: int) -> Forest:
     [
         (line(20), 5, True),
         (line(64), 300, True),
-        (complete(3), 100, True),
-        (complete(5), 100, False),
-        (complete(6), 100, False),
-        # Few walks have no others to wait for.
-        (complete(5), 10, True),
-        (complete(6), 40, False),
-        (complete(9), 100, False),
         (line(500), 100, True),
+        (complete(3), 100, True),
+        (complete(5), 100, True),
+        (complete(6), 100, False),
+        (complete(9), 100, False),
+        # Few walks have no others to wait for.
+        (complete(6), 25, True),
+        (complete(9), 20, True),
     ],
 )
 def test_sieves_pay_where_walks_are_long_for_their_trees(
     tree: Forest, trees: int, pays: bool
 ) -> None:
-    assert (sieve_of(many(tree, trees)) is not None) == pays
+    assert (sieves_of(many(tree, trees)) is not None) == pays
 
 
-def test_one_large_tree_makes_no_sieve_of_small_ones() -> None:
-    """All trees would have as many tests."""
+def test_words_have_room_for_a_feature() -> None:
+    f = line(64)
+    for feature, pays in (((1 << SHORT.free) - 1, True), (1 << SHORT.free, False)):
+        assert (sieves_of(replace(f, feature=np.full_like(f.feature, feature))) is None) != pays
+
+
+def test_one_large_tree_makes_no_sieves_of_small_ones() -> None:
+    """All trees would go through as many."""
     small, large = many(complete(1), 999), complete(6)
     joined = [np.concatenate(pair) for pair in zip(_tables(small), _tables(large), strict=True)]
     at = len(small.mode)
@@ -234,7 +268,7 @@ def test_one_large_tree_makes_no_sieve_of_small_ones() -> None:
     joined[4][at:] += at
     f = forest(*joined, np.array([*small.roots, at]))
     assert f.depth == 6
-    assert sieve_of(f) is None
+    assert sieves_of(f) is None
 
 
 def _tables(f: Forest) -> tuple[np.ndarray, ...]:

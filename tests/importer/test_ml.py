@@ -15,7 +15,7 @@ from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
-from rutc.importer.ops.forest import WORDS
+from rutc.importer.ops.sieves import SHORT
 from rutc.runtime import load
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verifier import verify
@@ -270,7 +270,7 @@ def test_support_vector_machines(kernel, classes, x, agree, rng):
 
 
 DEPTHS = (1, 3, 6, 9)
-"""Of trees of 2 leaves, of fewer than words of each length have bits, and of more."""
+"""Of trees of 2 leaves, of one sieve, and of several."""
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 
 
@@ -331,7 +331,7 @@ def test_tree_regressor(aggregate, targets, depth, samples, agree, rng):
 
 
 @on_machines
-@pytest.mark.parametrize(("trees", "features"), [(1, 4), (5, 70), (19, 4), (40, 20)])
+@pytest.mark.parametrize(("trees", "features"), [(1, 4), (5, 70), (19, 4), (25, 40), (40, 20)])
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_code_of_trees_for_any_number_of_rows(machine, trees, features, depth, rng, tmp_path):
     nodes, leaves = grown(rng, trees, depth, MODES[:1], missing=True, features=features)
@@ -359,9 +359,11 @@ def test_code_of_trees_for_any_number_of_rows(machine, trees, features, depth, r
             np.testing.assert_array_equal(found, want)
 
 
-def test_deep_trees_are_walked_in_a_loop(agree):
-    depth = WORDS[-1].count + 8
-    chain = [(0, 2 * i, 0, "BRANCH_GT", float(i), 2 * i + 2, 2 * i + 1) for i in range(depth)]
+@pytest.mark.parametrize(("depth", "features"), [(450, 1), (70, (1 << SHORT.free) + 1)])
+def test_deep_trees_are_gone_down_in_a_loop(depth, features, agree):
+    """From sieve to sieve, or node by node."""
+    last = features - 1
+    chain = [(0, 2 * i, last, "BRANCH_GT", i / 1, 2 * i + 2, 2 * i + 1) for i in range(depth)]
     ends = [(0, 2 * i + 1, 0, "LEAF", 0.0, 0, 0) for i in range(depth)]
     rows = [*chain, *ends, (0, 2 * depth, 0, "LEAF", 0.0, 0, 0)]
     names = ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids", "falsenodeids")
@@ -369,7 +371,7 @@ def test_deep_trees_are_walked_in_a_loop(agree):
     leaves = [r[1] for r in rows if r[3] == "LEAF"]
     agree(
         "TreeEnsembleRegressor",
-        np.arange(-1, depth + 3, dtype="f4").reshape(-1, 1),
+        np.arange(-1, depth + 3, dtype="f4").reshape(-1, 1).repeat(features, axis=1),
         target_treeids=[0] * len(leaves),
         target_nodeids=leaves,
         target_ids=[0] * len(leaves),
