@@ -16,6 +16,7 @@ from rutc.base.record import record
 from rutc.driver.compilation import Compilation, OnDraft
 from rutc.driver.compile_job import Chooser
 from rutc.driver.launches import KernelFacts, Launched
+from rutc.driver.outline import Outline, outline
 from rutc.driver.plan_cost import cycles_of
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
@@ -51,6 +52,7 @@ class Built:
     objects: list[bytes]
     facts: list[KernelFacts]
     flops: int
+    outline: Outline
 
 
 @dataclass
@@ -132,7 +134,9 @@ class Builder:
         )
         objects = list({m.symbol: m.code for m in made}.values())
         facts = [x.facts for x in launched.values()]
-        return Built(program, objects, facts, self._common_flops(own))
+        conditions = [str(version.where) for version in self.earlier]
+        told = outline(self.machine, parts, conditions, launched)
+        return Built(program, objects, facts, self._common_flops(own), told)
 
     def _calls(self, launched: Sequence[Launched], cycles: Index) -> Iterator[KernelCall]:
         """What the program's table has of a plan's launches."""

@@ -24,6 +24,7 @@ from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops, tasks_of
 from rutc.errors import InternalError, RutcError
 from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.chain import chain
+from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.own_sizes import OwnSizes, own_sizes
@@ -124,7 +125,8 @@ class Made:
 
     `sizes` are those that it reads, of the job's symbols; `thread_bytes` is what it needs of a
     thread's scratch; `ways` say how threads may share its tasks; `matrices` tells whether it uses
-    matrix registers, for which a process must ask.
+    matrix registers, for which a process must ask. It is estimated to take so many `cycles`, most
+    of them for one kind of work, and its arithmetic alone those of `computing`.
     """
 
     symbol: str
@@ -135,6 +137,9 @@ class Made:
     schedule: str
     ways: tuple[Way, ...]
     matrices: bool
+    cycles: float
+    computing: float
+    bound_by: str
     code: bytes
 
     def encoded(self) -> bytes:
@@ -156,6 +161,9 @@ class Made:
             "schedule": self.schedule,
             "ways": [way.encoded() for way in self.ways],
             "matrices": self.matrices,
+            "cycles": self.cycles,
+            "computing": self.computing,
+            "bound_by": self.bound_by,
         }
         return json.dumps(facts).encode() + b"\n" + self.code
 
@@ -176,6 +184,9 @@ class Made:
             facts["schedule"],
             tuple(map(Way.decoded, facts["ways"])),
             facts["matrices"],
+            facts["cycles"],
+            facts["computing"],
+            facts["bound_by"],
             code,
         )
 
@@ -207,10 +218,10 @@ def _is_typed(made: Made) -> bool:
     """Whether all fields have the types that they are declared to have."""
     pieces = [p for way in made.ways for p in way.pieces if p is not None]
     fields: tuple[tuple[tuple[type, ...], list[object]], ...] = (
-        ((str,), [made.symbol, made.schedule]),
+        ((str,), [made.symbol, made.schedule, made.bound_by]),
         ((str,), [*(a.buffer for a in made.arguments), *(p.dim for p in pieces)]),
         ((int,), [*(way.count for way in made.ways), *(p.run_bytes for p in pieces)]),
-        ((int, float), [way.largest for way in made.ways]),
+        ((int, float), [made.cycles, made.computing, *(way.largest for way in made.ways)]),
         ((bool,), [made.matrices, *(a.written for a in made.arguments)]),
         ((bool,), [way.alone for way in made.ways]),
     )
@@ -381,6 +392,7 @@ def _made(found: Joined, own: OwnSizes, code: MachineCode, machine: Machine) -> 
     written = stored(kernel)
     names = (n for n, _ in own.kernel.symbols)
     scratch = Index.of(thread_bytes(own.kernel)).subs(dict(zip(names, own.sizes, strict=True)))
+    took = estimate(summarise(kernel, machine), machine)
     return Made(
         code.symbol,
         tuple(Argument(*found.packings[b.name], b.name in written) for b in kernel.args),
@@ -390,6 +402,9 @@ def _made(found: Joined, own: OwnSizes, code: MachineCode, machine: Machine) -> 
         "; ".join(map(str, found.schedule)),
         ways(kernel, loops, machine.cores),
         any(isinstance(s, MatrixTile) for s in found.schedule),
+        took.cycles,
+        took.computing,
+        took.bound_by,
         code.code,
     )
 

@@ -119,6 +119,7 @@ def compile_model(
                 manifest,
                 weights=options.weights,
                 host=running,
+                outline=built.outline.facts(),
             )
     report = made.report(artifact, stage.seconds)
     if entry is not None:

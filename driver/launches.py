@@ -47,8 +47,10 @@ class KernelFacts:
 
     Where its sizes depend on `symbols`, numbers are those at common sizes. `plan` numbers the
     artifact's plans. `records` has what is on record of the schedules of its kernels, None for
-    default ones; it is empty where all are. Operations and bytes are of all its `turns` with
-    others; where a loop launches it, of one trip.
+    default ones; it is empty where all are. Operations, bytes and `cycles` are of all its `turns`
+    with others; where a loop launches it, of one trip. The cycles are estimated, of one thread
+    whose caches have the operands, and most of them are `bound_by` one kind of work. Its arithmetic
+    alone would take those of `computing`.
     """
 
     name: str
@@ -62,6 +64,9 @@ class KernelFacts:
     plan: int = 0
     records: tuple[OnRecord | None, ...] = ()
     turns: int = 1
+    cycles: int = 0
+    computing: int = 0
+    bound_by: str = ""
 
 
 @record

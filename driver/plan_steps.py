@@ -7,7 +7,7 @@ program's table and the manifest have of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from rutc.driver.compile_job import CompileJob, Made, Slices
@@ -87,6 +87,7 @@ class PlanSteps:
         self._lowered = lowered or Lowered()
         self._on_pending = on_pending
         self._pending: list[Pending] = []
+        self._launched_by: dict[int, range] = {}
         self.depth = 0
         """The number of loops around the steps at hand."""
         self.near: Mapping[str, Near] = {}
@@ -147,6 +148,7 @@ class PlanSteps:
     def _steps(self, steps: tuple[PlanStep, ...], symbols: Symbols) -> tuple[host.Step, ...]:
         result: list[host.Step] = []
         for s in steps:
+            first = len(self._pending)
             match s:
                 case Run(group):
                     result += self._reserved(group.stored)
@@ -180,6 +182,7 @@ class PlanSteps:
                     pass
                 case Fail(message):
                     result.append(host.Fail(message))
+            self._launched_by[id(s)] = range(first, len(self._pending))
         return tuple(result)
 
     def _halo(self, s: FillHalo, symbols: Symbols) -> Kernel | None:
@@ -383,6 +386,10 @@ class PlanSteps:
         around = tuple(n for n in read if renamed.dims[n] not in self.sizes)
         return renamed, CompileJob(renamed.kernels, constants, sliced, counters=around)
 
+    def launched_by(self, step: PlanStep) -> range:
+        """The places in `pending` of the kernels of a step of the plan, its body's included."""
+        return self._launched_by[id(step)]
+
     def constants_of(self, pending: Pending) -> tuple[Data, ...]:
         """The elements of the constants that a kernel reads."""
         names = {b.name: None for k in pending.kernels for b in k.args if b.name in self.constants}
@@ -390,17 +397,13 @@ class PlanSteps:
 
     def launched(self, pending: Pending, made: Made) -> Launched:
         """The launch of a kernel that is made, constants packed as it wants them."""
-        dims, names = pending.canonical.dims, pending.canonical.buffers
-        buffers = {b.name: b for k in pending.kernels for b in k.args}
+        dims = pending.canonical.dims
         args: list[Ref] = []
         near: list[kernel_call.Near] = []
         operands: list[Operand] = []
         moved = ZERO
-        for argument in made.arguments:
-            b = buffers[names[argument.buffer]]
-            constant, packing = b.name in self.constants, argument.packing
-            if packing is not None:
-                b = replace(b, layout=packing.layout(b.layout, self.extents, dims))
+        for argument, b in zip(made.arguments, self.operands(pending, made), strict=True):
+            constant = b.name in self.constants
             size = typical(b.bytes, self.sizes)
             operands.append(Operand(b.name, size, constant, argument.written))
             if not constant:
@@ -430,6 +433,9 @@ class PlanSteps:
             self.number,
             pending.job.records,
             pending.turns,
+            round(made.cycles),
+            round(made.computing),
+            made.bound_by,
         )
         shared = Shared(tuple(operands), found, flops)
         return Launched(
@@ -444,6 +450,17 @@ class PlanSteps:
             pending.work,
             moved,
         )
+
+    def operands(self, pending: Pending, made: Made) -> Iterator[Buffer]:
+        """What the arguments of a kernel that is made are, constants packed as it wants them."""
+        names = pending.canonical.buffers
+        buffers = {b.name: b for k in pending.kernels for b in k.args}
+        for argument in made.arguments:
+            b, packing = buffers[names[argument.buffer]], argument.packing
+            if packing is not None:
+                layout = packing.layout(b.layout, self.extents, pending.canonical.dims)
+                b = replace(b, layout=layout)
+            yield b
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> Ref:

@@ -11,10 +11,16 @@ from rutc.emit.elf import append_segment, seal, write_chunks
 from rutc.emit.files import Workplace, cannot_write
 from rutc.emit.header import header_source
 from rutc.emit.host_runtime import COMPILE, HOST_SOURCES, TABLES, HostRuntime, calling_units
-from rutc.emit.manifest import JsonValue, manifest_json
+from rutc.emit.manifest import JsonValue, manifest_json, outline_section
 from rutc.emit.placement import WeightPlacement, weights_file
 from rutc.emit.program import Program
-from rutc.emit.program_source import data_source, entry_source, export_map, program_source
+from rutc.emit.program_source import (
+    OUTLINE_FILE,
+    data_source,
+    entry_source,
+    export_map,
+    program_source,
+)
 from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.emit.weight_image import WeightImage, weight_image
 from rutc.errors import InternalError, UserError
@@ -53,6 +59,7 @@ def build_library(
     weights: WeightPlacement = "auto",
     fallbacks: Sequence[Program] = (),
     host: HostRuntime | None = None,
+    outline: Mapping[str, object] | None = None,
 ) -> Artifact:
     """Writes the shared library `output` and, beside it, its header (`model.so` -> `model.h`).
 
@@ -61,8 +68,9 @@ def build_library(
     `model.weights` beside the library, as `weights` says. `fallbacks` are programs of the same
     model for CPUs that lack the features of those before them; a session runs the first one that
     its CPU can. `host` is the host runtime where its compilation has begun; without, `toolchain`
-    compiles it now. The same arguments give the same bytes. The files appear complete or not at
-    all, the library last.
+    compiles it now. The library keeps an `outline`, JSON for those who look at it, which no run
+    reads. The same arguments give the same bytes. The files appear complete or not at all, the
+    library last.
 
     Raises:
         UserError: there is no C compiler, or the output cannot be written there.
@@ -91,8 +99,8 @@ def build_library(
             nullcontext(host) if host else HostRuntime(toolchain or find_toolchain()) as running,
         ):
             image = weight_image(programs)
-            file = artifact.weights
-            library = _link(place.path, programs, image, objects, running, file, manifest)
+            told, file = None if outline is None else outline_section(outline), artifact.weights
+            library = _link(place.path, programs, image, objects, running, file, manifest, told)
             with Workplace(output.parent) as finished:
                 library.replace(finished.path / output.name)
                 about = header_source(program, None if file is None else file.name)
@@ -114,6 +122,7 @@ def _link(
     host: HostRuntime,
     weights: Path | None,
     manifest: Mapping[str, JsonValue],
+    outline: bytes | None,
 ) -> Path:
     """Returns a library in the folder, of generated C, the host runtime, the data and kernels.
 
@@ -123,6 +132,8 @@ def _link(
     name = programs[0].name
     name_of_file = None if weights is None else weights.name
     (folder / "manifest.json").write_bytes(manifest_json(programs, image, name_of_file, manifest))
+    if outline is not None:
+        (folder / OUTLINE_FILE).write_bytes(outline)
     ports = (*programs[0].inputs, *programs[0].outputs)
     exchanges = "interface" in manifest or any(port.dtype == "string" for port in ports)
     tables = [
@@ -134,7 +145,7 @@ def _link(
     tables[0] = entry + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
     sources |= {
-        "data.s": data_source(),
+        "data.s": data_source(outline=outline is not None),
         "exports.map": export_map(name, objects=exchanges, states=keeps),
     }
     for file, source in sources.items():

@@ -1,6 +1,7 @@
 """The manifest inside an artifact: what a program can learn about the model without running it."""
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 
 from rutc.emit.placement import DIGEST_BYTES
@@ -53,6 +54,19 @@ def manifest_json(
     except (TypeError, ValueError) as error:
         raise InternalError(f"the manifest is not JSON: {error}") from error
     return text.encode("ascii")
+
+
+def outline_section(outline: Mapping[str, object]) -> bytes:
+    """Returns what a library holds of an outline: JSON, compressed.
+
+    Raises:
+        InternalError: it holds a value JSON has not.
+    """
+    try:
+        text = json.dumps(outline, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InternalError(f"the outline is not JSON: {error}") from error
+    return zlib.compress(text.encode("ascii"))
 
 
 def _needs(program: Program) -> dict[str, JsonValue]:

@@ -24,6 +24,7 @@ from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Size, plain, product
 
 MANIFEST_SYMBOL = "rutc_manifest"
+OUTLINE_FILE = "outline"
 
 _HIDDEN = '__attribute__((visibility("hidden")))'
 
@@ -110,8 +111,11 @@ def entry_source(
     return "\n".join([*lines, *entries, ""])
 
 
-def data_source() -> str:
-    """Returns assembly that places `manifest.json` into a section of its own, and a note."""
+def data_source(*, outline: bool = False) -> str:
+    """Returns assembly that places `manifest.json` into a section of its own, and a note.
+
+    An `outline` is in one, too, which no process has in memory.
+    """
     lines = [
         '    .section .rutc_manifest,"a",%progbits',
         f"    .globl {MANIFEST_SYMBOL}",
@@ -120,6 +124,8 @@ def data_source() -> str:
         '    .incbin "manifest.json"',
         "    .byte 0",
     ]
+    if outline:
+        lines += ['    .section .rutc_outline,"",%progbits', f'    .incbin "{OUTLINE_FILE}"']
     lines += [NOTE_SOURCE, '    .section .note.GNU-stack,"",%progbits']
     return "\n".join(lines) + "\n"
 

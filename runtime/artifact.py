@@ -3,7 +3,7 @@
 The dynamic loader maps a file without looking whether all of it is there, and a process that reads
 what is missing is ended by the system. So a file is looked at before it is loaded.
 
-    bytes of the library .. | digest in .note.rutc | .. | .rutc_weights | ..
+    bytes of the library .. | digest in .note.rutc | .. | .rutc_outline | .. | .rutc_weights | ..
     digest              = SHA-256 of all bytes but its own, which count as zeros, and the weights'
     weights_sha256      = SHA-256 of the weights, in the manifest
 
@@ -15,6 +15,7 @@ import json
 import os
 import stat
 import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ ELF_MACHINES: Final[Mapping[int, str]] = {62: "x86_64", 183: "aarch64"}
 """The names that the operating system has for the values of `e_machine` (ELF-64, System V ABI)."""
 
 MANIFEST_SECTION: Final = ".rutc_manifest"
+OUTLINE_SECTION: Final = ".rutc_outline"
 WEIGHTS_SECTION: Final = ".rutc_weights"
 NOTE_SECTION: Final = ".note.rutc"
 NOTE_HEADER: Final = struct.pack("<III8s", 5, 32, 1, b"rutc")
@@ -39,6 +41,8 @@ _SEGMENT: Final = struct.Struct("<II6Q")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _NOBITS: Final = 8
 _BLOCK_BYTES: Final = 1 << 22
+_MOST_OUTLINE: Final = 1 << 28
+"""Bytes of an outline: those of a model of 100,000 kernels are fewer."""
 
 Span = tuple[int, int]
 """Where bytes of a file begin and end."""
@@ -61,6 +65,20 @@ class ArtifactFile:
             ModelError: the library holds none, or a damaged one.
         """
         return parsed_manifest(self.path, self._section(MANIFEST_SECTION).partition(b"\0")[0])
+
+    def outline(self) -> Mapping[str, object] | None:
+        """Returns what the model's plans do step by step; None where the library holds none.
+
+        Raises:
+            ModelError: it is damaged.
+        """
+        if OUTLINE_SECTION not in self.sections:
+            return None
+        try:
+            text = zlib.decompressobj().decompress(self._section(OUTLINE_SECTION), _MOST_OUTLINE)
+        except zlib.error as error:
+            raise ModelError(f"the outline in {self.path} is damaged: {error}") from error
+        return _parsed(self.path, "outline", text)
 
     def check_integrity(self, given: Given | None = None) -> None:
         """Compares all bytes, and those of its weights elsewhere, with their digests.
@@ -142,13 +160,17 @@ def parsed_manifest(path: Path, text: bytes) -> Mapping[str, object]:
     Raises:
         ModelError: it is damaged.
     """
+    return _parsed(path, "manifest", text)
+
+
+def _parsed(path: Path, what: str, text: bytes) -> Mapping[str, object]:
     try:
-        manifest = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"the manifest in {path} is damaged: {error}") from error
-    if not isinstance(manifest, dict):
-        raise ModelError(f"the manifest in {path} is damaged: it is no JSON object")
-    return manifest
+        raise ModelError(f"the {what} in {path} is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"the {what} in {path} is damaged: it is no JSON object")
+    return found
 
 
 def blocks(file: BinaryIO, span: Span) -> Iterator[bytes]:

@@ -111,9 +111,9 @@ def test_what_is_stored_comes_back(tasks: int | Index) -> None:
     packing = Pack("b1", ("d1", "d0"), (("d0", 16),))
     arguments = (Argument("b0", None, True), Argument("b1.1", packing, False))
     found = (Way(1, (Piece("d0", 64), None)), Way(tasks, (None, None), 1.25, 3, True))
-    steps = "mark(d0, unroll)"
+    steps, code = "mark(d0, unroll)", b"\x7fELF\n\n\x00"
     sizes = Index.of("d2"), parse_index("min((d3 + 7) // 8, 'seq len')")
-    made = Made("k_0", arguments, sizes, tasks, 64, steps, found, True, b"\x7fELF\n\n\x00")
+    made = Made("k_0", arguments, sizes, tasks, 64, steps, found, True, 2.5, 1.5, "loads", code)
     assert Made.decoded(made.encoded()) == made
 
 

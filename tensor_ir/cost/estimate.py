@@ -58,6 +58,11 @@ class Estimate:
     parts: Mapping[str, float]
     """The cycles of each part if it were alone."""
 
+    @property
+    def computing(self) -> float:
+        """The cycles in which the units for arithmetic are busy."""
+        return max(self.parts.get("products", 0.0), self.parts.get("vectors", 0.0))
+
 
 def parts_of(
     work: Callable[[str], float], polynomial: float, chain: float, rates: Rates, costs: Costs
