@@ -368,6 +368,13 @@ def inspect(
     all_kernels: Annotated[
         bool, typer.Option("--kernels", help="List the kernels of an artifact, however many.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PAGE.html",
+            help="Draw graph, memory and time of it on a page for a browser, in one file.",
+        ),
+    ] = None,
     inputs: Inputs = None,
     integrity: Annotated[
         bool,
@@ -382,9 +389,17 @@ def inspect(
 ) -> None:
     """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.report.arguments import parse_dims, parse_shapes, parse_sizes, parse_values
+        from rutc.report.arguments import (
+            check_page,
+            parse_dims,
+            parse_shapes,
+            parse_sizes,
+            parse_values,
+        )
         from rutc.report.inspection import inspect_library, inspect_model, is_library
 
+        if html is not None:
+            check_page(html, path)
         if is_library(path):
             payload, shown = inspect_library(
                 path,
@@ -394,6 +409,7 @@ def inspect(
                 threads=threads,
                 integrity=integrity,
                 all_kernels=all_kernels,
+                page=html,
             )
         elif integrity:
             raise UserError(f"{path} is no artifact: --integrity checks what was compiled")
@@ -404,6 +420,7 @@ def inspect(
                 dims=parse_dims(dim),
                 values=parse_values(value),
                 profile=profile,
+                page=html,
             )
         screen.result(payload, *shown)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PRECISIONS = ("fp32", "bf16", "fp16", "w8", "w4", "int8", "auto")
 """What weights may be stored in, or multiplied in."""
 
+PAGES = (".html", ".htm")
+
 LARGEST_SIZE = (1 << 63) - 1
 MOST_DIGITS = 100
 """Python reads no numbers of thousands of digits."""
@@ -299,6 +301,19 @@ def check_number(name: str, number: SupportsIndex | None, most: int | None = Non
     if not 1 <= count <= (most or math.inf):
         limit = f"from 1 to {most}" if most else "of at least 1"
         raise UserError(f"{name} must be a whole number {limit}, not {number!r}")
+
+
+def check_page(path: Path, source: Path) -> None:
+    """Checks that a page about a file can be written to a path.
+
+    Raises:
+        UserError: the name does not end in `.html`, the file cannot be written, or is the source.
+    """
+    if path.suffix not in PAGES:
+        raise UserError(f"--html {shown(path)}: the page is written as .html; name the file so")
+    check_writable(path)
+    if path.exists() and source.exists() and path.samefile(source):
+        raise UserError(f"cannot write {shown(path)}: it is what the page is about")
 
 
 def check_npz(path: Path) -> None:

@@ -374,6 +374,8 @@ class StepTime:
     bytes: int | None
     calls: int = 1
     """Of a run; more than one in loops, and where kernels take turns."""
+    kernel: int | None = None
+    """The kernel's number in the manifest; None of other steps."""
 
     @property
     def gflops(self) -> float | None:
@@ -396,14 +398,15 @@ def step_times(
     entries: Sequence[ProfileEntry], kernels: Sequence[Mapping[str, object]]
 ) -> list[StepTime]:
     """Returns the steps of a run with what the manifest says of each, in their order."""
-    facts: dict[tuple[str, str], list[Mapping[str, object]]] = {}
-    for kernel in kernels:
+    facts: dict[tuple[str, str], list[int]] = {}
+    for place, kernel in enumerate(kernels):
         key = (str(kernel.get("symbol")), _origin(kernel))
-        facts.setdefault(key, []).append(kernel)
+        facts.setdefault(key, []).append(place)
     times = []
     for entry in entries:
         known = facts.get((entry.name, entry.origin))
-        fact = known.pop(0) if known else {}
+        number = known.pop(0) if known else None
+        fact: Mapping[str, object] = {} if number is None else kernels[number]
         if entry.calls == 0:
             continue
         fixed = not fact.get("symbols")
@@ -416,6 +419,7 @@ def step_times(
                 flops=round(trips * _whole(fact.get("flops"))) if fixed else None,
                 bytes=round(trips * _whole(fact.get("bytes"))) if fixed else None,
                 calls=entry.calls,
+                kernel=number,
             )
         )
     return times

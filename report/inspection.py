@@ -12,11 +12,13 @@ import numpy as np
 from rich.console import RenderableType
 
 from rutc.driver.planning import PlanSource
+from rutc.emit.files import write_file
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.contents import contents
 from rutc.importer.inputs import MOST_SIZE
 from rutc.report import display
+from rutc.report.page import artifact_page, model_page
 from rutc.runtime.artifact import ArtifactFile, open_artifact
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
@@ -64,21 +66,24 @@ def inspect_library(
     threads: int | None = None,
     integrity: bool = False,
     all_kernels: bool = False,
+    page: Path | None = None,
 ) -> Shown:
     """Returns an artifact's interface, memory and kernels, and the time of its steps if asked for.
 
-    More kernels than fill a screen are listed on request.
+    More kernels than fill a screen are listed on request. All of it is drawn on a `page`.
 
     The file is read, not loaded, unless it is to run: it may be one for another processor.
 
     Raises:
         rutc.runtime.ModelError: the file is no artifact, is not whole, has changed since it was
             compiled if `integrity` is asked for, or does not run here if its times are.
+        UserError: the page cannot be written.
     """
     artifact = open_artifact(path)
     with artifact.file:
         manifest = artifact.manifest()
         outside = _weights_file(artifact)
+        outline = None if page is None else artifact.outline()
         if integrity:
             artifact.check_integrity()
     ports = Ports.of(path, manifest)
@@ -102,6 +107,8 @@ def inspect_library(
     shown += undamaged(path, lambda: _stored(manifest))
     shown += undamaged(path, lambda: _eight_bits(manifest))
     shown += undamaged(path, lambda: _algorithms(manifest))
+    notes = tuple(item for item in shown[1:] if isinstance(item, str))
+    times: list[display.StepTime] | None = None
     if profile:
         times, ran = _step_times(path, kernels, inputs, dims or {}, threads)
         payload["profile"] = [asdict(time) for time in times]
@@ -112,7 +119,19 @@ def inspect_library(
         shown.append(undamaged(path, lambda: display.kernels_table(kernels)))
     else:
         shown.append(f"{len(kernels)} kernels: --kernels lists them, --profile runs and times them")
+    if page is not None:
+        told = undamaged(
+            path, lambda: artifact_page(path, manifest, kernels, outline, notes, times, threads)
+        )
+        shown.append(_write_page(page, told, payload))
     return payload, shown
+
+
+def _write_page(page: Path, told: bytes, payload: dict[str, object]) -> str:
+    """Writes a page, and returns a line that says so."""
+    write_file(page, told)
+    payload["page"] = page
+    return f"{page}: open it in a browser"
 
 
 def _step_times(
@@ -277,11 +296,15 @@ def inspect_model(
     dims: Mapping[str, int | tuple[int, ...] | str],
     values: Mapping[str, np.ndarray],
     profile: bool,
+    page: Path | None = None,
 ) -> Shown:
     """Returns a model's inputs, outputs, opset, weights and operators, and what import makes of it.
 
+    All of it is drawn on a `page`.
+
     Raises:
-        UserError: the model cannot be imported, or a profile of it is asked for.
+        UserError: the model cannot be imported, a profile of it is asked for, or the page cannot
+            be written.
     """
     if profile:
         raise UserError(f"{path} is a model: compile it, then profile the artifact")
@@ -320,6 +343,12 @@ def inspect_model(
         *_open_sizes(open_sizes),
         display.operators_table(held.operators),
     ]
+    if page is not None:
+        shown.append(
+            _write_page(
+                page, model_page(path, held, ports[0], ports[1], _open_sizes(open_sizes)), payload
+            )
+        )
     return payload, shown
 
 

@@ -11,8 +11,18 @@ import rutc
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}
-DATA_SUFFIXES = {".c", ".h", ".json", ".npz", ".onnx", ".txt"}
-HEAVY = ("onnx", "onnxruntime", "llvmlite", "torch", "scipy", "sqlalchemy", "rich", "typer")
+DATA_SUFFIXES = {".c", ".css", ".h", ".html", ".js", ".json", ".npz", ".onnx", ".txt"}
+HEAVY = (
+    "onnx",
+    "onnxruntime",
+    "llvmlite",
+    "torch",
+    "scipy",
+    "sqlalchemy",
+    "rich",
+    "typer",
+    "jinja2",
+)
 
 
 def _settings() -> dict[str, object]:
