@@ -32,6 +32,7 @@ from rutc.report.flags import (
     LimitMemory,
     LimitTime,
     Model,
+    OneTarget,
     Placement,
     PlanBy,
     PlanTime,
@@ -41,11 +42,12 @@ from rutc.report.flags import (
     Shapes,
     Sizes,
     States,
-    Target,
+    Targets,
     Threads,
     Tolerance,
     Tune,
     Values,
+    VerifiedTarget,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ def compile_command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The library; default: MODEL.so.")
     ] = None,
-    target: Target = "native",
+    target: Targets = "native",
     precision: Precision = "fp32",
     calibrate: Calibrate = None,
     calibrate_by: CalibrateBy = None,
@@ -194,6 +196,7 @@ def run(
         Path | None, typer.Option("-o", "--output", metavar="Y.npz", help="Write the outputs.")
     ] = None,
     dim: Sizes = None,
+    target: OneTarget = None,
     threads: Threads = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -209,7 +212,7 @@ def run(
         if output is not None:
             check_npz(output)
         dims = parse_sizes(dim)
-        with load_whole(library, threads=threads, check_integrity=True) as session:
+        with load_whole(library, threads, check_integrity=True, target=target) as session:
             ran = run_once(session, inputs or (), dims)
         if output is not None:
             save_npz(output, ran.outputs)
@@ -243,7 +246,7 @@ def verify(
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
-    target: Target = "native",
+    target: VerifiedTarget = None,
     threads: Threads = None,
     limit_time: LimitTime = None,
     limit_memory: LimitMemory = None,
@@ -322,6 +325,7 @@ def bench(
     ] = None,
     inputs: Inputs = None,
     dim: Sizes = None,
+    target: OneTarget = None,
     threads: Annotated[
         list[int] | None,
         typer.Option("--threads", min=1, help="A thread count; repeatable. Default: 1."),
@@ -341,7 +345,7 @@ def bench(
 
         check_bench(against, model, seconds)
         dims = parse_sizes(dim)
-        with load_whole(library, threads=1, check_integrity=True) as session:
+        with load_whole(library, 1, check_integrity=True, target=target) as session:
             ran = run_once(session, inputs or (), dims)
         with screen.progress() as on_progress:
             timings = measure(
@@ -351,6 +355,7 @@ def bench(
                 model=model,
                 seconds=seconds,
                 on_progress=on_progress,
+                target=target,
             )
         screen.result(
             {"timings": display.timings_json(timings), "sizes": ran.sizes, "refused": ran.refused},
@@ -383,6 +388,7 @@ def inspect(
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
+    target: OneTarget = None,
     threads: Threads = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -410,9 +416,12 @@ def inspect(
                 integrity=integrity,
                 all_kernels=all_kernels,
                 page=html,
+                target=target,
             )
         elif integrity:
             raise UserError(f"{path} is no artifact: --integrity checks what was compiled")
+        elif target is not None:
+            raise UserError(f"{path} is no artifact: --target is of what was compiled")
         else:
             payload, shown = inspect_model(
                 path,

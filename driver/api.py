@@ -15,6 +15,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -28,7 +29,7 @@ from rutc.driver.destination import bundle_folder, check_destination, keep_unver
 from rutc.driver.given import Given
 from rutc.driver.options import GREEDY, Options, Report
 from rutc.emit.bundle import write_loader
-from rutc.emit.files import Workplace, shown, sweep
+from rutc.emit.files import Workplace, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import TOO_DEEP, OutOfMemory, UserError
@@ -111,7 +112,9 @@ def compile(
         model: The ONNX file.
         output: The library; None: the model's name with `.so`, in the current directory, or in that
             of the `bundle`.
-        target: The machine: `native` or the name of a target.
+        target: The machine: `native`, the name of a target or a file that describes one, or several
+            of them with commas between, of which a session runs the code of the best one that its
+            CPU can (docs/command_line.md).
         precision: `fp32`; with `bf16`, `fp16`, `w8`, `w4` weights are stored in 16, 8, 4 bits where
             kernels are faster by it, and all is computed in float32, but for `bf16` on processors
             that multiply it; with `int8` products of
@@ -240,7 +243,7 @@ def _compiled(
         UserError: an expression is nested too deeply.
     """
     try:
-        with HostRuntime(find_toolchain(_architecture(options.target))) as host:
+        with _host(options.target) as host:
             return _made(source, destination, options, host, given, verify, threads, on_progress)
     except MemoryError as error:
         raise OutOfMemory(
@@ -251,13 +254,14 @@ def _compiled(
         raise UserError(f"{source}: {TOO_DEEP}") from error
 
 
-def _architecture(target: str) -> str:
-    """The processor's family that a target means."""
+def _host(target: str) -> HostRuntime:
+    """The host runtime for what a target means, or several."""
     if target == "native":
-        return platform.machine()
-    from rutc.emit.targets import target_named
+        return HostRuntime(find_toolchain(platform.machine()))
+    from rutc.emit.targets import targets_named
 
-    return target_named(target).machine.architecture
+    found = targets_named(target)
+    return HostRuntime(find_toolchain(found[0].machine.architecture), targets=len(found) > 1)
 
 
 def _made(
@@ -286,20 +290,23 @@ def _made(
         report = made(options)
         if not verify:
             return Compiled(publish(place, report, destination), None)
+        from rutc.driver.compared import refusals_of
         from rutc.runtime import ModelError
-        from rutc.verify import BRIEF, VerificationFailed, refusals, verify_model
+        from rutc.verify import BRIEF, VerificationFailed, targets_here, verify_targets
 
         try:
             values = given.values(report.library)
-            refused = refusals(source, report.library, values, threads)
+            here = targets_here(report.library)
+            refused = refusals_of(source, report.library, values, threads, here)
             if refused:
                 for file in place.path.iterdir():
                     file.unlink()
                 report = made(replace(options, spread=tuple(r.name for r in refused)))
-            verification = verify_model(
+            verification = verify_targets(
                 source,
                 report.library,
-                inputs=values,
+                values,
+                targets=here,
                 data=given.data,
                 threads=threads,
                 graph=imported[0] if imported else None,
@@ -349,7 +356,7 @@ def _artifact(
     from rutc.tuner.database import Database
 
     with Database.open(options.db, create=False) as database:
-        records = records_in(database, options)
+        records = partial(records_in, database)
         return compile_model(source, output, options, on_progress, host, place, on_import, records)
 
 
@@ -359,7 +366,7 @@ def verify(
     *,
     inputs: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,
-    target: str = "native",
+    target: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
@@ -376,7 +383,8 @@ def verify(
         inputs: `NAME=SOURCE` items as of `rutc verify --input`; what is not given is generated.
         data: A folder of `.npz` files or `test_data_set_*` folders instead: all of it is used.
             What of it cannot be is told in `Verification.skipped`.
-        target: The target of a library that is compiled now.
+        target: The target, or several, of a library that is compiled now; of a library that has
+            several the one that is compared, None: all that this machine can run.
         shapes: See `compile`; for a library that is compiled now.
         dims: See `compile`; beside a library the sizes that generated inputs have.
         values: See `compile`; for a library that is compiled now.
@@ -388,9 +396,9 @@ def verify(
     Raises:
         UserError: the model or an input is at fault, or the work took more than a limit.
     """
-    how = asked(target=target, shapes=shapes, dims=dims, values=values)
+    how = asked(target=target or "native", shapes=shapes, dims=dims, values=values)
     given = Given(tuple(inputs), None if data is None else Path(data))
-    work = (Path(model), None if library is None else Path(library), how, given, threads)
+    work = (Path(model), None if library is None else Path(library), how, given, threads, target)
     return limited(limit_time, limit_memory, on_progress, _verified, *work)
 
 
@@ -400,9 +408,11 @@ def _verified(
     how: Options,
     given: Given,
     threads: int | None,
+    target: str | None,
     on_progress: Progress | None,
 ) -> Verification:
     """What `verify` returns."""
+    from rutc.driver.compared import compared, sizes_beside
     from rutc.verify.dataset import sample_paths
 
     if not source.is_file():
@@ -415,63 +425,6 @@ def _verified(
         with Workplace() as place:
             made = place.path / "model.so"
             _compiled(source, made, how, given, False, threads, on_progress)
-            return _compared(source, made, {}, given, threads, on_progress)
-    sizes = _sizes(library, how, given)
-    return _compared(source, library, sizes, given, threads, on_progress)
-
-
-def _sizes(library: Path, how: Options, given: Given) -> dict[str, int]:
-    """Returns the sizes of generated inputs, all that options can say beside a library.
-
-    Raises:
-        UserError: they say something else.
-    """
-    told = {
-        "--target": how.target != "native",
-        "--shape": how.shapes,
-        "--value": how.values,
-        "--dim": how.dims and given.data is not None,
-    }
-    useless = [option for option, is_given in told.items() if is_given]
-    if useless:
-        raise UserError(
-            f"{shown(library)} is compiled already, so that {', '.join(useless)} would change "
-            "nothing: leave that out, or the library, to compile the model so now"
-        )
-    sizes = {name: size for name, size in how.dims.items() if isinstance(size, int)}
-    for name in how.dims.keys() - sizes.keys():
-        raise UserError(
-            f"--dim {name}: {shown(library)} is compiled already, so that no range can be chosen: "
-            f"write {name}=N for inputs of one size"
-        )
-    return sizes
-
-
-def _compared(
-    source: Path,
-    library: Path,
-    dims: Mapping[str, int],
-    given: Given,
-    threads: int | None,
-    on_progress: Progress | None,
-) -> Verification:
-    """What `verify` returns for what was compiled, with generated inputs of these sizes."""
-    from rutc.runtime.artifact import open_artifact
-    from rutc.verify import refusals, verify_model
-
-    artifact = open_artifact(library)
-    with artifact.file:
-        artifact.check_integrity()
-    found = verify_model(
-        source,
-        library,
-        given.values(library, dims),
-        threads=threads,
-        dims=dims,
-        data=given.data,
-        on_progress=on_progress,
-    )
-    if not given.inputs and given.data is None:
-        return found
-    lossy = refusals(source, library, found.values, threads)
-    return replace(found, lossy=tuple(map(str, lossy)))
+            return compared(source, made, {}, given, threads, None, on_progress)
+    sizes = sizes_beside(library, how, given, target)
+    return compared(source, library, sizes, given, threads, target, on_progress)

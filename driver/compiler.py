@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -24,8 +25,10 @@ from rutc.driver.options import Options, Report
 from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
 from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.reuse import Entry
-from rutc.emit.host_runtime import HostRuntime, calling_units
-from rutc.emit.library import Artifact, build_library
+from rutc.emit.host_runtime import HostRuntime, calling_units, suffixes
+from rutc.emit.library import Artifact, TargetFacts, build_library
+from rutc.emit.manifest import JsonValue
+from rutc.emit.targets import Target, targets_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.importer.external import ModelFolder
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "Report", "compile_model"]
 
+COMMON = frozenset({"model", "precision", "tolerance", "interface"})
+"""What the manifest tells that is the same for all targets."""
+
 
 def compile_model(
     model: Path | str,
@@ -48,14 +54,15 @@ def compile_model(
     host: HostRuntime | None = None,
     entry: Entry | None = None,
     on_import: Callable[[Graph], None] | None = None,
-    records: Records | None = None,
+    records: Callable[[Options], Records] | None = None,
 ) -> Report:
     """Compile a model into `output` and the header beside it; nothing appears unless all worked.
 
     `host` is the host runtime if its compilation has begun already; `entry` is the place in the
     cache where the artifact, which then gets a folder of its own, is kept. `on_import` is given
-    the model's graph before anything in it is rewritten. `records` have the plan and the
-    schedules that are taken instead of the usual ones.
+    the model's graph before anything in it is rewritten. `records` give, for the options of one
+    target, the plan and the schedules that are taken instead of the usual ones. Where there are
+    several targets, all that follows the import is done for each, and linked together.
 
     Raises:
         UserError: the model, an option or the machine is at fault.
@@ -63,69 +70,167 @@ def compile_model(
     """
     options = options or Options()
     model, output = Path(model), Path(output)
-    machine = machine_for(options)
+    targets = targets_named(options.target)
+    several = len(targets) > 1
     check_writable(output)
     stage = _Stages(on_progress or nobody)
     with (
-        nullcontext(host) if host else HostRuntime(find_toolchain(machine.architecture)) as running
+        nullcontext(host)
+        if host
+        else HostRuntime(
+            find_toolchain(targets[0].machine.architecture), targets=several
+        ) as running
     ):
         folder = ModelFolder(model.parent)
+        own = [_own(options, target) for target in targets] if several else [options]
+        ends = suffixes(target.machine.features for target in targets)
+        works = [
+            _Work(each, output, stage, running, end, None if records is None else records(each))
+            for each, end in zip(own, ends, strict=True)
+        ]
         with entry.hashing() if entry else nullcontext():
             with stage("import"):
                 graph = imported(model, options, folder)
             if on_import is not None:
                 on_import(graph)
-            with stage("calibrate") if precedes_rewrites(options, machine) else nullcontext():
-                narrow = in_precision(graph, machine, options, stage.tell)
-            dump = None if options.dump is None else Dump(options.dump)
-            on_step = None if dump is None else dump.on_step
-            algorithms = Algorithms(machine, narrow.options.leeway, on_step)
-            with stage("optimize"):
-                found = versions_for(narrow.graph, machine, narrow.options, algorithms)
-            with stage("plan"):
-                recorded = None if records is None else records.plans
-                chosen = model_plan(
-                    narrow.graph, found, machine, narrow.options, algorithms, recorded
-                )
-                plans = plans_of(chosen.plan, chosen.earlier)
-                stored = (*narrow.four_bits, *stored_types(plans))
-        if dump is not None:
-            dump.plans(chosen.plan, chosen.earlier)
-        with stage("kernels"):
-            built = Builder(
-                chosen.plan,
-                machine,
-                _identifier(output.stem),
-                options.jobs or len(os.sched_getaffinity(0)),
-                options.keep_subnormals,
-                on_kernel=stage.on_kernel,
-                on_routines=lambda routines: running.begin(
-                    calling_units(routines, machine.features)
-                ),
-                on_draft=None if dump is None else dump.on_draft,
-                earlier=chosen.earlier,
-                chooser=None if records is None else records.schedules,
-                once=True,
-            ).build()
-        if dump is not None:
-            dump.program(built.program)
-        made = _Made(options, machine, narrow, found[-1].graph, chosen, stored, built)
+            planned = works[0].planned(graph)
+        made = [works[0].made(planned)]
+        made += [work.made(work.planned(graph)) for work in works[1:]]
         with stage("link"):
-            manifest = json.loads(json.dumps(made.manifest(model)))
-            artifact = build_library(
-                built.program,
-                built.objects,
-                output,
-                manifest,
-                weights=options.weights,
-                host=running,
-                outline=built.outline.facts(),
-            )
-    report = made.report(artifact, stage.seconds)
+            artifact = _linked(made, targets, model, output, options, running)
+    report = made[0].report(artifact, stage.seconds)
+    if several:
+        names = tuple(target.name for target in targets)
+        report = replace(report, weight_bytes=artifact.weight_bytes, targets=names)
     if entry is not None:
         with stage("cache"):
             entry.store(report, folder.used)
     return report
+
+
+def _own(options: Options, target: Target) -> Options:
+    """The options for one of several targets: a folder of its own for what is dumped."""
+    dump = None if options.dump is None else options.dump / target.name
+    return replace(options, target=target.asked, dump=dump)
+
+
+def _linked(
+    made: Sequence[_Made],
+    targets: Sequence[Target],
+    model: Path,
+    output: Path,
+    options: Options,
+    host: HostRuntime,
+) -> Artifact:
+    """The library of a model's programs, of which there is one for each target."""
+    first, *others = made
+    # The manifest holds numbers, texts and lists of them, whatever they are here.
+    told: list[dict[str, JsonValue]] = [json.loads(json.dumps(m.manifest(model))) for m in made]
+    objects = [o for m in made for o in m.built.objects]
+    outline, *outlines = (m.built.outline.facts() for m in made)
+    if not others:
+        return build_library(
+            first.built.program,
+            objects,
+            output,
+            told[0],
+            weights=options.weights,
+            host=host,
+            outline=outline,
+        )
+    keys = dict.fromkeys(key for facts in told for key in facts)
+    common = {key: told[0].get(key) for key in keys if key in COMMON}
+    facts = [
+        TargetFacts(
+            target.name,
+            {key: own.get(key) for key in keys if key not in COMMON} | {"target": target.name},
+        )
+        for target, own in zip(targets, told, strict=True)
+    ]
+    return build_library(
+        first.built.program,
+        objects,
+        output,
+        common,
+        weights=options.weights,
+        fallbacks=[m.built.program for m in others],
+        host=host,
+        outline={**outline, "fallbacks": outlines},
+        targets=facts,
+    )
+
+
+@record
+class _Planned:
+    """What is to be compiled for one target."""
+
+    machine: Machine
+    narrow: InPrecision
+    graph: Graph
+    chosen: ModelPlan
+    stored: tuple[StoredAs, ...]
+
+
+@record
+class _Work:
+    """What becomes of an imported graph for one target: its plan, then its program and kernels.
+
+    The names of the program's routines end with a `suffix`.
+    """
+
+    options: Options
+    output: Path
+    stage: _Stages
+    host: HostRuntime
+    suffix: str
+    records: Records | None
+
+    def planned(self, graph: Graph) -> _Planned:
+        """The plans of the graph's versions, in its precision."""
+        options, stage = self.options, self.stage
+        machine = machine_for(options)
+        with stage("calibrate") if precedes_rewrites(options, machine) else nullcontext():
+            narrow = in_precision(graph, machine, options, stage.tell)
+        on_step = None if self.dump is None else self.dump.on_step
+        algorithms = Algorithms(machine, narrow.options.leeway, on_step)
+        with stage("optimize"):
+            found = versions_for(narrow.graph, machine, narrow.options, algorithms)
+        with stage("plan"):
+            recorded = None if self.records is None else self.records.plans
+            chosen = model_plan(narrow.graph, found, machine, narrow.options, algorithms, recorded)
+            plans = plans_of(chosen.plan, chosen.earlier)
+            stored = (*narrow.four_bits, *stored_types(plans))
+        return _Planned(machine, narrow, found[-1].graph, chosen, stored)
+
+    def made(self, planned: _Planned) -> _Made:
+        """The kernels and the program of what was planned."""
+        chosen, machine, dump = planned.chosen, planned.machine, self.dump
+        if dump is not None:
+            dump.plans(chosen.plan, chosen.earlier)
+        with self.stage("kernels"):
+            built = Builder(
+                chosen.plan,
+                machine,
+                _identifier(self.output.stem),
+                self.options.jobs or len(os.sched_getaffinity(0)),
+                self.options.keep_subnormals,
+                on_kernel=self.stage.on_kernel,
+                on_routines=lambda routines: self.host.begin(
+                    calling_units(routines, machine.features, suffix=self.suffix)
+                ),
+                on_draft=None if dump is None else dump.on_draft,
+                earlier=chosen.earlier,
+                chooser=None if self.records is None else self.records.schedules,
+                once=True,
+            ).build()
+        if dump is not None:
+            dump.program(built.program)
+        return _Made(self.options, planned, built)
+
+    @cached_property
+    def dump(self) -> Dump | None:
+        """The folder of all intermediate forms, if they are asked for."""
+        return None if self.options.dump is None else Dump(self.options.dump)
 
 
 class _Stages:
@@ -141,7 +246,7 @@ class _Stages:
         self.tell(name, 0, 1)
         start = perf_counter()
         yield
-        self.seconds[name] = perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
         total = self._kernels if name == "kernels" else 1
         self.tell(name, total, total)
 
@@ -156,43 +261,41 @@ class _Made:
     """What a model has become, and how: all that is told of it."""
 
     options: Options
-    machine: Machine
-    narrow: InPrecision
-    graph: Graph
-    chosen: ModelPlan
-    stored: tuple[StoredAs, ...]
+    planned: _Planned
     built: Built
 
     def manifest(self, model: Path) -> dict[str, object]:
         """What the artifact tells, besides what any artifact does."""
+        planned = self.planned
         found: dict[str, object] = {
             "model": model.name,
-            "target": self.machine.name,
+            "target": planned.machine.name,
             "precision": self.options.precision,
             "keep_subnormals": self.options.keep_subnormals,
             "kernels": [asdict(f) for f in self.built.facts],
             "flops": self.built.flops,
-            "algorithms": self.chosen.algorithms.facts(),
-            "plan": self.chosen.source.facts(),
+            "algorithms": planned.chosen.algorithms.facts(),
+            "plan": planned.chosen.source.facts(),
             "spread": self.options.spread,
         }
-        if self.narrow.eight_bits is not None:
-            found["eight_bits"] = self.narrow.eight_bits.facts()
+        if planned.narrow.eight_bits is not None:
+            found["eight_bits"] = planned.narrow.eight_bits.facts()
             found["tolerance"] = self.options.tolerance
-        if self.stored:
-            found["stored"] = [asdict(s) for s in self.stored]
-        if self.chosen.earlier:
-            found["versions"] = [str(a.where) for a in self.chosen.earlier]
-        if self.graph.interface is not None:
-            found["interface"] = self.graph.interface.facts()
+        if planned.stored:
+            found["stored"] = [asdict(s) for s in planned.stored]
+        if planned.chosen.earlier:
+            found["versions"] = [str(a.where) for a in planned.chosen.earlier]
+        if planned.graph.interface is not None:
+            found["interface"] = planned.graph.interface.facts()
         return found
 
     def report(self, artifact: Artifact, seconds: Mapping[str, float]) -> Report:
         """What the command tells."""
-        program, symbols = self.built.program, self.graph.symbols
+        planned = self.planned
+        program, symbols = self.built.program, planned.graph.symbols
         arena = Index.of(program.arena_bytes)
         least, most = ({name: r[end] for name, r in symbols} for end in (0, 1))
-        eight_bits = self.narrow.eight_bits
+        eight_bits = planned.narrow.eight_bits
         return Report(
             artifact.library,
             artifact.header,
@@ -206,14 +309,14 @@ class _Made:
             int(arena.evaluate(most)),
             str(arena) if symbols else None,
             program.bytes_of_threads,
-            len(self.stored),
-            sum(s.bytes for s in self.stored),
-            sum(s.saved for s in self.stored),
+            len(planned.stored),
+            sum(s.bytes for s in planned.stored),
+            sum(s.saved for s in planned.stored),
             self.options.precision,
             0 if eight_bits is None else len(eight_bits.chosen),
             0 if eight_bits is None else eight_bits.sums,
             sum(bool(f.records) for f in self.built.facts),
-            str(self.chosen.source),
+            str(planned.chosen.source),
             artifact.weights,
         )
 

@@ -95,6 +95,8 @@ class Calibration:
 class Options:
     """How to compile.
 
+    `target` names what for; several are separated by commas.
+
     `precision` names the type that weights may be stored in, or is `INT8` or `AUTO`: then
     `calibration` says how ranges are found, and `tolerance` how far results may be off. With `BF16`
     its first case decides how windows are filtered.
@@ -196,6 +198,9 @@ class Report:
     So many of the kernels have schedules that are on record (`recorded`); `plan_source` says where
     the plan comes from.
 
+    Of several `targets`, the best first, all of this is told of the first one, but for the weights,
+    which are those of all.
+
     Where sizes are symbolic, numbers are those at common sizes, `arena_least` and `arena_most` are
     the memory at the least and the largest ones, and `arena_formula` says how much a session takes
     at any.
@@ -224,3 +229,4 @@ class Report:
     recorded: int = 0
     plan_source: str = ""
     weights: Path | None = None
+    targets: tuple[str, ...] = ()

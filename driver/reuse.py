@@ -24,7 +24,7 @@ from rutc.emit import archive
 from rutc.emit.bulk import THREADS, digest_of
 from rutc.emit.cache import key_of, limit_bytes
 from rutc.emit.files import cannot_write
-from rutc.emit.targets import target_named
+from rutc.emit.targets import targets_named
 from rutc.emit.toolchain import Toolchain
 from rutc.errors import UserError
 
@@ -52,7 +52,7 @@ COUNTS = frozenset(
     },
 )
 """The numbers of a report that an archive holds."""
-OTHERS = frozenset({"arena_formula", "plan_source"})
+OTHERS = frozenset({"arena_formula", "plan_source", "targets"})
 """What it holds besides."""
 
 FileState = tuple[int, int, int]
@@ -74,7 +74,7 @@ class Entry:
             sources_digest(),
             sys.version,
             *versions(),
-            str(target_named(options.target).machine),
+            *(str(target.machine) for target in targets_named(options.target)),
             toolchain.identity,
             model.name,
             output,
@@ -242,13 +242,22 @@ def _report(facts: object, library: Path, header: Path, weights: Path | None) ->
     if not isinstance(facts, dict) or facts.keys() != COUNTS | OTHERS:
         return None
     counts = {name: facts[name] for name in COUNTS}
-    formula, source = facts["arena_formula"], facts["plan_source"]
+    formula, source, targets = facts["arena_formula"], facts["plan_source"], facts["targets"]
     if any(type(n) is not int for n in counts.values()) or not isinstance(formula, str | None):
         return None
-    if not isinstance(source, str):
+    if not isinstance(source, str) or not isinstance(targets, list):
+        return None
+    if not all(isinstance(name, str) for name in targets):
         return None
     return Report(
-        library, header, {}, arena_formula=formula, plan_source=source, weights=weights, **counts
+        library,
+        header,
+        {},
+        arena_formula=formula,
+        plan_source=source,
+        weights=weights,
+        targets=tuple(targets),
+        **counts,
     )
 
 

@@ -1,6 +1,6 @@
 """The header `model.h` of an artifact: all that a C or C++ program needs to call the model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rutc.emit.c_text import c_comment
 from rutc.emit.host_runtime import HOST_SOURCES
@@ -8,10 +8,13 @@ from rutc.emit.program import Port, Program
 from rutc.emit.program_source import symbol_prefix
 
 
-def header_source(program: Program, weights_file: str | None = None) -> str:
+def header_source(
+    program: Program, weights_file: str | None = None, targets: Sequence[str] = ()
+) -> str:
     """Returns the header's text; it includes the shared declarations, so it stands alone.
 
     `weights_file` is the name of the file beside the library that has its weights, if one has.
+    `targets` are those of a library of several.
     """
     prefix = symbol_prefix(program.name)
     guard = f"RUTC_MODEL_{prefix}_H"
@@ -22,7 +25,7 @@ def header_source(program: Program, weights_file: str | None = None) -> str:
         f"#define {guard}",
         "",
         *shared,
-        *_declarations(program, prefix),
+        *_declarations(program, prefix, targets),
         "",
         "#endif",
         "",
@@ -52,7 +55,7 @@ def _describe(port: Port) -> str:
     return c_comment(f'"{port.name}", {kind} [{shape}]')
 
 
-def _declarations(program: Program, prefix: str) -> Iterator[str]:
+def _declarations(program: Program, prefix: str, targets: Sequence[str]) -> Iterator[str]:
     yield f"""\
 #ifdef __cplusplus
 extern "C" {{
@@ -94,7 +97,7 @@ const char *{prefix}_last_error(const rutc_session *session);
 
 /* Stops the session's threads and releases its memory; NULL is allowed. */
 void {prefix}_close(rutc_session *session);
-{_states(prefix) if program.states else ""}
+{_states(prefix) if program.states else ""}{_targets(prefix, targets) if targets else ""}
 #ifdef __cplusplus
 }}
 #endif"""
@@ -118,4 +121,18 @@ int32_t {prefix}_get_state(rutc_session *session, const char *name, DLTensor *st
  * described, with a shape of the caller's that is shorter along the axis that grows, forgets what
  * came after that, and copies nothing. */
 int32_t {prefix}_set_state(rutc_session *session, const char *name, const DLTensor *state);
+"""
+
+
+def _targets(prefix: str, targets: Sequence[str]) -> str:
+    listed = c_comment(", ".join(targets))
+    return f"""
+/* The library has code for several targets: {listed}. A session runs the first
+ * whose features the CPU has; what the environment variable RUTC_TARGET names, if it is set. */
+
+/* As {prefix}_open, but for the target of that name; with NULL the same. */
+rutc_session *{prefix}_open_target(const rutc_options *options, const char *target);
+
+/* The target whose code a session runs; NULL if the session is none of this model. */
+const char *{prefix}_target(const rutc_session *session);
 """

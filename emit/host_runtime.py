@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -55,6 +56,9 @@ CHECKING = frozenset({"sha256.c"})
 EXCHANGING = frozenset({"python.c"})
 """The sources that only programs need whose inputs or outputs are made of Python's objects."""
 
+TARGETS = frozenset({"targets.c"})
+"""The sources that only libraries of several targets need."""
+
 CHAINS = 2
 """Compilers that run at once, each for one unit after the other."""
 
@@ -63,12 +67,16 @@ _INCLUDE = ("-I", str(HOST_SOURCES), "-I", str(ROUTINE_SOURCES))
 
 @record
 class Unit:
-    """Sources that become one object, whose functions therefore all have names of their own."""
+    """Sources that become one object, whose functions therefore all have names of their own.
+
+    `defined` are macros and what they stand for.
+    """
 
     name: str
     sources: tuple[Path, ...]
     level: str
     features: tuple[str, ...] = ()
+    defined: tuple[tuple[str, str], ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -78,15 +86,27 @@ class Unit:
     @property
     def text(self) -> str:
         """The file that is compiled."""
-        return "".join(["#define _GNU_SOURCE\n", *(f'#include "{s.name}"\n' for s in self.sources)])
+        return "".join(
+            [
+                "#define _GNU_SOURCE\n",
+                *(f"#define {name} {text}\n" for name, text in self.defined),
+                *(f'#include "{s.name}"\n' for s in self.sources),
+            ]
+        )
 
 
-def runtime_units() -> tuple[Unit, ...]:
-    """What every program needs: most of a compilation is reading headers, so few units."""
+def runtime_units(*, targets: bool = False) -> tuple[Unit, ...]:
+    """What every program needs: most of a compilation is reading headers, so few units.
+
+    Libraries of several `targets` have a larger one instead of the usual one.
+    """
     names = {path.name for path in HOST_SOURCES.glob("*.c")} - CALLING - EXCHANGING
+    names -= LAUNCHING | CHECKING
+    usual = _unit("session", names - TARGETS, TABLES)
+    whole = replace(_unit("targets", names, TABLES), defined=(("RUTC_TARGETS", "1"),))
     return (
         _unit("launching", LAUNCHING, LOOPS),
-        _unit("session", names - LAUNCHING - CHECKING, TABLES),
+        whole if targets else usual,
         _unit("checking", CHECKING, ROUTINE),
     )
 
@@ -97,16 +117,42 @@ def calling_units(
     *,
     strings: bool = False,
     objects: bool = False,
+    suffix: str = "",
 ) -> tuple[Unit, ...]:
     """What programs need besides that call these routines, have strings, or exchange objects.
 
-    Routines are compiled for a processor with these features.
+    Routines are compiled for a processor with these features, under names with the `suffix`, of
+    which the programs of other processors have others.
     """
     vectors = tuple(feature for feature in VECTORS if feature in features)
-    found = [Unit(n, (ROUTINE_SOURCES / f"{n}.c",), ROUTINE, vectors) for n in sorted(routines)]
+    found = [
+        Unit(
+            f"{name}{suffix}",
+            (ROUTINE_SOURCES / f"{name}.c",),
+            ROUTINE,
+            vectors,
+            renamed_routines([name], suffix),
+        )
+        for name in sorted(routines)
+    ]
     exchanging = (_unit("exchanging", EXCHANGING, ROUTINE),) if objects else ()
     calling = (_unit("calling", CALLING, LOOPS), *found) if found or strings else ()
     return (*calling, *exchanging)
+
+
+def renamed_routines(routines: Iterable[str], suffix: str) -> tuple[tuple[str, str], ...]:
+    """The macros that give routines names with a suffix; none without."""
+    names = [f"rutc_routine_{routine}" for routine in routines] if suffix else []
+    return tuple((name, f"{name}{suffix}") for name in names)
+
+
+def suffixes(programs: Iterable[Collection[str]]) -> tuple[str, ...]:
+    """What the names of routines end with in each of several programs, given their features.
+
+    Programs share the routines that are compiled in the same way.
+    """
+    ways = [tuple(feature in features for feature in VECTORS) for features in programs]
+    return tuple(f"_{first}" if (first := ways.index(way)) else "" for way in ways)
 
 
 def _unit(name: str, sources: Iterable[str], level: str) -> Unit:
@@ -125,9 +171,10 @@ class HostRuntime:
             host.objects(calling_units(["topk"]))
     """
 
-    def __init__(self, toolchain: Toolchain) -> None:
-        """Take the compiler to use."""
+    def __init__(self, toolchain: Toolchain, *, targets: bool = False) -> None:
+        """Take the compiler to use; `targets`: for a library of several."""
         self.toolchain = toolchain
+        self.targets = targets
         self._folder: Workplace | None = None
         self._running: dict[Unit, Running] = {}
         self._known: dict[Unit, bytes] = {}
@@ -135,7 +182,7 @@ class HostRuntime:
     def __enter__(self) -> Self:
         try:
             sweep(temporary_folder())
-            self.begin(runtime_units())
+            self.begin(runtime_units(targets=self.targets))
         except BaseException:
             self.close()
             raise
@@ -191,7 +238,7 @@ class HostRuntime:
         Raises:
             InternalError: the compiler fails.
         """
-        wanted = [*runtime_units(), *calling]
+        wanted = [*runtime_units(targets=self.targets), *calling]
         self.begin(wanted)
         for unit in wanted:
             if unit not in self._known:

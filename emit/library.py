@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from io import FileIO
 from itertools import chain
 from pathlib import Path
@@ -10,7 +11,14 @@ from rutc.base.record import record
 from rutc.emit.elf import append_segment, seal, write_chunks
 from rutc.emit.files import Workplace, cannot_write
 from rutc.emit.header import header_source
-from rutc.emit.host_runtime import COMPILE, HOST_SOURCES, TABLES, HostRuntime, calling_units
+from rutc.emit.host_runtime import (
+    COMPILE,
+    HOST_SOURCES,
+    TABLES,
+    HostRuntime,
+    calling_units,
+    suffixes,
+)
 from rutc.emit.manifest import JsonValue, manifest_json, outline_section
 from rutc.emit.placement import WeightPlacement, weights_file
 from rutc.emit.program import Program
@@ -43,11 +51,23 @@ _LIBRARIES = ("-lm", "-ldl")
 
 @record
 class Artifact:
-    """The files of a built model; `weights` is None where they are in the library."""
+    """The files of a built model; `weights` is None where they are in the library.
+
+    The weights of all programs take `weight_bytes`.
+    """
 
     library: Path
     header: Path
     weights: Path | None
+    weight_bytes: int
+
+
+@record
+class TargetFacts:
+    """A target of a library of several: its name, and what the manifest tells of its program."""
+
+    name: str
+    facts: Mapping[str, JsonValue]
 
 
 def build_library(
@@ -60,6 +80,7 @@ def build_library(
     fallbacks: Sequence[Program] = (),
     host: HostRuntime | None = None,
     outline: Mapping[str, object] | None = None,
+    targets: Sequence[TargetFacts] = (),
 ) -> Artifact:
     """Writes the shared library `output` and, beside it, its header (`model.so` -> `model.h`).
 
@@ -67,7 +88,8 @@ def build_library(
     library tells about itself beyond the program's own facts. Weights are embedded, or written to
     `model.weights` beside the library, as `weights` says. `fallbacks` are programs of the same
     model for CPUs that lack the features of those before them; a session runs the first one that
-    its CPU can. `host` is the host runtime where its compilation has begun; without, `toolchain`
+    its CPU can, or that of the one of the `targets`, which then are as many as programs, that it is
+    asked for. `host` is the host runtime where its compilation has begun; without, `toolchain`
     compiles it now. The library keeps an `outline`, JSON for those who look at it, which no run
     reads. The same arguments give the same bytes. The files appear complete or not at all, the
     library last.
@@ -77,41 +99,46 @@ def build_library(
         InternalError: a kernel is missing, the programs' interfaces differ, or the compiler fails.
     """
     programs = (program, *fallbacks)
-    for other in fallbacks:
-        if (other.name, other.inputs, other.outputs, other.states) != (
-            program.name,
-            program.inputs,
-            program.outputs,
-            program.states,
-        ):
-            raise InternalError(
-                f"the programs of {program.name!r} differ in name, inputs or outputs"
-            )
-    weight_bytes = sum(p.weight_bytes for p in programs)
-    artifact = Artifact(
-        output, output.with_suffix(".h"), weights_file(output, weights, weight_bytes)
-    )
-    if output in {artifact.header, output.with_suffix(".weights")}:
+    if any(_interface(other) != _interface(program) for other in fallbacks):
+        raise InternalError(f"the programs of {program.name!r} differ in name, inputs or outputs")
+    if targets and len(targets) != len(programs):
+        raise InternalError(f"{len(programs)} programs for {len(targets)} targets")
+    header, beside = output.with_suffix(".h"), output.with_suffix(".weights")
+    if output in {header, beside}:
         raise UserError(f"cannot write the model to {output}: choose a name that ends in .so")
     try:
         with (
             Workplace(output.parent) as place,
-            nullcontext(host) if host else HostRuntime(toolchain or find_toolchain()) as running,
+            nullcontext(host)
+            if host
+            else HostRuntime(toolchain or find_toolchain(), targets=bool(targets)) as running,
         ):
             image = weight_image(programs)
-            told, file = None if outline is None else outline_section(outline), artifact.weights
-            library = _link(place.path, programs, image, objects, running, file, manifest, told)
+            told = None if outline is None else outline_section(outline)
+            file = weights_file(output, weights, image.byte_count)
+            library = _link(
+                place.path, programs, image, objects, running, file, manifest, told, targets
+            )
             with Workplace(output.parent) as finished:
                 library.replace(finished.path / output.name)
-                about = header_source(program, None if file is None else file.name)
-                (finished.path / artifact.header.name).write_text(about)
+                about = header_source(
+                    program, None if file is None else file.name, [t.name for t in targets]
+                )
+                (finished.path / header.name).write_text(about)
                 if file is not None:
                     with FileIO(finished.path / file.name, "w") as stream:
                         write_chunks(stream, chain(image.parts(), [image.sha256]))
                 finished.publish()
     except OSError as error:
         raise cannot_write(output, error) from error
-    return artifact
+    return Artifact(output, header, file, image.byte_count)
+
+
+def _interface(program: Program) -> tuple[object, ...]:
+    """What all programs of a model have in common: each has blocks and states of its own."""
+    outputs = tuple(replace(port, block=port.block and 0) for port in program.outputs)
+    grown = tuple(state.grows for state in program.states)
+    return program.name, program.inputs, outputs, grown
 
 
 def _link(
@@ -123,6 +150,7 @@ def _link(
     weights: Path | None,
     manifest: Mapping[str, JsonValue],
     outline: bytes | None,
+    targets: Sequence[TargetFacts],
 ) -> Path:
     """Returns a library in the folder, of generated C, the host runtime, the data and kernels.
 
@@ -130,34 +158,44 @@ def _link(
     All names given to the compiler are relative to the folder, so none of its path is recorded.
     """
     name = programs[0].name
+    first, *others = (dict(t.facts) for t in targets) if targets else ({},)
     name_of_file = None if weights is None else weights.name
-    (folder / "manifest.json").write_bytes(manifest_json(programs, image, name_of_file, manifest))
+    (folder / "manifest.json").write_bytes(
+        manifest_json(programs, image, name_of_file, {**manifest, **first}, others)
+    )
     if outline is not None:
         (folder / OUTLINE_FILE).write_bytes(outline)
     ports = (*programs[0].inputs, *programs[0].outputs)
     exchanges = "interface" in manifest or any(port.dtype == "string" for port in ports)
+    ways = suffixes(p.features for p in programs)
     tables = [
-        program_source(program, number, offset)
-        for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True))
+        program_source(program, number, placed, suffix)
+        for number, (program, placed, suffix) in enumerate(
+            zip(programs, image.placed, ways, strict=True)
+        )
     ]
     keeps = bool(programs[0].states)
-    entry = entry_source(name, len(programs), image, in_file=weights is not None, states=keeps)
+    names = [t.name for t in targets]
+    in_file = weights is not None
+    entry = entry_source(name, len(programs), image, in_file=in_file, states=keeps, targets=names)
     tables[0] = entry + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
     sources |= {
         "data.s": data_source(outline=outline is not None),
-        "exports.map": export_map(name, objects=exchanges, states=keeps),
+        "exports.map": export_map(name, objects=exchanges, states=keeps, targets=bool(targets)),
     }
     for file, source in sources.items():
         (folder / file).write_text(source)
     compiled = [file for file in sources if file != "exports.map"]
-    calling = calling_units(
-        {r for p in programs for r in p.routines},
-        frozenset.intersection(*(frozenset(p.features) for p in programs)),
-        strings=any(p.strings for p in programs),
-        objects=exchanges,
+    strings = any(p.strings for p in programs)
+    needed = dict.fromkeys(
+        unit
+        for p, suffix in zip(programs, ways, strict=True)
+        for unit in calling_units(
+            p.routines, p.features, strings=strings, objects=exchanges, suffix=suffix
+        )
     )
-    for number, part in enumerate([*host.objects(calling), *objects]):
+    for number, part in enumerate([*host.objects(needed), *objects]):
         compiled.append(f"part{number}.o")
         (folder / compiled[-1]).write_bytes(part)
     how = (*COMPILE, TABLES, "-I", str(HOST_SOURCES), *_LINK)

@@ -21,16 +21,19 @@ def manifest_json(
     image: WeightImage,
     weights_file: str | None,
     facts: Mapping[str, JsonValue],
+    others: Sequence[Mapping[str, JsonValue]] = (),
 ) -> bytes:
     """Returns the manifest as ASCII JSON: what the programs say of themselves, then `facts`.
 
     `weights_file` is the name that the file of weights is given; None: the library has them. No
-    program goes by it: the file may be renamed with the library.
+    program goes by it: the file may be renamed with the library. Each fallback has what it says of
+    itself, and the facts of `others` that hold for it instead.
 
     Raises:
         InternalError: `facts` repeat a key of the program's own or hold a value JSON has not.
     """
     program, *fallbacks = programs
+    needs = _needs(program)
     own: dict[str, JsonValue] = {
         "name": program.name,
         "inputs": [_port(port) for port in program.taken],
@@ -38,8 +41,11 @@ def manifest_json(
         "states": [_state(*kept) for kept in program.kept],
         "symbols": {name: list(bounds) for name, bounds in program.symbols},
         "common_sizes": {n: r.common for n, r in program.symbols if isinstance(r, CommonRange)},
-        **_needs(program),
-        "fallbacks": [_needs(fallback) for fallback in fallbacks],
+        **needs,
+        "fallbacks": [
+            {**dict.fromkeys(needs), **_needs(fallback), **_own_states(fallback, program), **other}
+            for fallback, other in zip(fallbacks, others or [{}] * len(fallbacks), strict=True)
+        ],
         "weights_sha256": image.sha256.hex(),
         "weights_file": None,
     }
@@ -76,6 +82,13 @@ def _needs(program: Program) -> dict[str, JsonValue]:
         "thread_bytes": program.bytes_of_threads,
         "weight_bytes": program.weight_bytes,
     }
+
+
+def _own_states(program: Program, first: Program) -> dict[str, JsonValue]:
+    """Returns the states of a program, if it keeps them in another way than the first one."""
+    if program.states == first.states:
+        return {}
+    return {"states": [_state(*kept) for kept in program.kept]}
 
 
 def _arena(program: Program) -> dict[str, JsonValue]:

@@ -1,73 +1,108 @@
-"""The image of a model's weights: one run of bytes that all of its programs read from."""
+"""The image of a model's weights: one run of bytes that all of its programs read from.
+
+    | weights of the first program, as it has them | what only the second has | ... |
+
+Of a further program it holds the weights that none before has, each at a place of its own.
+"""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 import numpy as np
 
 from rutc.base.record import record
-from rutc.emit.program import Program, WeightData
+from rutc.emit.program import Program, WeightData, padded
+from rutc.errors import InternalError
+from rutc.tensor_ir.affine import Size
 
 PAGE_BYTES = 4096
 
 
 @record
+class Placed:
+    """Where the weights of a program lie in the image.
+
+    `moved` are pairs (offset in the program, place in the image) in order; None: nothing is moved.
+    `byte_count` bytes of the image hold all of them.
+    """
+
+    byte_count: int
+    moved: tuple[tuple[int, int], ...] | None = None
+
+    def place(self, offset: Size) -> Size:
+        """The place of what a program has at an offset.
+
+        Raises:
+            InternalError: it has no weights there.
+        """
+        if self.moved is None:
+            return offset
+        number = -1
+        if isinstance(offset, int):
+            number = bisect_right(self.moved, offset, key=itemgetter(0)) - 1
+        if number < 0:
+            raise InternalError(f"weights at {offset} are shared, and none begin there")
+        own, place = self.moved[number]
+        return place + offset - own
+
+
+@record
 class WeightImage:
-    """How many bytes there are, their SHA-256, and where the weights of each program begin."""
+    """How many bytes there are, their SHA-256, and where the weights of each program lie."""
 
     byte_count: int
     sha256: bytes
-    offsets: tuple[int, ...]
-    kept: tuple[tuple[int, Program], ...]
-    """Bytes of zeros before the weights of a program, and that program."""
+    placed: tuple[Placed, ...]
+    kept: tuple[tuple[int, WeightData], ...]
+    """Places in order, and what begins there; there are zeros between."""
 
     def parts(self) -> Iterator[bytes | memoryview]:
         """Yields the bytes, in order."""
-        return _image(self.kept)
+        return _parts(self.kept, self.byte_count)
 
 
 def weight_image(programs: Sequence[Program]) -> WeightImage:
-    """Returns the image of the weights of all programs, one after the other, equal ones once."""
-    places: dict[bytes, int] = {}
-    offsets = []
-    kept: list[tuple[int, Program]] = []
-    position = 0
-    for program in programs:
-        # Of a single program there is nothing that could be equal.
-        key = _digest(program) if len(programs) > 1 else b""
-        if key not in places:
-            places[key] = position + -position % PAGE_BYTES
-            kept.append((places[key] - position, program))
-            position = places[key] + program.weight_bytes
-        offsets.append(places[key])
+    """Returns the image of the weights of all programs, equal ones once."""
+    first, *others = programs
+    kept = sorted(first.weights, key=itemgetter(0))
+    placed = [Placed(first.weight_bytes)]
+    size = first.weight_bytes
+    # Of a single program there is nothing that could be equal.
+    places = {_digest(data): place for place, data in reversed(kept)} if others else {}
+    for program in others:
+        moved = []
+        size, end = size + -size % PAGE_BYTES, size
+        begin = size
+        for offset, data in sorted(program.weights, key=itemgetter(0)):
+            key = _digest(data)
+            if key not in places:
+                places[key] = size
+                kept.append((size, data))
+                size += padded(max(_byte_view(data).nbytes, 1))
+            moved.append((offset, places[key]))
+        size = size if size > begin else end
+        placed.append(Placed(size, tuple(moved)))
     image = hashlib.sha256()
-    for part in _image(kept):
+    for part in _parts(kept, size):
         image.update(part)
-    return WeightImage(position, image.digest(), tuple(offsets), tuple(kept))
+    return WeightImage(size, image.digest(), tuple(placed), tuple(kept))
 
 
-def _image(kept: Sequence[tuple[int, Program]]) -> Iterator[bytes | memoryview]:
-    for padding, program in kept:
-        yield bytes(padding)
-        yield from _parts(program)
+def _digest(data: WeightData) -> bytes:
+    return hashlib.sha256(_byte_view(data)).digest()
 
 
-def _digest(program: Program) -> bytes:
-    digest = hashlib.sha256()
-    for part in _parts(program):
-        digest.update(part)
-    return digest.digest()
-
-
-def _parts(program: Program) -> Iterator[bytes | memoryview]:
-    """Yields the program's weights in the order of their offsets, gaps filled with zeros."""
+def _parts(kept: Sequence[tuple[int, WeightData]], byte_count: int) -> Iterator[bytes | memoryview]:
+    """Yields weights in the order of their places, gaps filled with zeros."""
     position = 0
-    for offset, data in sorted(program.weights, key=lambda weight: weight[0]):
-        yield bytes(max(0, offset - position))
+    for place, data in kept:
+        yield bytes(max(0, place - position))
         view = _byte_view(data)
         yield view
-        position = offset + len(view)
-    yield bytes(program.weight_bytes - position)
+        position = place + len(view)
+    yield bytes(byte_count - position)
 
 
 def _byte_view(data: WeightData) -> memoryview:

@@ -61,6 +61,7 @@ def report_json(report: Report) -> Json:
         "sums": report.sums,
         "recorded": report.recorded,
         "plan_source": report.plan_source,
+        "targets": list(report.targets),
     }
 
 
@@ -79,7 +80,7 @@ def report_text(report: Report) -> str:
         f"{quantity(report.flops, 'FLOP')} per run, "
         f"{quantity(report.weight_bytes, 'B', BYTES)} of weights{_elsewhere(report)}, "
         f"{_working_memory(report)}{for_each_thread(report.thread_bytes)}\n"
-        f"{_precision(report)}{_records(report)}"
+        f"{_targets(report)}{_precision(report)}{_records(report)}"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
 
@@ -87,6 +88,14 @@ def report_text(report: Report) -> str:
 def _elsewhere(report: Report) -> str:
     """Returns where weights are that the library has not."""
     return "" if report.weights is None else f" in {report.weights.name}"
+
+
+def _targets(report: Report) -> str:
+    """Returns a line on the targets that a library has code for; "" where it is one."""
+    if not report.targets:
+        return ""
+    told = f"weights are those of all, what else is told that of {report.targets[0]}"
+    return f"targets: {', '.join(report.targets)}; {told}\n"
 
 
 def _precision(report: Report) -> str:
@@ -163,6 +172,7 @@ def verification_json(verification: Verification) -> Json:
         "unverified": list(verification.unverified),
         "skipped": list(verification.skipped),
         "lossy": list(verification.lossy),
+        "targets": list(verification.targets),
         "outputs": [asdict(output) for output in verification.outputs],
     }
 
@@ -220,6 +230,14 @@ def ports_table(inputs: Iterable[NodeArg], outputs: Iterable[NodeArg]) -> Table:
     for role, ports in (("input", inputs), ("output", outputs)):
         for port in ports:
             table.add_row(role, port.name, port.type, str(list(port.shape)))
+    return table
+
+
+def targets_table(rows: Iterable[Sequence[str]]) -> Table:
+    """Returns one row per target: its name, kernels, memory, and whether it runs here."""
+    table = Table("target", "kernels", "memory", "on this CPU")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -20,6 +20,33 @@ Target = Annotated[
         "what to compile for.",
     ),
 ]
+Targets = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="NAME|FILE.json[,...]",
+        help="native, x86-64-v4, x86-64-v3, aarch64 or a file of doctor --save-target: "
+        "what to compile for. Of several, a session runs the best one that its CPU can.",
+    ),
+]
+OneTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Which code to take of a library for several targets; default: the best that the "
+        "CPU can run, or what RUTC_TARGET names.",
+    ),
+]
+VerifiedTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME|FILE.json[,...]",
+        help="What to compile for, as compile does; of a library for several targets the one to "
+        "compare, default: all that this CPU can run.",
+    ),
+]
 Precision = Annotated[
     str,
     typer.Option(

@@ -1,5 +1,6 @@
 """What `rutc inspect` shows: the inside of an artifact, or of an ONNX model."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from rutc.importer.contents import contents
 from rutc.importer.inputs import MOST_SIZE
 from rutc.report import display
 from rutc.report.page import artifact_page, model_page
-from rutc.runtime.artifact import ArtifactFile, open_artifact
+from rutc.runtime.artifact import ArtifactFile, open_artifact, programs_of
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.ports import NodeArg, Ports, undamaged
@@ -30,6 +31,7 @@ from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import Range, common_size, common_sizes, multiple
 from rutc.tuner.choice import OnRecord
+from rutc.verify.each_target import lacking
 from rutc.verify.session_values import Ran, run_once
 from rutc.verify.sizes import planned_ranges
 from rutc.verify.whole import WholeSession
@@ -67,12 +69,14 @@ def inspect_library(
     integrity: bool = False,
     all_kernels: bool = False,
     page: Path | None = None,
+    target: str | None = None,
 ) -> Shown:
     """Returns an artifact's interface, memory and kernels, and the time of its steps if asked for.
 
     More kernels than fill a screen are listed on request. All of it is drawn on a `page`.
 
-    The file is read, not loaded, unless it is to run: it may be one for another processor.
+    The file is read, not loaded, unless it is to run: it may be one for another processor. Of
+    several targets it tells of one, None: of that which a session has here, or else the first.
 
     Raises:
         rutc.runtime.ModelError: the file is no artifact, is not whole, has changed since it was
@@ -81,15 +85,20 @@ def inspect_library(
     """
     artifact = open_artifact(path)
     with artifact.file:
-        manifest = artifact.manifest()
+        whole = artifact.manifest()
         outside = _weights_file(artifact)
         outline = None if page is None else artifact.outline()
         if integrity:
             artifact.check_integrity()
+    programs = programs_of(whole)
+    manifest = _chosen(path, programs, target)
+    if outline is not None:
+        # It has fallbacks as the manifest has them.
+        outline = programs_of(outline)[programs.index(manifest)]
     ports = Ports.of(path, manifest)
     listed = manifest.get("kernels")
     kernels = [k for k in listed if isinstance(k, Mapping)] if isinstance(listed, list) else []
-    payload: dict[str, object] = {"library": path, "manifest": manifest, "weights": outside}
+    payload: dict[str, object] = {"library": path, "manifest": whole, "weights": outside}
     shown: list[RenderableType] = [
         f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
         undamaged(path, lambda: _memory(manifest)),
@@ -98,6 +107,11 @@ def inspect_library(
         *undamaged(path, lambda: _states(manifest)),
         *undamaged(path, lambda: _open_sizes(_input_sizes(manifest))),
     ]
+    if len(programs) > 1:
+        target = str(manifest.get("target"))
+        payload["target"] = target
+        payload["lacking"] = {str(p.get("target")): lacking(p) for p in programs}
+        shown.insert(2, undamaged(path, lambda: _targets(programs)))
     if integrity:
         payload["integrity"] = True
         shown.append("every byte is what it was when the model was compiled")
@@ -110,7 +124,7 @@ def inspect_library(
     notes = tuple(item for item in shown[1:] if isinstance(item, str))
     times: list[display.StepTime] | None = None
     if profile:
-        times, ran = _step_times(path, kernels, inputs, dims or {}, threads)
+        times, ran = _step_times(path, kernels, inputs, dims or {}, threads, target)
         payload["profile"] = [asdict(time) for time in times]
         payload |= {"sizes": ran.sizes, "refused": ran.refused}
         shown += ran.lines
@@ -140,9 +154,12 @@ def _step_times(
     inputs: Sequence[str],
     dims: Mapping[str, int],
     threads: int | None,
+    target: str | None,
 ) -> tuple[list[display.StepTime], Ran]:
     """What the steps of a run take, the medians of some runs, and one before them."""
-    with WholeSession(path, threads=threads, profile=True, check_integrity=True) as session:
+    with WholeSession(
+        path, threads=threads, profile=True, check_integrity=True, target=target
+    ) as session:
         ran = run_once(session, inputs, dims)
         known: list[list[ProfileEntry]] = []
         for _ in range(PROFILE_RUNS):
@@ -158,6 +175,32 @@ def _usual(totals: Sequence[ProfileEntry]) -> ProfileEntry:
     *_, before, last = totals
     us = median(b.total_us - a.total_us for a, b in pairwise(totals))
     return replace(last, calls=last.calls - before.calls, total_us=us)
+
+
+def _chosen(
+    path: Path, programs: Sequence[Mapping[str, object]], target: str | None
+) -> Mapping[str, object]:
+    """The manifest of one of several targets: the named one, or the best that runs here."""
+    asked = target or (os.environ.get("RUTC_TARGET") if len(programs) > 1 else None)
+    if not asked:
+        return next((p for p in programs if not lacking(p)), programs[0])
+    for program in programs:
+        if program.get("target") == asked:
+            return program
+    names = ", ".join(str(p.get("target")) for p in programs)
+    raise UserError(f"{path} has no target {asked!r}: it has {names}")
+
+
+def _targets(programs: Sequence[Mapping[str, object]]) -> RenderableType:
+    """The targets of an artifact, in the order in which a session looks for one that runs."""
+    rows = []
+    for program in programs:
+        kernels = program.get("kernels")
+        count = len(kernels) if isinstance(kernels, list) else 0
+        without = lacking(program)
+        runs = f"lacks {', '.join(without)}" if without else "runs here"
+        rows.append((str(program.get("target")), str(count), _memory(program), runs))
+    return display.targets_table(rows)
 
 
 def _plans(where: object) -> str:

@@ -160,9 +160,15 @@ def search_before(
         typer.Exit: it was interrupted.
     """
     from rutc.driver.options import NO_RECORDS
+    from rutc.emit.targets.select import SEPARATOR
 
     if db == NO_RECORDS:
         raise UserError("--tune needs a database for what it finds: leave out --db none")
+    if SEPARATOR in what[0]:
+        raise UserError(
+            f"--tune searches for one target, not for {what[0]}: run `rutc tune --target NAME` for "
+            "each, then compile without --tune, which takes what is on record of each"
+        )
     trials = int(until) if until.isdecimal() and int(until) else None
     seconds = inf if trials is not None else seconds_of(until)
     found = _searched(screen, model, seconds, trials, db, what, sizes, {})

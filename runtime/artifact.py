@@ -173,6 +173,14 @@ def _parsed(path: Path, what: str, text: bytes) -> Mapping[str, object]:
     return found
 
 
+def programs_of(manifest: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Returns a manifest for each target of a library, as of the only one, the best first."""
+    others = manifest.get("fallbacks")
+    alone = {**manifest, "fallbacks": []}
+    facts = [x for x in others if isinstance(x, dict)] if isinstance(others, list) else []
+    return [alone, *({**alone, **own} for own in facts)]
+
+
 def blocks(file: BinaryIO, span: Span) -> Iterator[bytes]:
     """Yields the bytes of a span, as far as the file has them."""
     begin, end = span

@@ -118,3 +118,19 @@ class StateEntryPoints:
         self.set_state = handle[f"{prefix}_set_state"]
         self.set_state.argtypes = self.get_state.argtypes
         self.set_state.restype = ctypes.c_int32
+
+
+class TargetEntryPoints:
+    """The functions `PREFIX_open_target`, ... of an opened library of several targets.
+
+    Raises:
+        AttributeError: the library lacks one of them.
+    """
+
+    def __init__(self, handle: ctypes.CDLL, prefix: str) -> None:
+        self.open = handle[f"{prefix}_open_target"]
+        self.open.argtypes = (ctypes.POINTER(Options), ctypes.c_char_p)
+        self.open.restype = ctypes.c_void_p
+        self.name = handle[f"{prefix}_target"]
+        self.name.argtypes = (ctypes.c_void_p,)
+        self.name.restype = ctypes.c_char_p

@@ -6,11 +6,18 @@ import os
 import platform
 import threading
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from rutc.runtime.artifact import open_artifact, parsed_manifest
-from rutc.runtime.c_interface import ABI_VERSION, EntryPoints, StateEntryPoints
+from rutc.runtime.artifact import open_artifact, parsed_manifest, programs_of
+from rutc.runtime.c_interface import (
+    ABI_VERSION,
+    EntryPoints,
+    Options,
+    StateEntryPoints,
+    TargetEntryPoints,
+)
 from rutc.runtime.errors import ModelError
 from rutc.runtime.objects import Objects
 from rutc.runtime.weights_file import Given
@@ -41,9 +48,33 @@ class Library:
             self.manifest = parsed_manifest(path, self.entries.manifest())
             self.objects = _exchange(self._handle)
             self.states = _state_entry_points(self._handle)
+            self._targets = _target_entry_points(self._handle)
         except ModelError:
             _ctypes.dlclose(self._handle._handle)
             raise
+
+    def open(self, options: Options, target: str | None) -> tuple[int, Mapping[str, object]]:
+        """Returns a session, and the manifest of the target that it runs, None: the best one.
+
+        Raises:
+            ModelError: the library has no such target, or opens no session.
+        """
+        if self._targets is None:
+            only = self.manifest.get("target")
+            if target is not None and target != only:
+                raise ModelError(f"{self.path} has no target {target!r}: it has {only}")
+            handle = self.entries.open(ctypes.byref(options))
+        else:
+            asked = None if target is None else target.encode()
+            handle = self._targets.open(ctypes.byref(options), asked)
+        if not handle:
+            message = self.entries.last_error(None).decode(errors="replace")
+            raise ModelError(f"cannot open {self.path}: {message}")
+        if self._targets is None:
+            return handle, self.manifest
+        name = self._targets.name(handle).decode(errors="replace")
+        own = (m for m in programs_of(self.manifest) if m.get("target") == name)
+        return handle, next(own, self.manifest)
 
     def release(self) -> None:
         """Ends one use; after the last one the library leaves the process."""
@@ -117,6 +148,14 @@ def _state_entry_points(handle: ctypes.CDLL) -> StateEntryPoints | None:
     """Returns what reads and sets states; None where the library has none of them."""
     try:
         return StateEntryPoints(handle, _prefix(handle))
+    except AttributeError:
+        return None
+
+
+def _target_entry_points(handle: ctypes.CDLL) -> TargetEntryPoints | None:
+    """Returns what chooses one of several targets; None where the library has one."""
+    try:
+        return TargetEntryPoints(handle, _prefix(handle))
     except AttributeError:
         return None
 

@@ -60,6 +60,7 @@ class InferenceSession:
         profile: bool = False,
         check_integrity: bool = False,
         weights: WeightsSource | None = None,
+        target: str | None = None,
     ) -> None:
         """Opens the model.
 
@@ -77,6 +78,8 @@ class InferenceSession:
             weights: where the file of weights is that the library was compiled with, or its content
                 in memory, from a multiple of 64 bytes on, as of an mmap; None: in the library, or
                 beside it.
+            target: of a library of several targets the one whose code runs; None: what the
+                environment variable RUTC_TARGET names, or the best that the CPU can run.
 
         Raises:
             ModelError: the file is no model or not whole, has changed since it was compiled (if
@@ -99,14 +102,10 @@ class InferenceSession:
         try:
             self._ports = Ports.of(library.path, library.manifest)
             undamaged(library.path, self._prepare)
+            handle, self._manifest = library.open(options, target)
         except ModelError:
             library.release()
             raise
-        handle = library.entries.open(ctypes.byref(options))
-        if not handle:
-            message = library.entries.last_error(None).decode(errors="replace")
-            library.release()
-            raise ModelError(f"cannot open {library.path}: {message}")
         self._close = weakref.finalize(self, _close, library, handle, held)
         # Threads may still be in a run when the interpreter exits; the process's end does the rest.
         self._close.atexit = False
@@ -132,8 +131,16 @@ class InferenceSession:
 
     @property
     def manifest(self) -> Mapping[str, object]:
-        """What the model says of itself: interface, target, versions, kernels."""
-        return self._library.manifest
+        """What the model says of itself: interface, target, versions, kernels.
+
+        Of several targets it is that of the one whose code runs.
+        """
+        return self._manifest
+
+    @property
+    def target(self) -> str:
+        """The target whose code runs."""
+        return str(self._manifest.get("target"))
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns the model's inputs."""
@@ -431,6 +438,7 @@ def load(
     profile: bool = False,
     check_integrity: bool = False,
     weights: WeightsSource | None = None,
+    target: str | None = None,
 ) -> InferenceSession:
     """Opens a compiled model; see `InferenceSession`.
 
@@ -444,6 +452,7 @@ def load(
         profile=profile,
         check_integrity=check_integrity,
         weights=weights,
+        target=target,
     )
 
 

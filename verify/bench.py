@@ -44,6 +44,7 @@ def bench(
     model: Path | None = None,
     seconds: float = 3.0,
     on_progress: Progress | None = None,
+    target: str | None = None,
 ) -> tuple[Timing, ...]:
     """Returns one timing per thread count.
 
@@ -54,16 +55,17 @@ def bench(
         model: The ONNX file, to be measured in ONNX Runtime at its best optimisation level.
         seconds: How long to measure each at each thread count.
         on_progress: Is told each thread count.
+        target: Of a library of several the one whose code runs; None: the best.
 
     Raises:
         UserError: the library or ONNX Runtime does not load or run.
     """
-    room = room_for(library, inputs)
+    room = room_for(library, inputs, target)
     results = []
     for index, count in enumerate(threads):
         if on_progress:
             on_progress("bench", index, len(threads))
-        jobs = {"rutc": rutc_job(library, count, inputs, room)}
+        jobs = {"rutc": rutc_job(library, count, inputs, room, target)}
         if model is not None:
             jobs["onnxruntime"] = Job(run_onnxruntime, (model, count, inputs, room), "onnxruntime")
         found = take_turns(jobs, seconds)
@@ -74,12 +76,12 @@ def bench(
     return tuple(results)
 
 
-def room_for(library: Path, inputs: Inputs) -> Room | None:
+def room_for(library: Path, inputs: Inputs, target: str | None = None) -> Room | None:
     """Returns what outputs are bound to; None where some cannot be, so that none are for any peer.
 
     Those are sequences, text, and what a library gives in memory of its own.
     """
-    with load_whole(library, threads=1) as session:
+    with load_whole(library, threads=1, target=target) as session:
         names = [output.name for output in session.get_outputs()]
         values = dict(zip(names, session.run(None, inputs), strict=True))
         if not all(_plain(value) for value in (*inputs.values(), *values.values())):
@@ -115,14 +117,18 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def rutc_job(library: Path, threads: int, inputs: Inputs, room: Room | None) -> Job:
+def rutc_job(
+    library: Path, threads: int, inputs: Inputs, room: Room | None, target: str | None = None
+) -> Job:
     """Returns the job of a compiled model."""
-    return Job(run_rutc, (library, threads, inputs, room))
+    return Job(run_rutc, (library, threads, inputs, room, target))
 
 
-def run_rutc(library: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
+def run_rutc(
+    library: Path, threads: int, inputs: Inputs, room: Room | None, target: str | None = None
+) -> Run:
     """Returns a run of a compiled model."""
-    session = load_whole(library, threads=threads)
+    session = load_whole(library, threads=threads, target=target)
     for name, value in inputs.items():
         if name not in session.taken(inputs):
             session.set_state(name, value)

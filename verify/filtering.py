@@ -75,16 +75,17 @@ def refusals(
     library: Path,
     inputs: Mapping[str, Value] | None = None,
     threads: int | None = None,
+    target: str | None = None,
 ) -> tuple[Refusal, ...]:
     """Returns the filtered layers of a compiled model that inputs lose accuracy in.
 
     None where ONNX Runtime does not run the model, which a verification then tells. Inputs that
-    are not given are generated.
+    are not given are generated. Of a library of several targets it is told of one, None: the best.
 
     Raises:
         rutc.runtime.ModelError: the library does not load.
     """
-    with load_whole(str(library), threads=1) as session:
+    with load_whole(str(library), threads=1, target=target) as session:
         filters = filters_of(session.manifest)
         weights = session.manifest.get("weight_bytes")
         if not filters or not isinstance(weights, int) or weights > MOST_BYTES:

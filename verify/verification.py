@@ -21,7 +21,8 @@ class Verification:
     why float64 judged nothing or not all; `runs` is how many inputs there were, `with_truth` for
     how many of them it did. `skipped` says of each case of a folder that was not run why, `refused`
     what rutc said of generated inputs that ONNX Runtime runs, `lossy` of each layer whose filtering
-    costs accuracy on `values` how (see `filtering`).
+    costs accuracy on `values` how (see `filtering`). Of a library of several the code for these
+    `targets` was compared, that for those `elsewhere` not, as this machine cannot run it.
     """
 
     model: Path
@@ -41,6 +42,8 @@ class Verification:
     skipped: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     lossy: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -52,15 +55,17 @@ class Verification:
         """What was not checked, or not by float64, a sentence each."""
         found = [f"refused at {text}" for text in self.refused]
         found += [f"{o.name!r}: {o.remark}" for o in self.outputs if o.remark]
+        found += [f"the code for {target}: this CPU cannot run it" for target in self.elsewhere]
         return (*found, f"float64: {self.truth}") if self.truth else tuple(found)
 
     def summary(self) -> str:
         """Returns one line: how many outputs agree with what, and the largest errors."""
         agreeing = sum(output.passed for output in self.outputs)
         with_what = "float64 and " if self.with_truth else ""
+        code = f"; code for {', '.join(self.targets)}" if self.targets else ""
         return (
             f"{agreeing} of {len(self.outputs)} outputs agree with {with_what}ONNX Runtime "
-            f"{self.reference_version} ({self.inputs}); {self._errors()}"
+            f"{self.reference_version} ({self.inputs}{code}); {self._errors()}"
         )
 
     def _errors(self) -> str:

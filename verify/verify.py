@@ -74,6 +74,7 @@ def verify_model(
     graph: Graph | None = None,
     effort: Effort = THOROUGH,
     on_progress: Progress | None = None,
+    target: str | None = None,
 ) -> Verification:
     """Returns the comparison of a compiled model with float64 and with ONNX Runtime.
 
@@ -90,13 +91,14 @@ def verify_model(
         graph: The model's import, if there is one already.
         effort: How much work float64 may be.
         on_progress: Is told each step.
+        target: Of a library of several the one to compare; None: the best.
 
     Raises:
         UserError: ONNX Runtime does not load or run the model.
         rutc.runtime.ModelError: the library does not load or refuses the inputs.
     """
     report = on_progress or nobody
-    session = load_whole(str(library), threads=threads)
+    session = load_whole(str(library), threads=threads, target=target)
     verifier = Verifier(model, library, session, Oracle(model, session, graph, effort), threads)
     if data is not None:
         found = verifier.recorded(data, report)

@@ -26,9 +26,16 @@ class WholeSession(InferenceSession):
         threads: int | None = None,
         profile: bool = False,
         check_integrity: bool = False,
+        target: str | None = None,
     ) -> None:
         """Opens the model; see `InferenceSession`."""
-        super().__init__(path, threads=threads, profile=profile, check_integrity=check_integrity)
+        super().__init__(
+            path,
+            threads=threads,
+            profile=profile,
+            check_integrity=check_integrity,
+            target=target,
+        )
         own = super().ports
         self._all = Ports(
             (*own.inputs, *self._states.inputs),
@@ -113,11 +120,15 @@ class WholeSession(InferenceSession):
 
 
 def load_whole(
-    path: str | os.PathLike[str], threads: int | None = None, *, check_integrity: bool = False
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    *,
+    check_integrity: bool = False,
+    target: str | None = None,
 ) -> WholeSession:
     """Opens a compiled model whose states are inputs and outputs.
 
     Raises:
         ModelError: the file is no model, needs another CPU, or the options are wrong.
     """
-    return WholeSession(path, threads=threads, check_integrity=check_integrity)
+    return WholeSession(path, threads=threads, check_integrity=check_integrity, target=target)

@@ -20,11 +20,12 @@ from rutc.tensor_ir.machine import Machine
 
 @record
 class Target:
-    """A named target and what it takes."""
+    """A named target and what it takes; of several, `asked` is what the list has for it."""
 
     name: str
     machine: Machine
     describe: str
+    asked: str = ""
 
 
 _MAKERS: Mapping[str, tuple[Callable[..., Machine], str]] = {
@@ -34,6 +35,8 @@ _MAKERS: Mapping[str, tuple[Callable[..., Machine], str]] = {
 }
 TARGETS = ("native", *_MAKERS)
 """The names that `--target` takes."""
+SEPARATOR = ","
+"""Between targets of which a library is to have code for each."""
 
 
 def target_named(name: str) -> Target:
@@ -44,6 +47,9 @@ def target_named(name: str) -> Target:
     Raises:
         UserError: there is none, or the file describes none.
     """
+    if SEPARATOR in name:
+        listed = ", ".join(name.split(SEPARATOR))
+        raise UserError(f"{name} are several targets, and here one is needed: name one of {listed}")
     if name == "native":
         return native_target()
     if name.endswith(".json") or "/" in name:
@@ -57,6 +63,47 @@ def target_named(name: str) -> Target:
         )
     make, describe = _MAKERS[name]
     return Target(name, make(), describe)
+
+
+def targets_named(names: str) -> tuple[Target, ...]:
+    """The targets of a list, `x86-64-v3,x86-64-v4`, in the order in which a CPU is asked for them.
+
+    The features that each needs decide it: wider vectors come first, then more features. So what
+    needs all that another one does stands before it. Each is named as in the list, a file by its
+    name without folder and extension. A single target is as `target_named` gives it.
+
+    Raises:
+        UserError: there is no such target, two have one name or need the same features, or they are
+            of different families of processors.
+    """
+    listed = names.split(SEPARATOR)
+    if len(listed) == 1:
+        return (target_named(names),)
+    found = [
+        replace(target_named(x), name=x if x in TARGETS else Path(x).stem, asked=x) for x in listed
+    ]
+    families = sorted({t.machine.architecture for t in found})
+    if len(families) > 1:
+        raise UserError(
+            f"--target {names}: a library has code for processors of one family, and these are "
+            f"{' and '.join(families)}; compile once for each"
+        )
+    for number, target in enumerate(found):
+        for other in found[:number]:
+            if target.name == other.name:
+                raise UserError(f"--target {names}: {target.name} is named twice")
+            if target.machine.features == other.machine.features:
+                raise UserError(
+                    f"--target {names}: {other.name} and {target.name} need the same CPU features, "
+                    "so that only one of them would ever run; name one"
+                )
+    return tuple(sorted(found, key=_demands, reverse=True))
+
+
+def _demands(target: Target) -> tuple[int, int, tuple[str, ...]]:
+    """How much a target asks of a processor, different for all that need different features."""
+    machine = target.machine
+    return machine.vector_bits, len(machine.features), tuple(sorted(machine.features))
 
 
 @functools.cache

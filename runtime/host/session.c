@@ -376,3 +376,7 @@ int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries,
 const char *rutc_session_error(const rutc_session *session, const rutc_model *model) {
   return session == NULL || session->model != model ? thread_error.text : session->error.text;
 }
+
+#ifdef RUTC_TARGETS
+rutc_error *rutc_thread_error(void) { return &thread_error; }
+#endif

@@ -84,6 +84,10 @@ struct rutc_session {
   rutc_error error;
 };
 
+/* The error of the calling thread's last failed open. Only libraries of several targets have this
+ * function, whose sources are compiled with RUTC_TARGETS. */
+rutc_error *rutc_thread_error(void);
+
 /* Gives the size of a step RUTC_BIND its value. */
 int rutc_learn_size(rutc_session *session, const rutc_step *step);
 

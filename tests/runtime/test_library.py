@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -166,12 +167,15 @@ def test_the_first_program_that_the_cpu_can_run_is_chosen(
 
 
 def test_programs_share_equal_weights(tmp_path: Path) -> None:
-    image = weight_image((_constant(), _constant(), _constant(weight_bytes=128)))
-    assert (image.offsets, image.byte_count) == ((0, 0, 4096), 4096 + 128)
+    other = replace(_constant(), weights=((64, WEIGHTS), (0, b"\x03\x04")))
+    image = weight_image((_constant(), _constant(), other, _constant(weight_bytes=128)))
+    assert [p.place(0) for p in image.placed] == [0, 0, 4096, 0]
+    assert [p.place(64) for p in image.placed] == [64, 64, 64, 64]
     content = b"".join(image.parts())
-    assert len(content) == image.byte_count
+    assert len(content) == image.byte_count == 4096 + 64
     assert image.sha256 == hashlib.sha256(content).digest()
-    assert content[64:96] == content[4096 + 64 : 4096 + 96] == WEIGHTS.tobytes()
+    assert content[64:96] == WEIGHTS.tobytes()
+    assert content[4096:] == b"\x03\x04" + bytes(62)
     fallbacks = (simple("model", ()),)
     with pytest.raises(InternalError, match="the programs of 'model' differ in name, inputs or"):
         build_library(_constant(), [], tmp_path / "m.so", {}, fallbacks=fallbacks)
