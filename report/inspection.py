@@ -94,7 +94,7 @@ def inspect_library(
     manifest = _chosen(path, programs, target)
     if outline is not None:
         # It has fallbacks as the manifest has them.
-        outline = programs_of(outline)[programs.index(manifest)]
+        outline = dict(enumerate(programs_of(outline))).get(programs.index(manifest))
     ports = Ports.of(path, manifest)
     listed = manifest.get("kernels")
     kernels = [k for k in listed if isinstance(k, Mapping)] if isinstance(listed, list) else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import load
+from rutc.runtime.artifact import open_artifact, programs_of
 from rutc.verify import targets_here, verify_targets
 from tests.cli.conftest import invoke
 from tests.machines import V3, V4, needs
@@ -217,6 +219,31 @@ def test_inspect_tells_of_one_and_lists_the_others(
     assert "target x86-64-v3," in first_line()
     found = invoke("inspect", library, "--target", "aarch64")
     assert (found.status, "has no target 'aarch64': it has" in found.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_page_draws_the_target_that_is_asked_for(
+    model: Path, library: Path, tmp_path: Path, number: int
+) -> None:
+    outlines = []
+    for path in (library, compiled(model, NAMES[number])):
+        artifact = open_artifact(path)
+        with artifact.file:
+            outline = artifact.outline()
+        assert outline is not None
+        found = programs_of(outline)
+        outlines.append(found[number if path is library else 0]["plans"])
+    assert outlines[0] == outlines[1]
+    page = tmp_path / "page.html"
+    done = invoke("inspect", library, "--html", page, "--target", NAMES[number])
+    assert done.status == 0
+    schedules = {
+        k["schedule"]
+        for k in json.loads(invoke("inspect", library, "--json").stdout)["manifest"]["kernels"]
+    }
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert NAMES[number] in text
+    assert all(s in text for s in schedules) == (number == 0)
 
 
 def test_what_both_lay_out_alike_is_stored_once(tmp_path: Path) -> None:
