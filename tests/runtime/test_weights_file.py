@@ -26,7 +26,7 @@ from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
 from rutc.emit.placement import EMBED_LIMIT_BYTES, weights_file
 from rutc.emit.program import Copy, Port, Program
-from rutc.emit.weight_image import WeightImage
+from rutc.emit.weight_image import Placed, WeightImage
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import run_c, simple
 
@@ -151,7 +151,7 @@ def test_files_may_have_more_than_4_gib(tmp_path: Path, monkeypatch: pytest.Monk
         def parts(self) -> Iterator[bytes | memoryview]:
             return iter(())
 
-    image = Sparse(size, said, (0,), ())
+    image = Sparse(size, said, (Placed(size),), ())
     monkeypatch.setattr(emitted, "weight_image", lambda programs: image)
     steps = (Copy(Ref("output"), Ref("weights", 0, place), 8),)
     program = Program("model", (), (Port("y", "float32", (2,)),), 0, steps, (), size)
