@@ -14,7 +14,7 @@ import rutc
 from rutc.base.room import with_room
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
-from rutc.report import db_commands, explain_command, tune_command
+from rutc.report import db_commands, explain_command, inspect_command, tune_command
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
     AsJson,
@@ -63,6 +63,7 @@ app = typer.Typer(
 app.add_typer(db_commands.app, name="db")
 app.command()(tune_command.tune)
 app.command()(explain_command.explain)
+app.command()(inspect_command.inspect)
 
 
 def _version(asked: bool) -> None:
@@ -362,76 +363,6 @@ def bench(
             *ran.lines,
             display.timings_table(timings),
         )
-
-
-@app.command()
-def inspect(
-    path: Annotated[Path, typer.Argument(metavar="OUT.so|MODEL.onnx", help="What to look at.")],
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Run an artifact and show the time of every step.")
-    ] = False,
-    all_kernels: Annotated[
-        bool, typer.Option("--kernels", help="List the kernels of an artifact, however many.")
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PAGE.html",
-            help="Draw graph, memory and time of it on a page for a browser, in one file.",
-        ),
-    ] = None,
-    inputs: Inputs = None,
-    integrity: Annotated[
-        bool,
-        typer.Option("--integrity", help="Compare every byte of an artifact with its digests."),
-    ] = False,
-    dim: Dims = None,
-    shape: Shapes = None,
-    value: Values = None,
-    target: OneTarget = None,
-    threads: Threads = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
-    with command(as_json=as_json, debug=debug) as screen:
-        from rutc.report.arguments import (
-            check_page,
-            parse_dims,
-            parse_shapes,
-            parse_sizes,
-            parse_values,
-        )
-        from rutc.report.inspection import inspect_library, inspect_model, is_library
-
-        if html is not None:
-            check_page(html, path)
-        if is_library(path):
-            payload, shown = inspect_library(
-                path,
-                profile=profile,
-                inputs=inputs or (),
-                dims=parse_sizes(dim),
-                threads=threads,
-                integrity=integrity,
-                all_kernels=all_kernels,
-                page=html,
-                target=target,
-            )
-        elif integrity:
-            raise UserError(f"{path} is no artifact: --integrity checks what was compiled")
-        elif target is not None:
-            raise UserError(f"{path} is no artifact: --target is of what was compiled")
-        else:
-            payload, shown = inspect_model(
-                path,
-                shapes=parse_shapes(shape),
-                dims=parse_dims(dim),
-                values=parse_values(value),
-                profile=profile,
-                page=html,
-            )
-        screen.result(payload, *shown)
 
 
 @app.command()

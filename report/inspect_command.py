@@ -1,0 +1,81 @@
+"""`rutc inspect`: shows what is inside an artifact or a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rutc.errors import UserError
+from rutc.report.console import command
+from rutc.report.flags import AsJson, Debug, Dims, Inputs, OneTarget, Shapes, Threads, Values
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="OUT.so|MODEL.onnx", help="What to look at.")],
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Run an artifact and show the time of every step.")
+    ] = False,
+    all_kernels: Annotated[
+        bool, typer.Option("--kernels", help="List the kernels of an artifact, however many.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PAGE.html",
+            help="Draw graph, memory and time of it on a page for a browser, in one file.",
+        ),
+    ] = None,
+    inputs: Inputs = None,
+    integrity: Annotated[
+        bool,
+        typer.Option("--integrity", help="Compare every byte of an artifact with its digests."),
+    ] = False,
+    dim: Dims = None,
+    shape: Shapes = None,
+    value: Values = None,
+    target: OneTarget = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc.report.arguments import (
+            check_page,
+            parse_dims,
+            parse_shapes,
+            parse_sizes,
+            parse_values,
+        )
+        from rutc.report.inspection import inspect_library, inspect_model, is_library
+
+        if html is not None:
+            check_page(html, path)
+        if is_library(path):
+            payload, shown = inspect_library(
+                path,
+                profile=profile,
+                inputs=inputs or (),
+                dims=parse_sizes(dim),
+                threads=threads,
+                integrity=integrity,
+                all_kernels=all_kernels,
+                page=html,
+                target=target,
+            )
+        elif integrity:
+            raise UserError(f"{path} is no artifact: --integrity checks what was compiled")
+        elif target is not None:
+            raise UserError(f"{path} is no artifact: --target is of what was compiled")
+        else:
+            payload, shown = inspect_model(
+                path,
+                shapes=parse_shapes(shape),
+                dims=parse_dims(dim),
+                values=parse_values(value),
+                profile=profile,
+                page=html,
+            )
+        screen.result(payload, *shown)
