@@ -192,9 +192,9 @@ class Places:
         low = self.space.ranges.get(f.var, (0, 0))[0]
         env = dict(self.space.middle)
         env[f.var] = low
-        first = int(address.evaluate(env))
+        first = self.space.value(address, env)
         env[f.var] = low + max(int(f.trip) - 1, 1)
-        return abs(int(address.evaluate(env)) - first) / max(int(f.trip) - 1, 1)
+        return abs(self.space.value(address, env) - first) / max(int(f.trip) - 1, 1)
 
 
 def region_of(frames: Frames) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ branch is a frame as well: code is not moved out of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from math import ceil, prod
@@ -108,9 +108,15 @@ class Space:
                 single = loop.lo.is_const and loop.hi == loop.lo + 1
                 return Frame(self.made, loop.var, Role.LOOP, trip, trip, open=not single)
 
-    def value(self, x: Index) -> int:
-        """An expression's value at common ones of its variables."""
-        return int(x.evaluate(self.middle))
+    def value(self, x: Index, env: Mapping[str, int] | None = None) -> int:
+        """An expression's value at common ones of its variables, or at others.
+
+        It is 0 where a divisor is: a model may not run at sizes that are taken as common.
+        """
+        try:
+            return int(x.evaluate(self.middle if env is None else env))
+        except ZeroDivisionError:
+            return 0
 
     def arms(self, s: Branch, around: Frames) -> list[tuple[tuple[Stmt, ...], Frames, Narrowed]]:
         """The arms that may be taken, each with its frames and the range that it tells."""
@@ -165,5 +171,5 @@ class Space:
                 # Places that differ from loop to loop: a multiple of an odd number.
                 place = (k * (2 * n + 1) + n) % SAMPLES
                 env[f.var] = low + int(place * f.trip / SAMPLES)
-            found.append(int(x.evaluate(env)))
+            found.append(self.value(x, env))
         return found

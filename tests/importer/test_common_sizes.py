@@ -177,7 +177,7 @@ def test_threads_share_only_large_runs_of_what_is_commonly_small(tmp_path: Path)
         compile_model(path, tmp_path / "m.so", options)
     for common, folder in dumps.items():
         text = (folder / "program.txt").read_text()
-        found = re.findall(r"turns=(.*) symbols", text)
+        found = re.findall(r"turns=(.*) sizes=", text)
         assert len(found) == 3, text
         for turns in found:
             few, many = (parse_index(turns).evaluate({"batch": n}) for n in (1, 4096))
