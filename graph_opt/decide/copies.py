@@ -112,12 +112,10 @@ class _Maker:
 
 def _with_reads(e: Expr, instead: Mapping[Read, Read]) -> Expr:
     """`e` with reads replaced by others, gathered ones before those that tell their places."""
-    plain: dict[Expr, Expr] = {}
-    for old, new in instead.items():
-        if is_gathered(old):
-            e = _with_gathered(e, old, new)
-        else:
-            plain[old] = new
+    gathered = [r for r in instead if is_gathered(r)]
+    for old in sorted(gathered, key=lambda r: len(tuple(reads(r))), reverse=True):
+        e = _with_gathered(e, old, instead[old])
+    plain: dict[Expr, Expr] = {r: new for r, new in instead.items() if not is_gathered(r)}
     return map_reads(e, lambda i: i, lambda r: plain.get(r, r)) if plain else e
 
 
