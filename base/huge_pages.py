@@ -7,6 +7,7 @@ import mmap
 import numpy as np
 
 HUGE_PAGE_BYTES = 2 << 20
+"""What one entry of the second-level page table maps."""
 
 
 def in_huge_pages(size: int) -> np.ndarray:

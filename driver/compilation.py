@@ -83,7 +83,7 @@ class Compilation:
             return
         self._missing.append(name)
         # The largest first, so that none ends long after the others.
-        self._pool.add((name, job), _statements(job), _outline(job))
+        self._pool.add((name, job), _statements(job), _alike(job))
 
     def made(self) -> Iterator[tuple[Pending, Made]]:
         """Yields the kernels in the order in which they were added, and what becomes of each.
@@ -128,7 +128,7 @@ class Compilation:
         return data
 
 
-def _outline(job: CompileJob) -> Hashable:
+def _alike(job: CompileJob) -> Hashable:
     """What jobs have in common whose code may be equal: all but sizes that a run tells."""
     return tuple(
         (tuple(b.dtype for b in k.args), tuple(x.hi.const for x in walk_loops(k.body)))

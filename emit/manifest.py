@@ -4,7 +4,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 
-from rutc.emit.placement import DIGEST_BYTES
+from rutc.emit.elf import DIGEST_BYTES
 from rutc.emit.program import Port, Program, State
 from rutc.emit.weight_image import WeightImage
 from rutc.errors import InternalError

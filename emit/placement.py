@@ -1,7 +1,7 @@
 """Where the weights of an artifact lie: in its library, or in a file beside it.
 
 model.so        code, host program, manifest | weights
-model.weights   weights | their SHA-256, 32 bytes
+model.weights   weights | their SHA-256, 32 bytes, which tells them from those of others
 """
 
 from pathlib import Path
@@ -12,9 +12,6 @@ PLACEMENTS: tuple[WeightPlacement, ...] = get_args(WeightPlacement)
 
 EMBED_LIMIT_BYTES = 1 << 30
 """Larger weights are in a file unless asked otherwise: tools copy and read libraries as a whole."""
-
-DIGEST_BYTES = 32
-"""What a file has after the weights: it tells the weights of one compilation from others."""
 
 
 def weights_file(library: Path, placement: WeightPlacement, weight_bytes: int) -> Path | None:

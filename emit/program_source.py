@@ -335,7 +335,6 @@ def _program_struct(program: Program, tables: Tables, number: int, placed: Place
     yield "    .largest_bytes = largest_bytes,"
     yield "    .block_bytes = block_bytes,"
     yield "    .launch_symbols = launch_symbols,"
-    yield "    .weights_offset = 0,"
     yield f"    .weight_bytes = {placed.byte_count if program.weight_bytes else 0},"
     yield "};"
 

@@ -178,7 +178,6 @@ typedef struct rutc_program {
   double (*block_bytes)(const int64_t *sizes, int64_t place); /* the size at a place, unbounded */
   const int64_t *launch_symbols;
   int64_t arena_bytes; /* a size */
-  int64_t weights_offset; /* in the image of all weights */
   int64_t weight_bytes;
 } rutc_program;
 

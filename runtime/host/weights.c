@@ -123,7 +123,7 @@ int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc
   }
   if (status == RUTC_OK && options->check_weights) status = check_image(data, image, error);
   if (status != RUTC_OK) return status;
-  weights->data = data + program->weights_offset;
+  weights->data = data;
   if (!memories) advise(weights->data, program->weight_bytes);
   return RUTC_OK;
 }

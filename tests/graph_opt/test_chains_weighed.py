@@ -1,6 +1,6 @@
 """What chains of kernels are weighed by: sizes of slices, and which chains need not be weighed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -149,14 +149,19 @@ def followed(
     return found
 
 
+def beginnings(text: str, l2: int) -> Iterator[tuple[Slicer, Sequence[PlanStep], int, Run]]:
+    """Where chains of a graph may begin: its slicer and steps, and each of these that is a run."""
+    found = greedy(prepare(parse(text)), replace(V4, l2=l2)).realisation
+    for start, step in enumerate(found.steps):
+        if isinstance(step, Run):
+            yield found.turns.slicer, found.steps, start, step
+
+
 @pytest.mark.parametrize("text", [ATTENTION, IMAGES, BATCH, JOINED])
 @pytest.mark.parametrize("l2", [V4.l2, 64 << 10])
 def test_kernels_that_follow_over_several_dims_are_found_dim_by_dim(text: str, l2: int) -> None:
-    found = greedy(prepare(parse(text)), replace(V4, l2=l2)).realisation
-    slicer, steps, compared = found.turns.slicer, found.steps, 0
-    for start, step in enumerate(steps):
-        if not isinstance(step, Run):
-            continue
+    compared = 0
+    for slicer, steps, start, step in beginnings(text, l2):
         along = partial(slicer._along, steps, start)
         for count in (1, 2, 3):
             for dims in permutations(slicer._cut(step.group), count):
@@ -169,11 +174,8 @@ def test_kernels_that_follow_over_several_dims_are_found_dim_by_dim(text: str, l
 @pytest.mark.parametrize("text", [ATTENTION, IMAGES, BATCH, JOINED])
 @pytest.mark.parametrize("l2", [V4.l2, 64 << 10])
 def test_over_more_dims_no_more_kernels_follow_each_other(text: str, l2: int) -> None:
-    found = greedy(prepare(parse(text)), replace(V4, l2=l2)).realisation
-    slicer, steps, compared = found.turns.slicer, found.steps, 0
-    for start, step in enumerate(steps):
-        if not isinstance(step, Run):
-            continue
+    compared = 0
+    for slicer, steps, start, step in beginnings(text, l2):
         along = partial(slicer._along, steps, start)
         for d, e in permutations(slicer._cut(step.group), 2):
             one, both = (slicer._grown(along, dims) for dims in ((d,), (d, e)))
