@@ -27,10 +27,10 @@ from tests.emit.run_kernel import run_kernel
 from tests.kernels import LONG, Case, assert_agree, cases, magnitude, unpack
 from tests.machines import V3, V4
 
-AMX = replace(x86.avx512(), name="amx", features=x86.V4_FEATURES | x86.OPTIONAL_FEATURES)
+AMX = replace(x86.avx512(), features=x86.V4_FEATURES | x86.OPTIONAL_FEATURES)
 MACHINES = {
-    m.name: replace(m, l1=4 << 10, l2=64 << 10, launch_cycles=0, wake_cycles=0)
-    for m in (V3, V4, aarch64.neon(), AMX)
+    name: replace(m, l1=4 << 10, l2=64 << 10, launch_cycles=0, wake_cycles=0)
+    for name, m in ({m.name: m for m in (V3, V4, aarch64.neon())} | {"amx": AMX}).items()
 }
 """Machines with small caches: what depends on them then shows in small kernels."""
 PRODUCT = """
