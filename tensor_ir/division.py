@@ -101,7 +101,11 @@ def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
         for a in mono:
             term = term * (of_atom(a) if isinstance(a, Var) else _simplified_atom(a, ranges))
         total = total + term
-    return _join(total, ranges)
+    found = _join(total, ranges)
+    near = _nearer(found, ranges)
+    if near != found:
+        near = simplify(near, ranges)
+    return near if near.size() < found.size() else found
 
 
 def joint_bounds(mono: Monomial, known: Range, ranges: Ranges) -> Range:
@@ -306,6 +310,34 @@ def rebuilt(a: Compound, x: Index, y: Index, ranges: Ranges) -> Index:
             return minimum(x, y, ranges)
         case Max():
             return maximum(x, y, ranges)
+
+
+def _nearer(x: Index, ranges: Ranges) -> Index:
+    """An equal expression in which coefficients of what is divided are as small as can be.
+
+    (7*i + j) // 8  ->  i + (j - i) // 8,   (7*i + j) % 8  ->  (j - i) % 8
+
+    So rows that are read with a stride of one less than they have, as a relative shift reads them,
+    are found to be diagonals: where j - i + 8 is below 16, (15*i + j + 8) // 16 is i.
+    """
+    total = Index((), x.const)
+    for mono, c in x.terms:
+        term = Index((), c)
+        for a in mono:
+            term = term * (of_atom(a) if isinstance(a, Var) else _nearer_atom(a, ranges))
+        total = total + term
+    return total
+
+
+def _nearer_atom(atom: Compound, ranges: Ranges) -> Index:
+    x, y = (part if part.is_polynomial else _nearer(part, ranges) for part in atom.operands)
+    by = ZERO
+    if isinstance(atom, FloorDiv | Mod) and y.is_const and len(x.terms) > 1:
+        by = Index(tuple([(m, 1 if c > 0 else -1) for m, c in x.terms if 2 * abs(c) > y.const]))
+    if by == ZERO and (x, y) == atom.operands:
+        return of_atom(atom)
+    near = rebuilt(atom, x - by * y, y, ranges)
+    return by + near if isinstance(atom, FloorDiv) else near
 
 
 def _join(x: Index, ranges: Ranges) -> Index:

@@ -17,7 +17,7 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import map_expressions
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.elements import plain_coord, read_element
+from rutc.graph_opt.rules.elements import padding, plain_coord, read_element
 from rutc.tensor_ir import (
     Apply,
     BitCast,
@@ -310,7 +310,10 @@ def _extreme(e: Apply, editor: Editor) -> Expr | None:
 
 
 def _select(e: Apply, editor: Editor) -> Expr | None:
-    """select(true, a, b) -> a;  select(c, a, a) -> a;  select(not c, a, b) -> select(c, b, a)."""
+    """select(true, a, b) -> a;  select(c, a, a) -> a;  select(not c, a, b) -> select(c, b, a).
+
+    So is a choice between a read and its fill the read, where the other is outside of its value.
+    """
     c, a, b = e.args
     if isinstance(c, Lit):
         return a if c.value else b
@@ -318,7 +321,7 @@ def _select(e: Apply, editor: Editor) -> Expr | None:
         return a
     if isinstance(c, Apply) and c.op == "not":
         return Apply("select", (c.args[0], b, a))
-    return None
+    return padding(e, editor)
 
 
 def _compare(e: Apply, editor: Editor) -> Expr | None:

@@ -9,7 +9,7 @@ import numpy as np
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rules.views import can_leave
-from rutc.tensor_ir import Const, Coord, DType, Expr, Index, IndexValue, Lit, Nest, Read
+from rutc.tensor_ir import Apply, Const, Coord, DType, Expr, Index, IndexValue, Lit, Nest, Read
 
 MOST_PROGRESSION = 1 << 16
 MOST_IN_INDEX = 1 << 62
@@ -46,6 +46,26 @@ def known_element(r: Read, editor: Editor) -> Lit | IndexValue | None:
     if len(at) < len(r.coords) or not (inside or r.fill is None):
         return None
     return IndexValue(element.index.subs(at))
+
+
+def padding(chosen: Apply, editor: Editor) -> Read | None:
+    """The read that a choice is, where what is chosen instead of it is its fill.
+
+    select(index(d - 1) < 0, 0.0, %x[a=d - 1 else 0.0])   ->   %x[a=d - 1 else 0.0]
+
+    Zeros that are put before or behind a value are so a padding of it.
+    """
+    match chosen.args:
+        case (Apply("lt", (IndexValue(e), Lit(0))), Lit() as fill, Read() as r) if r.fill == fill:
+            # Where e < 0, so is c if it is no more.
+            gaps = [c - e for _, c in r.coords if isinstance(c, Index)]
+            outside = [b is not None and b[1] <= 0 for b in (g.bounds(editor.ranges) for g in gaps)]
+        case (Apply("lt", (IndexValue(e), Lit(0))), Read() as r, Lit() as fill) if r.fill == fill:
+            gaps = [c - e - editor.extents[d] for d, c in r.coords if isinstance(c, Index)]
+            outside = [b is not None and b[0] >= 0 for b in (g.bounds(editor.ranges) for g in gaps)]
+        case _:
+            return None
+    return r if any(outside) else None
 
 
 def splat(n: Const) -> Lit | None:
