@@ -157,14 +157,28 @@ class _Sifted:
         return b.nest(axes, apply("add", begin(axes), way))
 
 
-def _compared(x: Tensor, f: Walk | SieveTables) -> DType:
-    """The type in which features are compared with thresholds.
+def _tested(b: Builder, x: Tensor, f: Forest) -> Tensor:
+    """The rows x {n, features} up to the last feature that a branch tests.
 
-    Raises OperatorError where x has not all of these features.
+    Where the run tells how many features there are, it ends unless all of these are there.
+
+    Raises OperatorError where x has not all of them.
     """
-    features = x.shape[1]
-    if features.is_const and not 0 <= f.feature.min() <= f.feature.max() < features.const:
-        raise OperatorError(f"a branch tests feature {f.feature.max()} of {features}")
+    tested, features = f.feature[f.height > 0], x.shape[1]
+    if not tested.size:
+        return x
+    if tested.min() < 0:
+        raise OperatorError(f"a branch tests feature {tested.min()}")
+    last = int(tested.max())
+    if not features.is_const:
+        return b.view(x, (x.shape[0], last + 1), lambda *at: at)
+    if last >= features.const:
+        raise OperatorError(f"a branch tests feature {last} of {features}")
+    return x
+
+
+def _compared(x: Tensor, f: Walk | SieveTables) -> DType:
+    """The type in which features are compared with thresholds."""
     return DType.F64 if DType.F64 in (x.dtype, DType.of(f.threshold.dtype)) else DType.F32
 
 
@@ -280,7 +294,7 @@ def aggregated(
     if how not in _AGGREGATES:
         raise OperatorError(f"the aggregate function {how!r} is unknown")
     reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
-    found = sieves_of(f)
+    x, found = _tested(b, x, f), sieves_of(f)
     if found is None:
         walk = walk_of(f)
         y = gathered(b, walked(b, x, walk), walk.leaf, v, targets, reducer)

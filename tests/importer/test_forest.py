@@ -1,6 +1,7 @@
 """Walks down forests, step by step, against the forests' own branches."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -8,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.ops.forest import (
     LEAF,
@@ -323,3 +325,41 @@ def test_a_leaf_s_first_vote_counts_where_there_is_one_target(op, told, wanted, 
     if count != 2:
         # ONNX Runtime leaves the base value out of a target without a vote.
         np.testing.assert_array_equal(found, theirs)
+
+
+def _last_feature(feature: int, shape: list[int | str], folder: Path) -> Path:
+    """A model whose one branch tests a feature of x."""
+    stump = STUMP | {"nodes_featureids": [feature, 0, 0]}
+    votes = {"nodeids": [1, 2], "treeids": [0, 0], "ids": [0, 0], "weights": [2.0, 5.0]}
+    node = helper.make_node(
+        "TreeEnsembleRegressor",
+        ["x"],
+        ["y"],
+        domain="ai.onnx.ml",
+        **{f"target_{name}": value for name, value in votes.items()},
+        **stump,
+    )
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 19), helper.make_opsetid("ai.onnx.ml", 3)]
+    path = folder / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize("shape", [[2, 4], [2, "features"]])
+def test_no_branch_tests_a_feature_before_the_first(shape, tmp_path):
+    with pytest.raises(UserError, match="tests feature -1"):
+        import_model(_last_feature(-1, shape, tmp_path))
+
+
+@pytest.mark.parametrize("last", [0, 3])
+def test_rows_that_the_run_counts_have_all_features_that_branches_test(last, tmp_path):
+    graph = import_model(_last_feature(last, [2, "features"], tmp_path))
+    x = np.zeros((2, last + 3), np.float32)
+    x[1, last] = 1
+    for features in (last + 1, last + 3):
+        (y,) = interpret(graph, {"x": x[:, :features]}).values()
+        assert y.tolist() == [[2], [5]]
+    with pytest.raises(UserError, match="features"):
+        interpret(graph, {"x": x[:, :last]})
