@@ -269,20 +269,20 @@ class _Floats:
     def uncompared(self) -> str:
         """How many elements float64 does not judge, and why; "" if none."""
         total = self.open.size
-        count = int(np.count_nonzero(self.flushed))
-        if count:
-            return (
-                f"{count} of {total} elements are infinite, as numbers below "
+        masks = (self.flushed, self.open & ~self.flushed, self.disputed)
+        flushed, beyond, disputed = map(np.count_nonzero, masks)
+        told = []
+        if flushed:
+            told.append(
+                f"{flushed} of {total} elements are infinite, as numbers below "
                 f"{np.finfo(np.float32).tiny:.2g} count as zeros: if the model needs them, compile "
                 "it with --keep-subnormals"
             )
-        count = int(np.count_nonzero(self.open))
-        if count:
-            return f"{count} of {total} elements not compared: the model may overflow there"
-        count = int(np.count_nonzero(self.disputed))
-        if count:
-            return f"{count} of {total} elements are finite, and not in float64"
-        return ""
+        if beyond:
+            told.append(f"{beyond} of {total} elements not compared: the model may overflow there")
+        if disputed:
+            told.append(f"{disputed} of {total} elements are finite, and not in float64")
+        return "; ".join(told)
 
     def refused(self, found: Judged) -> OutputComparison:
         """The comparison of a result that is further from the truth than the types explain."""

@@ -388,6 +388,13 @@ def test_infinities_that_follow_from_zeros_for_subnormal_numbers_are_told() -> N
     told = found(ours, flushed)
     assert told.passed
     assert told.remark.startswith("1 of 1500 elements are infinite, as numbers below 1.2e-38 ")
+    # What both overflow in is counted beside them.
+    overflown, others = ours.copy(), theirs.copy()
+    overflown[0, 9, 3] = others[0, 9, 3] = np.inf
+    both = judged(compared, overflown, others, truth, list, flushed=lambda: flushed)
+    assert both.passed
+    assert both.remark.startswith("1 of 1500 elements are infinite, ")
+    assert both.remark.endswith("; 1 of 1500 elements not compared: the model may overflow there")
     assert not found(ours, None).passed
     assert not found(ours, truth).passed
     assert not found(-ours, flushed).passed
