@@ -7,6 +7,7 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,73 +16,83 @@ enum { EAX, EBX, ECX, EDX };
 /* Register state that the operating system must save for a feature to be usable (XCR0 bits). */
 enum { NO_STATE = 0, AVX_STATE = 0x6, AVX512_STATE = 0xe6, AMX_STATE = 0x60000 };
 
+/* The leaves of CPUID that tell features. */
+enum { LEAF_1, LEAF_7, LEAF_7_1, LEAF_80000001, LEAVES };
+
+static const uint32_t leaves_and_subleaves[LEAVES][2] = {{1, 0}, {7, 0}, {7, 1}, {0x80000001, 0}};
+
+/* What each leaf says, 0 for those that the CPU lacks, and the register state that the operating
+ * system saves, 0 without XSAVE. Both are asked for once: a virtual machine's host answers CPUID,
+ * which takes as long as a small model's run. */
+static uint32_t leaves[LEAVES][4];
+static uint64_t saved_state;
+
+static void read_cpu(void) {
+  for (int i = 0; i < LEAVES; i++) {
+    uint32_t *r = leaves[i], leaf = leaves_and_subleaves[i][0];
+    if (leaf > __get_cpuid_max(leaf & 0x80000000, NULL)) continue;
+    __cpuid_count(leaf, leaves_and_subleaves[i][1], r[EAX], r[EBX], r[ECX], r[EDX]);
+  }
+  if (!(leaves[LEAF_1][ECX] >> 27 & 1)) return;
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  saved_state = (uint64_t)high << 32 | low;
+}
+
 typedef struct {
   const char *name;
-  uint32_t leaf, subleaf;
-  int bit_register, bit;
+  int leaf, bit_register, bit;
   uint64_t state;
 } feature;
 
 static const feature known_features[] = {
-    {"sse3", 1, 0, ECX, 0, NO_STATE},
-    {"ssse3", 1, 0, ECX, 9, NO_STATE},
-    {"fma", 1, 0, ECX, 12, AVX_STATE},
-    {"cx16", 1, 0, ECX, 13, NO_STATE},
-    {"sse4.1", 1, 0, ECX, 19, NO_STATE},
-    {"sse4.2", 1, 0, ECX, 20, NO_STATE},
-    {"movbe", 1, 0, ECX, 22, NO_STATE},
-    {"popcnt", 1, 0, ECX, 23, NO_STATE},
-    {"avx", 1, 0, ECX, 28, AVX_STATE},
-    {"f16c", 1, 0, ECX, 29, AVX_STATE},
-    {"bmi", 7, 0, EBX, 3, NO_STATE},
-    {"avx2", 7, 0, EBX, 5, AVX_STATE},
-    {"bmi2", 7, 0, EBX, 8, NO_STATE},
-    {"avx512f", 7, 0, EBX, 16, AVX512_STATE},
-    {"avx512dq", 7, 0, EBX, 17, AVX512_STATE},
-    {"avx512ifma", 7, 0, EBX, 21, AVX512_STATE},
-    {"avx512cd", 7, 0, EBX, 28, AVX512_STATE},
-    {"avx512bw", 7, 0, EBX, 30, AVX512_STATE},
-    {"avx512vl", 7, 0, EBX, 31, AVX512_STATE},
-    {"avx512vbmi", 7, 0, ECX, 1, AVX512_STATE},
-    {"avx512vbmi2", 7, 0, ECX, 6, AVX512_STATE},
-    {"gfni", 7, 0, ECX, 8, NO_STATE},
-    {"vaes", 7, 0, ECX, 9, AVX_STATE},
-    {"vpclmulqdq", 7, 0, ECX, 10, AVX_STATE},
-    {"avx512vnni", 7, 0, ECX, 11, AVX512_STATE},
-    {"avx512bitalg", 7, 0, ECX, 12, AVX512_STATE},
-    {"avx512vpopcntdq", 7, 0, ECX, 14, AVX512_STATE},
-    {"amx-bf16", 7, 0, EDX, 22, AMX_STATE},
-    {"avx512fp16", 7, 0, EDX, 23, AVX512_STATE},
-    {"amx-tile", 7, 0, EDX, 24, AMX_STATE},
-    {"amx-int8", 7, 0, EDX, 25, AMX_STATE},
-    {"avxvnni", 7, 1, EAX, 4, AVX_STATE},
-    {"avx512bf16", 7, 1, EAX, 5, AVX512_STATE},
-    {"amx-fp16", 7, 1, EAX, 21, AMX_STATE},
-    {"avxifma", 7, 1, EAX, 23, AVX_STATE},
-    {"avxvnniint8", 7, 1, EDX, 4, AVX_STATE},
-    {"avxneconvert", 7, 1, EDX, 5, AVX_STATE},
-    {"amx-complex", 7, 1, EDX, 8, AMX_STATE},
-    {"avxvnniint16", 7, 1, EDX, 10, AVX_STATE},
-    {"lzcnt", 0x80000001, 0, ECX, 5, NO_STATE},
+    {"sse3", LEAF_1, ECX, 0, NO_STATE},
+    {"ssse3", LEAF_1, ECX, 9, NO_STATE},
+    {"fma", LEAF_1, ECX, 12, AVX_STATE},
+    {"cx16", LEAF_1, ECX, 13, NO_STATE},
+    {"sse4.1", LEAF_1, ECX, 19, NO_STATE},
+    {"sse4.2", LEAF_1, ECX, 20, NO_STATE},
+    {"movbe", LEAF_1, ECX, 22, NO_STATE},
+    {"popcnt", LEAF_1, ECX, 23, NO_STATE},
+    {"avx", LEAF_1, ECX, 28, AVX_STATE},
+    {"f16c", LEAF_1, ECX, 29, AVX_STATE},
+    {"bmi", LEAF_7, EBX, 3, NO_STATE},
+    {"avx2", LEAF_7, EBX, 5, AVX_STATE},
+    {"bmi2", LEAF_7, EBX, 8, NO_STATE},
+    {"avx512f", LEAF_7, EBX, 16, AVX512_STATE},
+    {"avx512dq", LEAF_7, EBX, 17, AVX512_STATE},
+    {"avx512ifma", LEAF_7, EBX, 21, AVX512_STATE},
+    {"avx512cd", LEAF_7, EBX, 28, AVX512_STATE},
+    {"avx512bw", LEAF_7, EBX, 30, AVX512_STATE},
+    {"avx512vl", LEAF_7, EBX, 31, AVX512_STATE},
+    {"avx512vbmi", LEAF_7, ECX, 1, AVX512_STATE},
+    {"avx512vbmi2", LEAF_7, ECX, 6, AVX512_STATE},
+    {"gfni", LEAF_7, ECX, 8, NO_STATE},
+    {"vaes", LEAF_7, ECX, 9, AVX_STATE},
+    {"vpclmulqdq", LEAF_7, ECX, 10, AVX_STATE},
+    {"avx512vnni", LEAF_7, ECX, 11, AVX512_STATE},
+    {"avx512bitalg", LEAF_7, ECX, 12, AVX512_STATE},
+    {"avx512vpopcntdq", LEAF_7, ECX, 14, AVX512_STATE},
+    {"amx-bf16", LEAF_7, EDX, 22, AMX_STATE},
+    {"avx512fp16", LEAF_7, EDX, 23, AVX512_STATE},
+    {"amx-tile", LEAF_7, EDX, 24, AMX_STATE},
+    {"amx-int8", LEAF_7, EDX, 25, AMX_STATE},
+    {"avxvnni", LEAF_7_1, EAX, 4, AVX_STATE},
+    {"avx512bf16", LEAF_7_1, EAX, 5, AVX512_STATE},
+    {"amx-fp16", LEAF_7_1, EAX, 21, AMX_STATE},
+    {"avxifma", LEAF_7_1, EAX, 23, AVX_STATE},
+    {"avxvnniint8", LEAF_7_1, EDX, 4, AVX_STATE},
+    {"avxneconvert", LEAF_7_1, EDX, 5, AVX_STATE},
+    {"amx-complex", LEAF_7_1, EDX, 8, AMX_STATE},
+    {"avxvnniint16", LEAF_7_1, EDX, 10, AVX_STATE},
+    {"lzcnt", LEAF_80000001, ECX, 5, NO_STATE},
 };
 
-/* Register state that the operating system saves; 0 without XSAVE. */
-static uint64_t saved_state(void) {
-  uint32_t r[4];
-  if (!__get_cpuid_count(1, 0, &r[EAX], &r[EBX], &r[ECX], &r[EDX])) return 0;
-  if (!(r[ECX] >> 27 & 1)) return 0;
-  uint32_t low, high;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (uint64_t)high << 32 | low;
-}
-
 static int has_feature(const feature *wanted) {
-  uint32_t r[4];
-  if (!__get_cpuid_count(wanted->leaf, wanted->subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX])) {
-    return 0;
-  }
-  if (!(r[wanted->bit_register] >> wanted->bit & 1)) return 0;
-  return (saved_state() & wanted->state) == wanted->state;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_cpu);
+  if (!(leaves[wanted->leaf][wanted->bit_register] >> wanted->bit & 1)) return 0;
+  return (saved_state & wanted->state) == wanted->state;
 }
 
 /* Linux gives a process the AMX tile registers only when asked. */

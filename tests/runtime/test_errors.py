@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.library import build_library
 from rutc.emit.targets.select import host_features
 from rutc.runtime import ModelError, load
@@ -104,6 +105,42 @@ def test_features_are_checked_when_a_session_opens(tmp_path: Path, feature: str)
     else:
         with pytest.raises(ModelError, match=f"for CPUs with {feature}, which this CPU lacks"):
             load(tmp_path / "m.so")
+
+
+COUNTED = """
+#define _GNU_SOURCE
+#include <cpuid.h>
+static int asked;
+#define __get_cpuid_max(...) (asked++, __get_cpuid_max(__VA_ARGS__))
+#define __get_cpuid_count(...) (asked++, __get_cpuid_count(__VA_ARGS__))
+#undef __cpuid_count
+#define __cpuid_count(leaf, part, a, b, c, d)                                     \\
+  do {                                                                           \\
+    asked++;                                                                     \\
+    __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "0"(leaf), "2"(part)); \\
+  } while (0)
+#include "features.c"
+#include "error.c"
+int main(void) {
+  const char *needed[] = {"ssse3", "sse4.1", "avx", "f16c", "avx2", "fma", "lzcnt", 0};
+  rutc_error error;
+  for (int i = 0; i < 2; i++) {
+    if (rutc_cpu_require(needed, &error) != RUTC_OK) puts(error.text);
+    printf("%d\\n", asked);
+  }
+}
+"""
+"""Prints how often CPUID was asked up to each of two checks of features."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="CPUID is an instruction of x86-64")
+def test_a_process_asks_the_cpu_once(tmp_path: Path) -> None:
+    (tmp_path / "counted.c").write_text(COUNTED)
+    command = ["cc", "-pthread", "-I", HOST_SOURCES, "counted.c", "-o", "counted"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "counted"], capture_output=True, text=True, check=True)
+    first, second = map(int, done.stdout.split())
+    assert 0 < first == second
 
 
 def test_the_runtime_imports_numpy_only(doubling: Path) -> None:
