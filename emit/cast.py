@@ -14,11 +14,16 @@ from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
 from rutc.emit.rounded_quotient import Reciprocal, rounded_by
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.machine import Machine
 
 _BYTES = {True: DType.I8, False: DType.U8}
 F32, F64 = ir.FloatType(), ir.DoubleType()
 SMALL = 1 << 22
 """Sums of three whole numbers of this size are exact in f32."""
+NEAREST = {4: "sse2.cvtps2dq", 8: "avx.cvt.ps2dq.256", 16: "avx512.mask.cvtps2dq.512"}
+"""Instructions for the nearest integers of so many f32."""
+AS_SET = 4
+"""Rounding as the processor is set to do it: to the nearest."""
 
 
 @cache
@@ -175,17 +180,10 @@ def emit_clamped_round(
     Conversions round by themselves, and what is kept within whole bounds first stays there.
     None unless all numbers are small whole ones, and those of a divisor other than 1 few.
     """
-    low, high = bounds
-    known = low <= high and all(abs(v) <= SMALL and v.is_integer() for v in (shift, low, high))
-    if not known or dst is not DType.I32:
+    found = None if dst is not DType.I32 else _rounded_within(shift, bounds, divisor)
+    if found is None:
         return None
-    limits = low - shift, high - shift
-    by = None
-    if divisor != 1.0:
-        by = rounded_by(divisor, int(limits[0]), int(limits[1]))
-        if by is None:
-            return None
-        limits = by.limits
+    limits, by = found
     bounded = _bounded(builder, ">", value, limits[0])
     bounded = _bounded(builder, "<", bounded, limits[1])
     if by is not None:
@@ -193,7 +191,78 @@ def emit_clamped_round(
     whole = builder.nearest(bounded, llvm_type(dst, lane_count(value)))
     if shift:
         whole = builder.add(whole, splat_int(whole.type, int(shift)))
-    return _zero_of_nan(builder, whole, value, low)
+    return _zero_of_nan(builder, whole, value, bounds[0])
+
+
+def emit_saturated_round(
+    builder: ir.IRBuilder,
+    value: ir.Value,
+    shift: float,
+    bounds: tuple[float, float],
+    dst: DType,
+    machine: Machine,
+    divisor: float = 1.0,
+) -> ir.Value | None:
+    """What `emit_clamped_round` gives, as bytes that instructions keep within one of the bounds.
+
+    min(max(round(x) + 3.0, 0.0), 255.0) as u8   ->   saturated(nearest(max(x, -3.0)) + 3)
+
+    What is beyond i32 becomes its least number, which is a large one without a sign: so unsigned
+    bytes need no bound above, and signed ones none below. None where the bound is not the type's
+    own, and where the machine has no such instructions.
+    """
+    lanes = lane_count(value)
+    found = _rounded_within(shift, bounds, divisor)
+    if not machine.saturates or lanes not in NEAREST or dst not in _BYTES.values():
+        return None
+    if found is None or shift < 0:
+        return None
+    (low, high), (least, greatest), (limits, by) = bounds, integer_range(dst), found
+    if low < least or high > greatest or (low != least if dst.is_signed else high != greatest):
+        return None
+    relation, limit = ("<", limits[1]) if dst.is_signed else (">", limits[0])
+    bounded = _bounded(builder, relation, value, limit)
+    if by is not None:
+        bounded = _times(builder, bounded, by)
+    whole = _nearest(builder, bounded)
+    if shift:
+        whole = builder.add(whole, splat_int(whole.type, int(shift)))
+    # What is NaN became the bound that is kept.
+    whole = _zero_of_nan(builder, whole, value, high if dst.is_signed else low)
+    if dst.is_signed:
+        whole = builder.intrinsic("smax", whole, splat_int(whole.type, least))
+        whole = builder.intrinsic("smin", whole, splat_int(whole.type, greatest))
+    else:
+        whole = builder.intrinsic("umin", whole, splat_int(whole.type, greatest))
+    return builder.trunc(whole, llvm_type(dst, lanes))
+
+
+def _rounded_within(
+    shift: float, bounds: tuple[float, float], divisor: float
+) -> tuple[tuple[float, float], Reciprocal | None] | None:
+    """The bounds of what is rounded, and what it is multiplied by first.
+
+    None unless all numbers are small whole ones, and those of a divisor other than 1 few.
+    """
+    low, high = bounds
+    if low > high or not all(abs(v) <= SMALL and v.is_integer() for v in (shift, low, high)):
+        return None
+    limits = low - shift, high - shift
+    if divisor == 1.0:
+        return limits, None
+    by = rounded_by(divisor, int(limits[0]), int(limits[1]))
+    return None if by is None else (by.limits, by)
+
+
+def _nearest(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The nearest integers by an instruction: the least one of what is beyond all of them."""
+    result = ir.VectorType(ir.IntType(32), value.lanes)
+    name, operands = NEAREST[value.lanes], [value]
+    if ".mask." in name:
+        mask = ir.Constant(ir.IntType(value.lanes), (1 << value.lanes) - 1)
+        operands += [ir.Constant(result, None), mask, ir.Constant(ir.IntType(32), AS_SET)]
+    function = builder.module.declared(f"llvm.x86.{name}", result, [x.type for x in operands])
+    return builder.call(function, operands)
 
 
 def _zero_of_nan(builder: ir.IRBuilder, whole: ir.Value, value: ir.Value, low: float) -> ir.Value:

@@ -8,7 +8,12 @@ from typing import assert_never
 
 from rutc.emit import ir
 from rutc.emit.bf16 import narrowed
-from rutc.emit.cast import emit_clamped_cast, emit_clamped_round, splat_int
+from rutc.emit.cast import (
+    emit_clamped_cast,
+    emit_clamped_round,
+    emit_saturated_round,
+    splat_int,
+)
 from rutc.emit.index import I32, IndexEmitter, is_vector
 from rutc.emit.lane_shift import LaneShiftEmitter
 from rutc.emit.load_store import MemoryEmitter
@@ -121,6 +126,13 @@ class ExpressionEmitter:
     def _cast(self, e: Cast) -> ir.Value:
         """A conversion; one of a float that was clamped needs no clamping of its own."""
         match e.arg:
+            case Cast(
+                Apply("min", (Apply("max", (x, Lit(float() as low))), Lit(float() as high))),
+                DType.I32,
+            ) if e.dtype in (DType.U8, DType.I8):
+                clamped = self._clamped_round(x, (low, high), e.dtype)
+                if clamped is not None:
+                    return clamped
             case Apply(
                 op="min",
                 args=(Apply(op="max", args=(x, Lit(float() as low))), Lit(float() as high)),
@@ -156,11 +168,23 @@ class ExpressionEmitter:
             return None
         match x:
             case Apply("div", (y, Lit(float() as by))):
-                number = self.emit(y)
-                found = emit_clamped_round(self.builder, number, shift, bounds, dtype, by)
+                found = self._rounded(self.emit(y), shift, bounds, dtype, by)
                 if found is not None:
                     return found
-        return emit_clamped_round(self.builder, self.emit(x), shift, bounds, dtype)
+        return self._rounded(self.emit(x), shift, bounds, dtype)
+
+    def _rounded(
+        self,
+        x: ir.Value,
+        shift: float,
+        bounds: tuple[float, float],
+        dtype: DType,
+        by: float = 1.0,
+    ) -> ir.Value | None:
+        """The whole numbers nearest to quotients, plus a shift, in bounds."""
+        if dtype is DType.I32:
+            return emit_clamped_round(self.builder, x, shift, bounds, dtype, by)
+        return emit_saturated_round(self.builder, x, shift, bounds, dtype, self.machine, by)
 
     def _shared(self, e: Apply) -> ir.Value:
         """The value of an operation, computed once for equal values of the unrolled loops."""

@@ -117,6 +117,11 @@ class Machine:
         return "avx512f" in self.features
 
     @property
+    def saturates(self) -> bool:
+        """Whether an instruction makes bytes of integers of 32 bits, the nearest that there are."""
+        return self.architecture == "x86_64" and "avx512vl" in self.features
+
+    @property
     def passes_over_nan(self) -> bool:
         """Whether the instruction for the larger of two numbers may give one beside a NaN."""
         return self.architecture == "x86_64"

@@ -1,16 +1,31 @@
-"""Quotients that are rounded to 8 bits by products: the same numbers as the quotients' own."""
+"""Numbers rounded to 8 bits: quotients by products, and what instructions keep within bounds."""
+
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rutc.emit.cast import emit_clamped_round
+from rutc.emit.cast import emit_clamped_round, emit_saturated_round, integer_range
+from rutc.emit.codegen import compile_assembly
 from rutc.emit.jit import Elementwise
+from rutc.emit.kernel import emit_kernel
 from rutc.emit.rounded_quotient import Reciprocal, rounded_by
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
-from tests.machines import on_machines
+from rutc.tensor_ir.steps import apply_schedule
+from rutc.tuner import choose
+from tests.machines import V3, V4, needs, on_machines
+from tests.tensor_ir.test_steps import kernel_of
 
 RANGES = [(-128, 127), (0, 255), (-137, 118), (-7, 8), (3, 3), (-255, -1)]
+QUANTISING = """
+graph "quantising"
+dims m = 24, n = 64
+%x : f32{{m,n}} = input "x" [m, n]
+%y : {dtype}{{m,n}} = {body}
+output "y" [m, n] = %y
+"""
 DIVISORS = [0.03, 1.0 / 3.0, 0.007843138, 2.0**-20, 3.0**30, 1.1e-17, 0.99999994, 1.0000001, 41.0]
 
 
@@ -70,3 +85,67 @@ def test_two_products_are_checked() -> None:
 )
 def test_what_stays_a_quotient(divisor: float, low: int, high: int) -> None:
     assert rounded_by(divisor, low, high) is None
+
+
+def saturated(
+    divisor: float, low: int, high: int, shift: int, dtype: DType, machine: Machine
+) -> Elementwise:
+    """The same as bytes, by an instruction that keeps them within bounds."""
+
+    def body(builder, args):  # type: ignore[no-untyped-def]
+        bounds = float(low), float(high)
+        number = float(shift)
+        found = emit_saturated_round(builder, args[0], number, bounds, dtype, machine, divisor)
+        assert found is not None
+        return found
+
+    return Elementwise(body, [DType.F32], dtype, machine.width, machine)
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+@pytest.mark.parametrize("shift", [0, 9, 100])
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
+@pytest.mark.parametrize("low", [None, 5])
+@pytest.mark.parametrize("divisor", [1.0, float(np.float32(0.03)), 41.0])
+@needs(V4)
+def test_instructions_keep_bytes_within_bounds(
+    divisor: float, low: int | None, dtype: DType, shift: int, width: int
+) -> None:
+    """Infinities, NaN and what is beyond all integers give what two comparisons with them give."""
+    least, most = integer_range(dtype)
+    bounds = (low or least, most) if dtype is DType.U8 else (least, most - (low or 0))
+    x = dividends(divisor, bounds[0] - shift, bounds[1] - shift)
+    got = saturated(divisor, *bounds, shift, dtype, replace(V4, vector_bits=32 * width))(x)
+    with np.errstate(all="ignore"):
+        want = np.clip(np.rint(x / np.float32(divisor)) + np.float32(shift), *bounds)
+    np.testing.assert_array_equal(got, np.nan_to_num(want, nan=0.0).astype(dtype.numpy))
+
+
+def instructions(body: str, dtype: str, machine: Machine) -> frozenset[str]:
+    """What keeps bytes within bounds, as it stands in assembly."""
+    kernel = kernel_of(QUANTISING.format(body=body, dtype=dtype))
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    text = compile_assembly(emit_kernel(scheduled, machine).text, machine)
+    return frozenset(re.findall("vminps|vmaxps|vpmovu?s?db", text))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bounds", "shift", "wanted"),
+    [
+        ("u8", (0, 255), 3, {"vmaxps", "vpmovusdb"}),
+        ("u8", (3, 255), 3, {"vmaxps", "vpmovusdb"}),
+        ("i8", (-128, 127), 0, {"vminps", "vpmovsdb"}),
+        ("u8", (0, 254), 0, {"vmaxps", "vminps", "vpmovdb"}),
+        ("u8", (-1, 255), 0, {"vmaxps", "vminps", "vpmovdb"}),
+        ("i8", (-127, 127), 0, {"vmaxps", "vminps", "vpmovdb"}),
+        ("i8", (-128, 127), -3, {"vmaxps", "vminps", "vpmovdb"}),
+    ],
+)
+def test_only_bounds_of_the_type_need_no_comparison(
+    dtype: str, bounds: tuple[int, int], shift: int, wanted: set[str]
+) -> None:
+    low, high = bounds
+    rounded = f"round(%x[m, n] * 0.3) + {shift}.0"
+    body = f"{dtype}(i32(min(max({rounded}, {low}.0), {high}.0)))"
+    assert instructions(body, dtype, V4) == wanted
+    assert instructions(body, dtype, V3) == {"vmaxps", "vminps"}
