@@ -11,7 +11,6 @@ the name that was asked for is always complete and, unless verification was decl
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -30,8 +29,7 @@ from rutc.driver.given import Given
 from rutc.driver.options import GREEDY, Options, Report
 from rutc.emit.bundle import write_loader
 from rutc.emit.files import Workplace, sweep
-from rutc.emit.host_runtime import HostRuntime
-from rutc.emit.toolchain import find_toolchain
+from rutc.emit.host_runtime import HostRuntime, host_runtime_for
 from rutc.errors import TOO_DEEP, OutOfMemory, UserError
 from rutc.report.arguments import check_folder, check_number
 
@@ -243,7 +241,7 @@ def _compiled(
         UserError: an expression is nested too deeply.
     """
     try:
-        with _host(options.target) as host:
+        with host_runtime_for(options.target) as host:
             return _made(source, destination, options, host, given, verify, threads, on_progress)
     except MemoryError as error:
         raise OutOfMemory(
@@ -252,16 +250,6 @@ def _compiled(
         ) from error
     except RecursionError as error:
         raise UserError(f"{source}: {TOO_DEEP}") from error
-
-
-def _host(target: str) -> HostRuntime:
-    """The host runtime for what a target means, or several."""
-    if target == "native":
-        return HostRuntime(find_toolchain(platform.machine()))
-    from rutc.emit.targets import targets_named
-
-    found = targets_named(target)
-    return HostRuntime(find_toolchain(found[0].machine.architecture), targets=len(found) > 1)
 
 
 def _made(
@@ -292,12 +280,12 @@ def _made(
             return Compiled(publish(place, report, destination), None)
         from rutc.driver.compared import refusals_of
         from rutc.runtime import ModelError
-        from rutc.verify import BRIEF, VerificationFailed, targets_here, verify_targets
+        from rutc.verify import BRIEF, VerificationFailed, targets_in, verify_targets
 
         try:
             values = given.values(report.library)
-            here = targets_here(report.library)
-            refused = refusals_of(source, report.library, values, threads, here)
+            targets = targets_in(report.library)
+            refused = refusals_of(source, report.library, values, threads, targets.here)
             if refused:
                 for file in place.path.iterdir():
                     file.unlink()
@@ -306,7 +294,7 @@ def _made(
                 source,
                 report.library,
                 values,
-                targets=here,
+                targets=targets,
                 data=given.data,
                 threads=threads,
                 graph=imported[0] if imported else None,
@@ -412,7 +400,7 @@ def _verified(
     on_progress: Progress | None,
 ) -> Verification:
     """What `verify` returns."""
-    from rutc.driver.compared import compared, sizes_beside
+    from rutc.driver.compared import compared
     from rutc.verify.dataset import sample_paths
 
     if not source.is_file():
@@ -425,6 +413,5 @@ def _verified(
         with Workplace() as place:
             made = place.path / "model.so"
             _compiled(source, made, how, given, False, threads, on_progress)
-            return compared(source, made, {}, given, threads, None, on_progress)
-    sizes = sizes_beside(library, how, given, target)
-    return compared(source, library, sizes, given, threads, target, on_progress)
+            return compared(source, made, given, threads, on_progress)
+    return compared(source, library, given, threads, on_progress, how, target)

@@ -11,69 +11,44 @@ from rutc.driver.given import Given
 from rutc.driver.options import Options
 from rutc.emit.files import shown
 from rutc.errors import UserError
-from rutc.runtime.artifact import open_artifact
-from rutc.verify import Refusal, Verification, refusals, targets_here, verify_targets
-from rutc.verify.each_target import programs_in
+from rutc.runtime.artifact import open_artifact, programs_of
+from rutc.verify import Refusal, Verification, refusals, targets_of, verify_targets
 
 if TYPE_CHECKING:
     from rutc.base.progress import Progress
     from rutc.verify.compare import Value
 
 
-def sizes_beside(
-    library: Path, how: Options, given: Given, target: str | None = None
-) -> dict[str, int]:
-    """Returns the sizes of generated inputs, all that options can say beside a library.
-
-    Of one for several targets they can also say which `target` is compared.
-
-    Raises:
-        UserError: they say something else.
-    """
-    told = {
-        "--target": target not in (None, "native") and len(programs_in(library)) == 1,
-        "--shape": how.shapes,
-        "--value": how.values,
-        "--dim": how.dims and given.data is not None,
-    }
-    useless = [option for option, is_given in told.items() if is_given]
-    if useless:
-        raise UserError(
-            f"{shown(library)} is compiled already, so that {', '.join(useless)} would change "
-            "nothing: leave that out, or the library, to compile the model so now"
-        )
-    sizes = {name: size for name, size in how.dims.items() if isinstance(size, int)}
-    for name in how.dims.keys() - sizes.keys():
-        raise UserError(
-            f"--dim {name}: {shown(library)} is compiled already, so that no range can be chosen: "
-            f"write {name}=N for inputs of one size"
-        )
-    return sizes
-
-
 def compared(
     source: Path,
     library: Path,
-    dims: Mapping[str, int],
     given: Given,
     threads: int | None,
-    target: str | None,
     on_progress: Progress | None,
+    beside: Options | None = None,
+    target: str | None = None,
 ) -> Verification:
-    """Returns the comparison of a library, with generated inputs of these sizes.
+    """Returns the comparison of a library; generated inputs have common sizes.
 
-    Of several targets, the code for one, or for all that this machine can run.
+    Of a library that was compiled before, options `beside` it may say other sizes, and one of
+    several targets may be compared alone. Else it is the code for all that this machine can run.
+
+    Raises:
+        UserError: the options say what a compiled library cannot change.
+        rutc.runtime.ModelError: the file is no artifact, not whole, or has changed.
     """
     artifact = open_artifact(library)
     with artifact.file:
+        programs = programs_of(artifact.manifest())
+        alone = len(programs) == 1 and target not in (None, "native")
+        dims = {} if beside is None else _sizes(library, beside, given, alone)
         artifact.check_integrity()
-    several = len(programs_in(library)) > 1
-    here = (target,) if several and target is not None else targets_here(library)
+    targets = targets_of(programs, target)
     found = verify_targets(
         source,
         library,
         given.values(library, dims),
-        targets=here,
+        targets=targets,
         threads=threads,
         dims=dims,
         data=given.data,
@@ -81,8 +56,35 @@ def compared(
     )
     if not given.inputs and given.data is None:
         return found
-    lossy = refusals_of(source, library, found.values, threads, here)
+    lossy = refusals_of(source, library, found.values, threads, targets.here)
     return replace(found, lossy=tuple(map(str, lossy)))
+
+
+def _sizes(library: Path, beside: Options, given: Given, alone: bool) -> dict[str, int]:
+    """The sizes of generated inputs; `alone` is whether a library's only target is asked for.
+
+    Raises:
+        UserError: the options say anything else.
+    """
+    told = {
+        "--target": alone,
+        "--shape": beside.shapes,
+        "--value": beside.values,
+        "--dim": beside.dims and given.data is not None,
+    }
+    useless = [option for option, is_given in told.items() if is_given]
+    if useless:
+        raise UserError(
+            f"{shown(library)} is compiled already, so that {', '.join(useless)} would change "
+            "nothing: leave that out, or the library, to compile the model so now"
+        )
+    sizes = {name: size for name, size in beside.dims.items() if isinstance(size, int)}
+    for name in beside.dims.keys() - sizes.keys():
+        raise UserError(
+            f"--dim {name}: {shown(library)} is compiled already, so that no range can be chosen: "
+            f"write {name}=N for inputs of one size"
+        )
+    return sizes
 
 
 def refusals_of(

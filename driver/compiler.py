@@ -25,11 +25,15 @@ from rutc.driver.options import Options, Report
 from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
 from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.reuse import Entry
-from rutc.emit.host_runtime import HostRuntime, calling_units, suffixes
+from rutc.emit.host_runtime import (
+    HostRuntime,
+    calling_units,
+    host_runtime_for,
+    suffixes,
+)
 from rutc.emit.library import Artifact, TargetFacts, build_library
 from rutc.emit.manifest import JsonValue
 from rutc.emit.targets import Target, targets_named
-from rutc.emit.toolchain import find_toolchain
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.importer.external import ModelFolder
 from rutc.report.arguments import check_writable
@@ -74,13 +78,7 @@ def compile_model(
     several = len(targets) > 1
     check_writable(output)
     stage = _Stages(on_progress or nobody)
-    with (
-        nullcontext(host)
-        if host
-        else HostRuntime(
-            find_toolchain(targets[0].machine.architecture), targets=several
-        ) as running
-    ):
+    with nullcontext(host) if host else host_runtime_for(options.target) as running:
         folder = ModelFolder(model.parent)
         own = [_own(options, target) for target in targets] if several else [options]
         ends = suffixes(target.machine.features for target in targets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from rutc.emit import cache
 from rutc.emit.elf import is_object
 from rutc.emit.files import Workplace, sweep, temporary_folder
 from rutc.emit.interrupts import uninterrupted
-from rutc.emit.toolchain import Running, Toolchain
+from rutc.emit.toolchain import Running, Toolchain, find_toolchain
 from rutc.errors import UserError
 
 HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
@@ -268,6 +269,21 @@ class HostRuntime:
         sources = [part for s in unit.sources for part in (s.name, s.read_bytes())]
         parts = (self.toolchain.identity, *_headers(), *unit.flags, unit.text, *sources)
         return cache.key_of("host", parts)
+
+
+def host_runtime_for(target: str) -> HostRuntime:
+    """Returns the host runtime for what `--target` means, one target or several.
+
+    Raises:
+        UserError: there is no such target, or no compiler for it.
+    """
+    if target == "native":
+        return HostRuntime(find_toolchain(platform.machine()))
+    # What is imported for the native target would delay the compilers, which begin first.
+    from rutc.emit.targets import targets_named
+
+    found = targets_named(target)
+    return HostRuntime(find_toolchain(found[0].machine.architecture), targets=len(found) > 1)
 
 
 @functools.cache

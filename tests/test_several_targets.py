@@ -26,7 +26,8 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.runtime.artifact import open_artifact, programs_of
-from rutc.verify import targets_here, verify_targets
+from rutc.verify import targets_in, verify_targets
+from rutc.verify.each_target import Targets
 from tests.cli.conftest import invoke
 from tests.machines import V3, V4, needs
 
@@ -293,11 +294,11 @@ def scaled(path: Path, factor: float) -> Path:
 def test_a_target_whose_code_is_wrong_is_found(tmp_path: Path) -> None:
     model = scaled(tmp_path / "m.onnx", 2.0)
     library = mixed(model, scaled(tmp_path / "other.onnx", 3.0), tmp_path / "m.so")
-    assert targets_here(library) == NAMES
-    found = verify_targets(model, library, targets=NAMES)
+    assert targets_in(library) == Targets(NAMES)
+    found = verify_targets(model, library, targets=Targets(NAMES))
     assert not found.passed
     assert found.outputs[0].reason.startswith("code for x86-64-v3: ")
-    assert verify_targets(model, library, targets=NAMES[:1]).passed
+    assert verify_targets(model, library, targets=Targets(NAMES[:1])).passed
     result = invoke("verify", model, library)
     assert (result.status, "code for x86-64-v3: " in result.stdout) == (1, True)
     assert invoke("verify", model, library, "--target", "x86-64-v4").status == 0
@@ -313,7 +314,7 @@ def test_code_that_cannot_run_here_is_told(tmp_path: Path) -> None:
     more = {"model": model.name, "precision": "fp32"}
     library = tmp_path / "m.so"
     build_library(beyond, built.objects, library, more, fallbacks=[built.program], targets=facts)
-    assert targets_here(library) == ("here",)
+    assert targets_in(library) == Targets(("here",), ("beyond",))
     result = invoke("verify", model, library)
     assert result.status == 0, result.stderr
     assert "unverified: the code for beyond: this CPU cannot run it" in result.stdout

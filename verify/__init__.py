@@ -1,7 +1,7 @@
 """Comparison with float64 and ONNX Runtime: verification, bisection and benchmarks."""
 
 from rutc.verify.compare import OutputComparison, compare_outputs, compare_values
-from rutc.verify.each_target import targets_here, verify_targets
+from rutc.verify.each_target import targets_in, targets_of, verify_targets
 from rutc.verify.filtering import Refusal, refusals
 from rutc.verify.oracle import BRIEF, THOROUGH, Effort
 from rutc.verify.tolerance import Level, Tolerance, tolerance
@@ -21,7 +21,8 @@ __all__ = [
     "compare_outputs",
     "compare_values",
     "refusals",
-    "targets_here",
+    "targets_in",
+    "targets_of",
     "tolerance",
     "verify_model",
     "verify_targets",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rutc.base.record import record
 from rutc.emit.targets.select import host_features
 from rutc.runtime.artifact import open_artifact, programs_of
 from rutc.verify.oracle import THOROUGH, Effort
@@ -19,36 +20,45 @@ if TYPE_CHECKING:
     from rutc.verify.compare import Value
 
 
-def programs_in(library: Path) -> list[Mapping[str, object]]:
-    """Returns a manifest for each target of a library, the best first.
-
-    Raises:
-        rutc.runtime.ModelError: the file is no artifact, or not whole.
-    """
-    artifact = open_artifact(library)
-    with artifact.file:
-        return programs_of(artifact.manifest())
-
-
 def lacking(program: Mapping[str, object]) -> list[str]:
     """Returns the features that a program needs and this machine has not."""
     needed = program.get("features")
     return sorted(set(needed) - host_features()) if isinstance(needed, list) else []
 
 
-def targets_here(library: Path) -> tuple[str | None, ...]:
-    """Returns the targets of a library whose code this machine can run, the best first.
+@record
+class Targets:
+    """The targets of a library: those `here` are compared, others lack features of this machine.
 
-    Where there is nothing to choose it is None: of one target, or of none that runs.
+    Where there is nothing to choose, here is None: of one target, or of none that runs.
+    """
+
+    here: tuple[str | None, ...] = (None,)
+    elsewhere: tuple[str, ...] = ()
+
+
+def targets_of(programs: Sequence[Mapping[str, object]], only: str | None = None) -> Targets:
+    """Returns the targets of a library by the manifests of its programs, the best first.
+
+    Of several `only` one may be compared.
+    """
+    if len(programs) == 1:
+        return Targets()
+    lacks = {str(p.get("target")): bool(lacking(p)) for p in programs}
+    runs = tuple(name for name, lacks_some in lacks.items() if not lacks_some)
+    here = (only,) if only is not None else runs or (None,)
+    return Targets(here, tuple(name for name, lacks_some in lacks.items() if lacks_some))
+
+
+def targets_in(library: Path) -> Targets:
+    """Returns the targets of a library.
 
     Raises:
         rutc.runtime.ModelError: the file is no artifact, or not whole.
     """
-    programs = programs_in(library)
-    if len(programs) == 1:
-        return (None,)
-    found = tuple(str(p.get("target")) for p in programs if not lacking(p))
-    return found or (None,)
+    artifact = open_artifact(library)
+    with artifact.file:
+        return targets_of(programs_of(artifact.manifest()))
 
 
 def verify_targets(
@@ -56,7 +66,7 @@ def verify_targets(
     library: Path,
     inputs: Mapping[str, Value] | None = None,
     *,
-    targets: Sequence[str | None],
+    targets: Targets,
     threads: int | None = None,
     dims: Mapping[str, int] | None = None,
     data: Path | None = None,
@@ -64,7 +74,7 @@ def verify_targets(
     effort: Effort = THOROUGH,
     on_progress: Progress | None = None,
 ) -> Verification:
-    """Returns the comparison of the code for each of the targets, until one does not agree.
+    """Returns the comparison of the code for each of the targets here, until one does not agree.
 
     It tells of each output where it is worst. The other arguments are those of `verify_model`.
 
@@ -73,7 +83,7 @@ def verify_targets(
         rutc.runtime.ModelError: the library does not load or refuses the inputs.
     """
     found: list[Verification] = []
-    for target in targets:
+    for target in targets.here:
         own = verify_model(
             model,
             library,
@@ -89,17 +99,14 @@ def verify_targets(
         found.append(own if target is None else _of_target(own, target))
         if not own.passed:
             break
-    if targets == (None,):
+    if targets.here == (None,):
         return found[0]
-    outputs = together(found).outputs
-    seen = found[-1]
-    missing = [str(p.get("target")) for p in programs_in(library) if lacking(p)]
     return replace(
-        seen,
-        outputs=outputs,
+        found[-1],
+        outputs=together(found).outputs,
         refused=tuple(dict.fromkeys(text for v in found for text in v.refused)),
         targets=tuple(t for v in found for t in v.targets),
-        elsewhere=tuple(missing),
+        elsewhere=targets.elsewhere,
     )
 
 
