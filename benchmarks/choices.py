@@ -17,7 +17,7 @@ from benchmarks.kernel_times import FEWEST_NS, digest_of
 from benchmarks.machine import provenance
 from benchmarks.store import Entry, save
 from rutc.driver.compile_job import with_schedule
-from rutc.driver.trials import Reference, Timer
+from rutc.driver.trials import ReferenceKernel, Timer
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
 from rutc.tensor_ir.cost import estimate, summarise
@@ -71,7 +71,7 @@ def main() -> None:
                 continue
             usual = liked = first.cycles
             if best:
-                beside = Reference(scheduled[0], usual, usual)
+                beside = ReferenceKernel(scheduled[0], usual, usual)
                 other = timer.timed(scheduled[best], beside, ("near",)).near
                 assert other is not None
                 liked = other.cycles

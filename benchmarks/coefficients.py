@@ -38,9 +38,9 @@ from benchmarks.varied import (
     subjects,
     varied,
 )
-from rutc.driver.launch_times import Artifact, Profiled, written
-from rutc.driver.trials import Prepared
-from rutc.driver.tuning import scheduled
+from rutc.driver.launch_times import Profiled, TimedLibrary, written
+from rutc.driver.trials import PreparedKernel
+from rutc.driver.tuning import kernel_after
 from rutc.errors import RutcError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.machine import Machine
@@ -70,7 +70,7 @@ R = TypeVar("R")
 @lru_cache(maxsize=48)
 def _usual(s: Subject) -> tuple[Sampled, float]:
     """A kernel with its default schedule, and the nanoseconds that it takes."""
-    own = Sampled(Prepared(scheduled(s.kernel, s.choice), s.machine, ("near",)))
+    own = Sampled(PreparedKernel(kernel_after(s.kernel, s.choice), s.machine, ("near",)))
     return own, min(own.sample() for _ in range(3))
 
 
@@ -93,7 +93,7 @@ def _ratio(s: Subject, choice: Choice, machine: Machine) -> float | None:
     usual, ns = _usual(s)
     if ns < FEWEST_NS:
         return None
-    own = Sampled(Prepared(scheduled(s.kernel, choice), machine, ("near",)))
+    own = Sampled(PreparedKernel(kernel_after(s.kernel, choice), machine, ("near",)))
 
     def pairs(count: int) -> float:
         # Samples of a pair are next to each other in time: others slow both.
@@ -109,7 +109,7 @@ class _Artifacts:
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        self._known: dict[Network, Artifact] = {}
+        self._known: dict[Network, TimedLibrary] = {}
         self._ratios: dict[tuple[Network, str], float] = {}
 
     def ratio(self, network: Network, plan: Plan) -> float:
@@ -124,7 +124,7 @@ class _Artifacts:
             other.library.unlink()
         return self._ratios[key]
 
-    def _written(self, plan: Plan, machine: Machine) -> Artifact:
+    def _written(self, plan: Plan, machine: Machine) -> TimedLibrary:
         path = Path(self._folder.name) / f"{len(self._known)}-{len(self._ratios)}.so"
         return written(plan, machine, path, keep_subnormals=True)
 

@@ -23,7 +23,7 @@ from benchmarks import layout
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
-from rutc.driver.launch_times import Artifact, in_turns, written
+from rutc.driver.launch_times import TimedLibrary, in_turns, written
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
 from rutc.graph_opt import versions
@@ -62,7 +62,7 @@ SECONDS = 0.4
 
 
 def different(
-    first: Artifact, second: Artifact, us: Sequence[Mapping[str, float]]
+    first: TimedLibrary, second: TimedLibrary, us: Sequence[Mapping[str, float]]
 ) -> tuple[float, float]:
     """Returns the microseconds of what only either artifact has, for both."""
     counts = [Counter(m.symbols.values()) for m in (first, second)]
@@ -100,7 +100,7 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
                     continue
                 decision = own.pop()
                 rng.shuffle(near[decision])
-                others: list[tuple[str, Artifact]] = []
+                others: list[tuple[str, TimedLibrary]] = []
                 for n in near[decision]:
                     other = legal(found, n)
                     if other is None or len(others) >= OTHERS:
@@ -118,7 +118,7 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     return {"decisions": decisions, **asdict(provenance())}
 
 
-def _large(plan: Plan, base: Artifact, us: Mapping[str, float]) -> set[str]:
+def _large(plan: Plan, base: TimedLibrary, us: Mapping[str, float]) -> set[str]:
     """Returns the values of kernels that take much of a run."""
     total = sum(us.values())
     times = {name: us.get(symbol, 0.0) for name, symbol in base.symbols.items()}
@@ -131,7 +131,7 @@ def _large(plan: Plan, base: Artifact, us: Mapping[str, float]) -> set[str]:
 
 
 def _measured(
-    base: Artifact, others: Sequence[tuple[str, Artifact]], inputs: Mapping[str, np.ndarray]
+    base: TimedLibrary, others: Sequence[tuple[str, TimedLibrary]], inputs: Mapping[str, np.ndarray]
 ) -> Entry:
     """Returns the regret of what the base has; each other choice takes turns with it."""
     found: list[tuple[float, float, float, str]] = []

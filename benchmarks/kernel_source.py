@@ -11,7 +11,7 @@ from benchmarks.layers import MODELS
 from benchmarks.operator_cases import CASES as OPERATORS
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import planned
-from rutc.driver.tuning import scheduled
+from rutc.driver.tuning import kernel_after
 from rutc.driver.weights import Weights
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
@@ -70,7 +70,7 @@ def largest(name: str, machine: Machine) -> tuple[Kernel, frozenset[str]]:
         if found is None:
             continue
         space, point = found
-        made = scheduled(kernel, space.choice(point))
+        made = kernel_after(kernel, space.choice(point))
         cycles = estimate(summarise(made, machine), machine).cycles
         if best is None or cycles > best[0]:
             best = cycles, kernel, constants

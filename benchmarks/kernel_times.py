@@ -15,7 +15,7 @@ from time import thread_time_ns
 
 from benchmarks.kernel_source import BUILDERS, kernels
 from rutc.driver.compile_job import with_schedule
-from rutc.driver.trials import Reference, Timer
+from rutc.driver.trials import ReferenceKernel, Timer
 from rutc.errors import InternalError
 from rutc.models.zoo import zoo
 from rutc.tensor_ir.affine import typical
@@ -133,7 +133,7 @@ class Cycles:
     def __init__(self, machine: Machine) -> None:
         """For code of a machine, on one thread of this process."""
         self._timer = Timer(machine)
-        self._reference: Reference | None = None
+        self._reference: ReferenceKernel | None = None
         self._digest = ""
 
     def of(self, point: Point) -> float | None:
@@ -147,5 +147,5 @@ class Cycles:
         found = self._timer.timed(point.kernel, self._reference, ("near",)).near
         assert found is not None
         if self._reference is None:
-            self._reference = Reference(point.kernel, found.cycles, found.cycles)
+            self._reference = ReferenceKernel(point.kernel, found.cycles, found.cycles)
         return None if found.ns < FEWEST_NS else found.cycles

@@ -10,7 +10,7 @@ from time import thread_time_ns
 from typing import NamedTuple
 
 from rutc.driver.served import Served, Unanswered
-from rutc.driver.trials import Prepared, enough, sample
+from rutc.driver.trials import PreparedKernel, enough, sample
 from rutc.errors import RutcError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -54,13 +54,13 @@ class _Timer:
 
     def __init__(self, default: Kernel, machine: Machine) -> None:
         self._machine = machine
-        self._beside = Sampled(Prepared(default, machine, ("near",)))
+        self._beside = Sampled(PreparedKernel(default, machine, ("near",)))
 
     def answer(self, question: tuple[Kernel, float, int]) -> Ratio:
         """The ratio of a kernel."""
         kernel, best, samples = question
         start = thread_time_ns()
-        own = Sampled(Prepared(kernel, self._machine, ("near",), self._beside.prepared))
+        own = Sampled(PreparedKernel(kernel, self._machine, ("near",), self._beside.prepared))
         # Samples of a pair are next to each other in time: others slow both.
         pair = functools.partial(self._pair, own)
         found = [pair()]
@@ -78,7 +78,7 @@ class _Timer:
 class Sampled:
     """A kernel and how many of its runs make a sample."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: PreparedKernel) -> None:
         """Run it until that is known."""
         self.prepared = prepared
         self._runs, _ = enough(prepared.runs["near"])

@@ -24,7 +24,7 @@ from benchmarks.protocol import Page, case_of, write
 from benchmarks.ratios import LONG, Ratios
 from benchmarks.store import Entry
 from rutc.driver.trials import Timer
-from rutc.driver.tuning import scheduled
+from rutc.driver.tuning import kernel_after
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.tensor_ir.kernel import Kernel
@@ -72,7 +72,7 @@ def measured(kernel: Kernel, constants: frozenset[str], machine: Machine, rng: R
     """Returns the default's time, and the least of those of other schedules."""
     own = spaces(kernel, machine, constants)
     space, point = default(own)
-    usual = scheduled(kernel, space.choice(point))
+    usual = kernel_after(kernel, space.choice(point))
     took = Timer(machine).timed(usual, None, ("near",)).near
     assert took is not None
     if took.ns < FEWEST_NS:
@@ -86,7 +86,7 @@ def measured(kernel: Kernel, constants: frozenset[str], machine: Machine, rng: R
                 continue
             space, point, choice = found
             with suppress(NotApplicable):
-                made = scheduled(kernel, choice)
+                made = kernel_after(kernel, choice)
                 tried += 1
                 ratio = bench.of(made, best.ratio).ratio
                 if ratio is not None and ratio < best.ratio:

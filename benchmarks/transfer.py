@@ -23,7 +23,7 @@ from benchmarks.protocol import case_of
 from benchmarks.ratios import LONG, Ratios
 from benchmarks.store import Entry
 from benchmarks.train import family
-from rutc.driver.tuning import scheduled
+from rutc.driver.tuning import kernel_after
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.tensor_ir.cost import summarise
@@ -236,7 +236,9 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     ranker = ranker_without(hidden)
     own = spaces(kernel, machine, constants)
     seeds = tuple(_seeds(name, hidden))
-    default = Search(kernel, own, CostModel(machine, ranker=ranker), scheduled, Random(0)).default
+    default = Search(
+        kernel, own, CostModel(machine, ranker=ranker), kernel_after, Random(0)
+    ).default
     assert default is not None
     with Ratios(default.kernel, native_target().machine) as bench:
         timed = Timed(bench)
@@ -246,7 +248,7 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
                     kernel,
                     own,
                     _judge(how, machine, ranker),
-                    scheduled,
+                    kernel_after,
                     Random(f"{name} {way}"),
                     how.chains,
                 ),

@@ -32,8 +32,8 @@ from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
 from rutc.driver.in_model import Subject
-from rutc.driver.trials import Bench, Outcome, Reference
-from rutc.driver.tuning import Tried, scheduled
+from rutc.driver.trials import KernelBench, Outcome, ReferenceKernel
+from rutc.driver.tuning import Tried, kernel_after
 from rutc.driver.tuning_records import origin_of, rows_of, seeds_in, task_of
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError, UserError
@@ -116,11 +116,11 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     machine = native_target().machine.alone()
     kernel, constants = largest(name, machine)
     entry: Entry = {"searches": {}, "size": 0}
-    with Bench(native_target().machine) as bench:
+    with KernelBench(native_target().machine) as bench:
         for method, judge in METHODS.items():
             own = spaces(kernel, machine, constants)
             search = Search(
-                kernel, own, (judge or Estimates)(machine), scheduled, Random(f"{name} {method}")
+                kernel, own, (judge or Estimates)(machine), kernel_after, Random(f"{name} {method}")
             )
             found = _searched(search, bench, at_random=judge is None)
             entry["searches"][method] = [round(x, 4) for x in found]  # type: ignore[index]
@@ -139,7 +139,7 @@ class Turns:
     """
 
     def __init__(
-        self, search: Search, bench: Bench, on_trial: OnTrial = lambda *told: None
+        self, search: Search, bench: KernelBench, on_trial: OnTrial = lambda *told: None
     ) -> None:
         """Time the default schedule.
 
@@ -153,7 +153,7 @@ class Turns:
         if usual is None or outcome.near is None or outcome.far is None:
             raise UserError(f"the default schedule: {outcome.status} {outcome.error}")
         self._search, self._bench, self._on_trial = search, bench, on_trial
-        self._reference = Reference(default.kernel, outcome.near.cycles, outcome.far.cycles)
+        self._reference = ReferenceKernel(default.kernel, outcome.near.cycles, outcome.far.cycles)
         self._usual = usual
         search.observe(default, usual)
         on_trial(default, outcome, default)
@@ -177,7 +177,7 @@ class Turns:
         return [self.best[min(n, len(self.best)) - 1] for n in marks]
 
 
-def _searched(search: Search, bench: Bench, *, at_random: bool) -> list[float]:
+def _searched(search: Search, bench: KernelBench, *, at_random: bool) -> list[float]:
     """How many times as fast as the default the best is, after each number of `MARKS`."""
     turns = Turns(search, bench)
     while len(turns.best) < TRIALS:
@@ -195,7 +195,7 @@ def _search_of(name: str) -> tuple[Search, Subject]:
     machine = native_target().machine.alone()
     kernel, constants = largest(name, machine)
     own = spaces(kernel, machine, constants)
-    search = Search(kernel, own, CostModel(machine), scheduled, Random(name))
+    search = Search(kernel, own, CostModel(machine), kernel_after, Random(name))
     return search, Subject(kernel, constants, machine)
 
 
@@ -207,7 +207,7 @@ def _records() -> tuple[Seed, ...]:
     with (
         tempfile.TemporaryDirectory() as folder,
         Database.open(Path(folder) / "records.sqlite") as database,
-        Bench(machine) as bench,
+        KernelBench(machine) as bench,
     ):
         for name in SEEDED_CASES:
             search, subject = _search_of(name)
@@ -237,7 +237,7 @@ def _records() -> tuple[Seed, ...]:
 def measure_seeds(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of a case: the best by trials, with seeds of other cases and without."""
     known = _records()
-    with Bench(native_target().machine) as bench:
+    with KernelBench(native_target().machine) as bench:
         searches = {how: _search_of(name) for how in ("without", "with")}
         _, subject = searches["with"]
         others = [s for s in known if s.task != task_of(subject).key]

@@ -21,7 +21,7 @@ import onnx
 from benchmarks import decisions
 from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.kernel_times import bytes_of, digest_of
-from rutc.driver.tuning import scheduled
+from rutc.driver.tuning import kernel_after
 from rutc.emit.kernel import emit_kernel
 from rutc.emit.targets import native_target
 from rutc.emit.targets.measured import with_measured_rates
@@ -147,7 +147,7 @@ class Subject:
             return choice
         if name not in self.emitted:
             return None
-        own = scheduled(self.kernel, choice)
+        own = kernel_after(self.kernel, choice)
         texts = {emit_kernel(own, m).text for m in (machine, self.machine)}
         return choice if len(texts) > 1 else None
 
@@ -178,7 +178,7 @@ def _subject(
     source: str, name: str, kernel: Kernel, constants: frozenset[str], machine: Machine
 ) -> Subject:
     choice = choose(kernel, machine, constants)
-    own = scheduled(kernel, choice)
+    own = kernel_after(kernel, choice)
     reads = read_by(lambda m: choose(kernel, m, constants), machine)
     emitted = read_by(lambda m: emit_kernel(own, m), machine)
     return Subject(f"{source}: {name}", kernel, constants, machine, choice, reads, emitted)

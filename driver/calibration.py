@@ -64,7 +64,7 @@ def spans(
     names = tuple(dict.fromkeys(values))
     if not names:
         return {}, "nothing"
-    with Running(_showing(graph, names), how) as running:
+    with RunningLibrary(_showing(graph, names), how) as running:
         rounds = 1 if how.method == METHODS[0] else 2
         observed = [_Observed() for _ in names]
         for number in range(rounds):
@@ -89,7 +89,7 @@ def first_case(
     """
     names = tuple(dict.fromkeys(values))
     # Other algorithms take longer to compile than one run of them saves.
-    with Running(_showing(graph, names), how, Leeway(exact=True)) as running:
+    with RunningLibrary(_showing(graph, names), how, Leeway(exact=True)) as running:
         arrays = next(running.results())
     yield from zip(names, map(np.asarray, arrays), strict=True)
 
@@ -101,7 +101,7 @@ def _showing(graph: Graph, names: tuple[str, ...]) -> Graph:
     return replace(graph, outputs=tuple(seen))
 
 
-class Running:
+class RunningLibrary:
     """A graph as a library of this machine, run on the cases of a calibration."""
 
     def __init__(self, graph: Graph, how: Calibration, leeway: Leeway = USUAL_LEEWAY) -> None:

@@ -31,7 +31,7 @@ from rutc.emit.host_runtime import (
     host_runtime_for,
     suffixes,
 )
-from rutc.emit.library import Artifact, TargetFacts, build_library
+from rutc.emit.library import ArtifactFiles, TargetFacts, build_library
 from rutc.emit.manifest import JsonValue
 from rutc.emit.targets import Target, targets_named
 from rutc.graph_opt.algorithms import Algorithms
@@ -119,7 +119,7 @@ def _linked(
     output: Path,
     options: Options,
     host: HostRuntime,
-) -> Artifact:
+) -> ArtifactFiles:
     """The library of a model's programs, of which there is one for each target."""
     first, *others = made
     # The manifest holds numbers, texts and lists of them, whatever they are here.
@@ -287,7 +287,7 @@ class _Made:
             found["interface"] = planned.graph.interface.facts()
         return found
 
-    def report(self, artifact: Artifact, seconds: Mapping[str, float]) -> Report:
+    def report(self, artifact: ArtifactFiles, seconds: Mapping[str, float]) -> Report:
         """What the command tells."""
         planned = self.planned
         program, symbols = self.built.program, planned.graph.symbols

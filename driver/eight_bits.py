@@ -24,7 +24,7 @@ import numpy as np
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.build import machine_of
-from rutc.driver.calibration import Running, spans
+from rutc.driver.calibration import RunningLibrary, spans
 from rutc.driver.estimates import Known, estimate_plan
 from rutc.driver.options import FP32, Calibration, Options
 from rutc.graph_opt import versions
@@ -44,7 +44,7 @@ MARGIN = 0.75
 
 
 @record
-class Choice:
+class ChosenSums:
     """The sums of a graph in normal form that are of 8-bit integers, and what else is rounded.
 
     With `bf16`, factors of others may be rounded to that; filters of some are `looser` then.
@@ -73,7 +73,7 @@ class EightBits:
     """
 
     graph: Graph
-    choice: Choice
+    choice: ChosenSums
     sums: int
     ranges: dict[str, tuple[float, float]]
     cases: str
@@ -125,13 +125,13 @@ def in_eight_bits(
     estimated: Known = {}
 
     @cache
-    def cycles(choice: Choice) -> float:
+    def cycles(choice: ChosenSums) -> float:
         own = quantised(before, choice.sums, known, machine)
         version = versions(own, machine, choice.leeway_of(leeway))[-1]
         plan = decide(version.graph, machine, version.assigned)
         return estimate_plan(plan, machine_of([plan], machine), known=estimated).cycles
 
-    def best(choices: Iterable[Choice]) -> Choice:
+    def best(choices: Iterable[ChosenSums]) -> ChosenSums:
         return min(choices, key=lambda choice: (cycles(choice), len(choice.sums)))
 
     choice = best(_choices(usable))
@@ -147,15 +147,15 @@ def in_eight_bits(
     return EightBits(result, choice, len(found), ranges, cases)
 
 
-def _choices(usable: tuple[Site, ...]) -> Iterator[Choice]:
+def _choices(usable: tuple[Site, ...]) -> Iterator[ChosenSums]:
     """All sums, fewer, and none, each choice once."""
     tried = [tuple(s for s in usable if s.terms >= least) for least in LEAST_TERMS]
-    yield from map(Choice, dict.fromkeys([*tried, ()]))
+    yield from map(ChosenSums, dict.fromkeys([*tried, ()]))
 
 
-def _without(choice: Choice, looser: Looser) -> Choice:
+def _without(choice: ChosenSums, looser: Looser) -> ChosenSums:
     """A choice but for some sums, whose filters may lose more."""
-    return Choice(tuple(s for s in choice.sums if s.nest not in dict(looser)), looser)
+    return ChosenSums(tuple(s for s in choice.sums if s.nest not in dict(looser)), looser)
 
 
 class _Errors:
@@ -172,10 +172,10 @@ class _Errors:
         self._graph, self._known, self._machine, self._how = graph, known, machine, how
         self._leeway = leeway
         self._rounds = machine.has_matrices(DType.BF16) or adds_pairs(machine)
-        with Running(graph, how, Choice((), bf16=False).leeway_of(leeway)) as running:
+        with RunningLibrary(graph, how, ChosenSums((), bf16=False).leeway_of(leeway)) as running:
             self._wanted = list(running.results())
 
-    def within(self, choice: Choice, tolerance: float) -> Choice:
+    def within(self, choice: ChosenSums, tolerance: float) -> ChosenSums:
         """As many of some sums as leave results within a tolerance, those that change least.
 
         Nothing is rounded if factors in bf16 are beyond it.
@@ -184,7 +184,7 @@ class _Errors:
             return choice
         chosen = choice.sums
         if not chosen or self.of(replace(choice, sums=())) > tolerance:
-            return Choice((), bf16=False)
+            return ChosenSums((), bf16=False)
         changes = self.changes(chosen)
         order = sorted(chosen, key=lambda s: changes[s.nest])
         # So many are known to be within it, and so many not to be.
@@ -198,12 +198,12 @@ class _Errors:
         kept = {s.nest for s in order[:within]}
         return replace(choice, sums=tuple(s for s in chosen if s.nest in kept))
 
-    def of(self, choice: Choice) -> float:
+    def of(self, choice: ChosenSums) -> float:
         """The largest relative error of an output in any case."""
         own = quantised(self._graph, choice.sums, self._known, self._machine)
         # The processor at hand may have instructions that code for another one does without.
         leeway = choice.leeway_of(self._leeway, rounds=self._rounds)
-        with Running(own, self._how, leeway) as running:
+        with RunningLibrary(own, self._how, leeway) as running:
             return max(
                 relative_error(x, y)
                 for ours, wanted in zip(running.results(), self._wanted, strict=True)
@@ -214,7 +214,9 @@ class _Errors:
     def changes(self, chosen: Sequence[Site]) -> dict[str, float]:
         """How much quantising each sum alone changes it, relative to it: the square of that."""
         totals = np.zeros((len(chosen), 2))
-        with Running(compared(self._graph, chosen, self._known, self._machine), self._how) as found:
+        with RunningLibrary(
+            compared(self._graph, chosen, self._known, self._machine), self._how
+        ) as found:
             for results in found.results():
                 totals += np.reshape(np.array(results, np.float64), totals.shape)
         changed, whole = totals.T

@@ -22,7 +22,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.build import PlanVersion, machine_of, plans_of
 from rutc.driver.compile_job import CompileJob, key, make, scheduled
-from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
+from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.served import Ended, Served, Unanswered
@@ -347,7 +347,7 @@ class ModelBench(Served):
         timing = Timing(now * float(np.median(ratios)), now * low, now * high, now / usual.cycles)
         return Outcome("measured", model=timing)
 
-    def _ask(self, artifact: Artifact | None) -> Turns:
+    def _ask(self, artifact: TimedLibrary | None) -> Turns:
         """Runs a library in turns with the default one, or that one alone."""
         found = self.ask(artifact, COMPILE_S + SLOWEST * max(SECONDS, self._run_s))
         assert isinstance(found, Turns)
@@ -355,14 +355,14 @@ class ModelBench(Served):
 
 
 def _served(
-    default: Artifact, machine: Machine, sizes: Mapping[str, int]
-) -> Callable[[Artifact | None], Turns]:
+    default: TimedLibrary, machine: Machine, sizes: Mapping[str, int]
+) -> Callable[[TimedLibrary | None], Turns]:
     """What answers how long a library's launches take beside the default one's."""
     clock = Clock(machine)
     usual = Profiled(default.library)
     given = session_values(usual.session, (), dims=sizes)
 
-    def turns(artifact: Artifact | None) -> Turns:
+    def turns(artifact: TimedLibrary | None) -> Turns:
         if artifact is None:
             (us,) = run_in_turns([usual], given, SECONDS)
             steps = usual.steps_of(default.launches)

@@ -28,7 +28,7 @@ FEWEST_RUNS = 5
 
 
 @record
-class Artifact:
+class TimedLibrary:
     """A library, and the function of each of its launches."""
 
     library: Path
@@ -49,7 +49,7 @@ def written(
     earlier: tuple[PlanVersion, ...] = (),
     chooser: Chooser | None = None,
     keep_subnormals: bool = False,
-) -> Artifact:
+) -> TimedLibrary:
     """Returns the artifact of a plan, which is written to a path."""
     jobs = len(os.sched_getaffinity(0))
     builder = Builder(plan, machine, "model", jobs, keep_subnormals)
@@ -57,7 +57,7 @@ def written(
     built = builder.build()
     build_library(built.program, built.objects, path, {})
     launches = tuple(f.symbol for f in built.facts)
-    return Artifact(path, {f.name: f.symbol for f in built.facts}, launches)
+    return TimedLibrary(path, {f.name: f.symbol for f in built.facts}, launches)
 
 
 class Profiled:
@@ -128,7 +128,7 @@ def run_in_turns(
 
 
 def in_turns(
-    artifacts: Sequence[Artifact],
+    artifacts: Sequence[TimedLibrary],
     seconds: float,
     inputs: Mapping[str, Value] | None = None,
     sizes: Mapping[str, int] | None = None,

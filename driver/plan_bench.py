@@ -12,7 +12,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, CompileJob
 from rutc.driver.in_model import SECONDS
-from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
+from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.plan_steps import PlanSteps
@@ -153,7 +153,7 @@ class PlanBench:
             for c in tries
         ], _ratio([(runs.us[0].sum(axis=1), runs.us[1].sum(axis=1)) for runs in asked])
 
-    def _written(self, found: Realisation) -> Artifact:
+    def _written(self, found: Realisation) -> TimedLibrary:
         self._made += 1
         return written(
             found.plan,
@@ -163,7 +163,7 @@ class PlanBench:
             keep_subnormals=self._keep_subnormals,
         )
 
-    def _ask(self, artifact: Artifact, *, new: bool = False) -> Runs:
+    def _ask(self, artifact: TimedLibrary, *, new: bool = False) -> Runs:
         if new:
             self._served.close()
         runs = self._served.ask(artifact.library, TIMEOUT_S)
@@ -171,7 +171,7 @@ class PlanBench:
         return runs
 
 
-def _removed(artifact: Artifact) -> None:
+def _removed(artifact: TimedLibrary) -> None:
     """The files of an artifact are there no more."""
     for path in (artifact.library, artifact.library.with_suffix(".h")):
         path.unlink(missing_ok=True)
@@ -191,7 +191,7 @@ def _answering(library: Path, sizes: Mapping[str, int] | None) -> Callable[[Path
 
 
 def _by_launch(
-    launches: Sequence[PlanLaunch], artifact: Artifact, names: Sequence[str], us: np.ndarray
+    launches: Sequence[PlanLaunch], artifact: TimedLibrary, names: Sequence[str], us: np.ndarray
 ) -> dict[PlanLaunch, np.ndarray]:
     """Microseconds {run} of each launch, of those of steps {run, step}."""
     functions = frozenset(artifact.launches)

@@ -105,7 +105,7 @@ def _only(
 
 
 @record
-class Step:
+class WorsePlan:
     """A worse plan than the best: what it takes, and the values of the launches that are others."""
 
     found: Realisation
@@ -169,9 +169,9 @@ class EstimateSearch:
                 break
         return best
 
-    def _descend(self, going: Callable[[], bool]) -> list[Step]:
+    def _descend(self, going: Callable[[], bool]) -> list[WorsePlan]:
         """Make single changes until none gains; the best of those that do not."""
-        worse: list[Step] = []
+        worse: list[WorsePlan] = []
         while True:
             # What gained nothing before a change may do so after it.
             kept, passed, worse = self.best.kept, set[str](), []
@@ -181,9 +181,9 @@ class EstimateSearch:
                 for n in self._ordered():
                     if not going():
                         return worse
-                    if _key(n) in passed:
+                    if str(n) in passed:
                         continue
-                    passed.add(_key(n))
+                    passed.add(str(n))
                     step = self._try(self.best.found, n)
                     if step is None:
                         changed = True
@@ -193,22 +193,22 @@ class EstimateSearch:
             if self.best.kept == kept:
                 return worse
 
-    def _by_steps(self, worse: list[Step], going: Callable[[], bool]) -> bool:
+    def _by_steps(self, worse: list[WorsePlan], going: Callable[[], bool]) -> bool:
         """Whether several changes were made that gain together.
 
         They are the first of `worse` plans and others on top of it, of what it touches: the
         `STEPS` least bad plans that are `DEPTH` changes away at most.
         """
-        seen = {said(s.found.assignment) for s in worse}
+        seen = {unordered(s.found.assignment) for s in worse}
         for _ in range(DEPTH - 1):
-            further: list[Step] = []
+            further: list[WorsePlan] = []
             for step in worse:
                 for n in neighbours(step.found, types=False):
                     if not going():
                         return False
                     if n.subject not in step.touched or not self._allowed(step.found, n):
                         continue
-                    own = said(n.assignment)
+                    own = unordered(n.assignment)
                     if own in seen:
                         continue
                     seen.add(own)
@@ -246,21 +246,21 @@ class EstimateSearch:
         ]
         return sorted(near, key=lambda n: -room[n.subject])
 
-    def _try(self, base: Realisation, n: Neighbour) -> Step | None:
+    def _try(self, base: Realisation, n: Neighbour) -> WorsePlan | None:
         """Make a change if it gains, and return None; else what it comes to."""
         best = self.best
         best.tried += 1
         found = base.but(n.assignment)
         estimate = self._prices.of(found)
         if estimate is None:
-            return Step(base, best.estimate, frozenset())
+            return WorsePlan(base, best.estimate, frozenset())
         apart = difference(best.estimate, estimate)
         if apart.after < (1 - self._least_gain) * apart.before:
             best.found, best.estimate = found, estimate
             best.kept += 1
             return None
         near = apart.after <= FARTHEST * apart.before
-        return Step(found, estimate, _within(found, apart.values) if near else frozenset())
+        return WorsePlan(found, estimate, _within(found, apart.values) if near else frozenset())
 
 
 def _within(found: Realisation, values: frozenset[str]) -> frozenset[str]:
@@ -269,7 +269,7 @@ def _within(found: Realisation, values: frozenset[str]) -> frozenset[str]:
     return values.union(*(g.computed for g in groups))
 
 
-def said(a: Assignment) -> Hashable:
+def unordered(a: Assignment) -> Hashable:
     """What is assigned, whatever the order in which it is listed."""
     groups = frozenset(a.groups)
     arrangements = frozenset(a.arrangements.items())
@@ -300,7 +300,3 @@ def refined(found: Realisation, machine: Machine) -> Realisation:
     if len(nests) > FEW or unknown or not much:
         return found
     return EstimateSearch(found, machine, allowed=of_order).run().found
-
-
-def _key(n: Neighbour) -> str:
-    return f"{n.decision}: {n.change}"

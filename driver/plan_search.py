@@ -34,7 +34,7 @@ from rutc.graph_opt.alternatives.choices import offers, with_algorithms
 from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.decide.combine import combined
 from rutc.graph_opt.decide.greedy import greedy
-from rutc.graph_opt.decide.neighbours import Neighbour, legal, neighbours
+from rutc.graph_opt.decide.neighbours import legal, neighbours
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Illegal
@@ -272,7 +272,7 @@ class PlanSearch:
         drawn = [
             (log(1 - self._rng.random()) / taken[n.subject], n)
             for n in neighbours(bench.found, types=False)
-            if taken[n.subject] >= least and said(n) not in known
+            if taken[n.subject] >= least and str(n) not in known
         ]
         drawn.sort(key=lambda x: -x[0])
         idle = 0
@@ -281,7 +281,7 @@ class PlanSearch:
                 return
             idle += 1
             found = legal(bench.found, n)
-            c = None if found is None else self._candidate(bench, said(n), found)
+            c = None if found is None else self._candidate(bench, str(n), found)
             if c is not None:
                 idle = 0
                 yield c
@@ -319,11 +319,6 @@ class PlanSearch:
             kernel = joined(job, self._machine).kernel
             self._cycles[job] = estimate(summarise(kernel, self._machine), self._machine).cycles
         return self._cycles[job]
-
-
-def said(n: Neighbour) -> str:
-    """What a neighbour changes."""
-    return f"{n.decision}: {n.change}"
 
 
 def _all_of(

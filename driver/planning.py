@@ -63,7 +63,7 @@ def versions_for(
     return versions(graph, machine, options.leeway, on_step=on_step)
 
 
-def narrowed(machine: Machine, precision: str) -> Change | None:
+def in_types_of(machine: Machine, precision: str) -> Change | None:
     """What gives the values of a plan the types of a precision; None: nothing does."""
     dtype = TYPES[precision]
     rounding = precision in (BF16, INT8) and adds_pairs(machine)
@@ -103,7 +103,7 @@ def planned(
 
     Better ones are searched for by estimates, so many seconds each, if `search` is given.
     """
-    change = narrowed(machine, precision)
+    change = in_types_of(machine, precision)
 
     def improve(found: Realisation) -> Realisation:
         usual = refined(found, machine)

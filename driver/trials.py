@@ -185,7 +185,7 @@ def enough(run: Callable[[int], object]) -> tuple[int, float]:
     return max(1, int(SAMPLE_NS / ns)), ns
 
 
-class Prepared:
+class PreparedKernel:
     """A scheduled kernel as code of this process, with operands."""
 
     def __init__(
@@ -193,7 +193,7 @@ class Prepared:
         kernel: Kernel,
         machine: Machine,
         states: Sequence[State],
-        beside: Prepared | None = None,
+        beside: PreparedKernel | None = None,
     ) -> None:
         """Compile it, fill the operands and run it once on each copy that the states need.
 
@@ -221,7 +221,10 @@ class Prepared:
 
 
 def _timing(
-    kernel: Prepared, reference: tuple[Prepared, float] | None, state: State, clock: Clock
+    kernel: PreparedKernel,
+    reference: tuple[PreparedKernel, float] | None,
+    state: State,
+    clock: Clock,
 ) -> Timing:
     """Times of runs, each time of one of them or of several together.
 
@@ -253,7 +256,7 @@ def interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 @record
-class Reference:
+class ReferenceKernel:
     """A scheduled kernel that takes turns with others, and its cycles in either state."""
 
     kernel: Kernel
@@ -268,12 +271,12 @@ class Timer:
         """For code of a machine."""
         self._machine = machine
         self._clock = Clock(machine)
-        self._known: tuple[bytes, Prepared] | None = None
+        self._known: tuple[bytes, PreparedKernel] | None = None
 
     def timed(
         self,
         kernel: Kernel,
-        reference: Reference | None = None,
+        reference: ReferenceKernel | None = None,
         states: Sequence[State] = ALONE,
     ) -> Outcome:
         """Returns the times of a scheduled kernel in some states, beside those of a reference.
@@ -282,7 +285,7 @@ class Timer:
             RutcError: it does not compile.
         """
         beside = None if reference is None else self._prepared(reference.kernel, states)
-        own = Prepared(kernel, self._machine, states, beside)
+        own = PreparedKernel(kernel, self._machine, states, beside)
         cycles = {} if reference is None else {"near": reference.near, "far": reference.far}
         found = {
             state: _timing(
@@ -292,15 +295,15 @@ class Timer:
         }
         return Outcome("measured", found.get("near"), found.get("far"))
 
-    def _prepared(self, kernel: Kernel, states: Sequence[State]) -> Prepared:
+    def _prepared(self, kernel: Kernel, states: Sequence[State]) -> PreparedKernel:
         """A reference: mostly that of the time before."""
         text = pickle.dumps((kernel, states))
         if self._known is None or self._known[0] != text:
-            self._known = text, Prepared(kernel, self._machine, states)
+            self._known = text, PreparedKernel(kernel, self._machine, states)
         return self._known[1]
 
 
-class Bench(Served):
+class KernelBench(Served):
     """A process that times kernels on one processor core, and is replaced when it ends."""
 
     def __init__(self, machine: Machine, cpu: int | None = None) -> None:
@@ -308,7 +311,7 @@ class Bench(Served):
         super().__init__(lambda: partial(_outcome, Timer(machine)), cpu)
 
     def time(
-        self, kernel: Kernel, reference: Reference | None = None, timeout_s: float = TIMEOUT_S
+        self, kernel: Kernel, reference: ReferenceKernel | None = None, timeout_s: float = TIMEOUT_S
     ) -> Outcome:
         """Returns what becomes of a scheduled kernel, timed beside a reference."""
         try:
@@ -324,7 +327,7 @@ def unanswered(why: Unanswered) -> Outcome:
     return Outcome("timeout" if isinstance(why, TooLong) else "crashed", error=str(why))
 
 
-def _outcome(timer: Timer, question: tuple[Kernel, Reference | None]) -> Outcome:
+def _outcome(timer: Timer, question: tuple[Kernel, ReferenceKernel | None]) -> Outcome:
     """What becomes of a scheduled kernel beside a reference."""
     try:
         return timer.timed(*question)

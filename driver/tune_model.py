@@ -21,13 +21,13 @@ from rutc.base.record import record
 from rutc.driver.cluster import Cluster, ClusterBench
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject, timed_sizes
 from rutc.driver.in_precision import in_precision
-from rutc.driver.launch_times import Artifact, in_turns, written
+from rutc.driver.launch_times import TimedLibrary, in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.options import Options
 from rutc.driver.plan_search import PlanProgress
 from rutc.driver.planning import imported, machine_for, planned, versions_for
 from rutc.driver.tune_plan import PlanFound, tune_plan
-from rutc.driver.tuning import Limits, Progressing, Tried, Tuning
+from rutc.driver.tuning import Progressing, SearchLimits, Tried, Tuning
 from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of, seeds_in
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
@@ -91,7 +91,7 @@ class TuningReport:
 def tune_model(
     model: Path,
     database: Database,
-    limits: Limits,
+    limits: SearchLimits,
     *,
     options: Options | None = None,
     names: Sequence[str] = (),
@@ -297,7 +297,7 @@ def _in_model(
     own: Planned,
     launches: Mapping[Subject, Sequence[Pending]],
     faster: Mapping[Subject, Candidate],
-    default: Artifact,
+    default: TimedLibrary,
     folder: Path,
 ) -> InModel:
     """Runs artifacts with default schedules and with the others in turns."""

@@ -13,7 +13,7 @@ from rutc.driver.options import FP32, Options
 from rutc.driver.plan_bench import PlanChange, Ratio
 from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
 from rutc.driver.plan_search import Kept, PlanProgress, PlanSearch
-from rutc.driver.planning import narrowed
+from rutc.driver.planning import in_types_of
 from rutc.driver.tuning_records import origin_of
 from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.plan import Plan
@@ -91,7 +91,7 @@ def tune_plan(
             chooser=records.schedules,
             exact=exact,
             spread=options.spread,
-            change=narrowed(machine, precision) or (lambda found: found),
+            change=in_types_of(machine, precision) or (lambda found: found),
             cpu=cpu,
             seed=seed,
             keep_subnormals=options.keep_subnormals,

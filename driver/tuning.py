@@ -49,7 +49,7 @@ FEWEST_NS = 1_000
 """Kernels that take less are not told from the call."""
 
 
-def scheduled(kernel: Kernel, choice: Choice, constants: frozenset[str] | None = None) -> Kernel:
+def kernel_after(kernel: Kernel, choice: Choice, constants: frozenset[str] | None = None) -> Kernel:
     """Returns a kernel after a choice, which may pack no buffers but the `constants`.
 
     Raises:
@@ -117,19 +117,19 @@ class Progressing:
 
 
 @record
-class Limits:
+class SearchLimits:
     """When to stop: after so many seconds or trials, whichever is first."""
 
     seconds: float = inf
     trials: float = inf
 
-    def share(self, part: float) -> Limits:
+    def share(self, part: float) -> SearchLimits:
         """A part of both."""
-        return Limits(part * self.seconds, part * self.trials)
+        return SearchLimits(part * self.seconds, part * self.trials)
 
-    def after(self, seconds: float, trials: int) -> Limits:
+    def after(self, seconds: float, trials: int) -> SearchLimits:
         """What is left of both."""
-        return Limits(max(self.seconds - seconds, 0.0), max(self.trials - trials, 0))
+        return SearchLimits(max(self.seconds - seconds, 0.0), max(self.trials - trials, 0))
 
 
 @record
@@ -158,7 +158,7 @@ class Known:
     ratio: float | None
 
 
-class Bench(Protocol):
+class ScheduleBench(Protocol):
     """Times schedules: here, or on other machines like this one."""
 
     def usual(self) -> Mapping[Subject, Usual]:
@@ -177,7 +177,7 @@ class Tuning:
     def __init__(
         self,
         names: Mapping[Subject, str],
-        bench: Bench,
+        bench: ScheduleBench,
         judge: Callable[[Subject], Judge],
         keep: Callable[[Tried], None],
         seed: int = 0,
@@ -204,7 +204,7 @@ class Tuning:
                 continue
             own = spaces(subject.kernel, subject.machine, subject.constants, fixed=(SHARED,))
             rng = Random(f"{seed} {subject.text}")
-            made = partial(scheduled, constants=subject.constants)
+            made = partial(kernel_after, constants=subject.constants)
             search = Search(subject.kernel, own, judge(subject), made, rng)
             if search.default is None:
                 continue
@@ -229,7 +229,7 @@ class Tuning:
         """How many schedules were tried."""
         return sum(t.trials for t in self.subjects)
 
-    def run(self, limits: Limits) -> Iterator[Progressing]:
+    def run(self, limits: SearchLimits) -> Iterator[Progressing]:
         """Yields subjects after rounds of trials, until nothing is expected of any."""
         # To make and time a model with other schedules takes about as long as with default ones.
         rounds = Rounds(self._began + limits.seconds, self.seconds)

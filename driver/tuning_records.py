@@ -15,7 +15,7 @@ from rutc.base.processor import cpu_name
 from rutc.base.record import record
 from rutc.driver.in_model import Subject
 from rutc.driver.trials import Timing
-from rutc.driver.tuning import CERTAIN, Known, Tried, scheduled
+from rutc.driver.tuning import CERTAIN, Known, Tried, kernel_after
 from rutc.emit.targets.select import host_processor
 from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.kernel import Kernel
@@ -312,7 +312,7 @@ class RecordedSchedules:
         told = OnRecord(others, *ratios, row.origin.cpu, row.origin.date)
         try:
             choice = Choice(parse_schedule(row.schedule), told)
-            scheduled(subject.kernel, choice, subject.constants)
+            kernel_after(subject.kernel, choice, subject.constants)
         except (NotApplicable, ValueError):
             why = f"{tried}, the fastest is of another version and does not apply"
             return ScheduleOnRecord(None, why, before)

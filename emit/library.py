@@ -50,7 +50,7 @@ _LIBRARIES = ("-lm", "-ldl")
 
 
 @record
-class Artifact:
+class ArtifactFiles:
     """The files of a built model; `weights` is None where they are in the library.
 
     The weights of all programs take `weight_bytes`.
@@ -81,7 +81,7 @@ def build_library(
     host: HostRuntime | None = None,
     outline: Mapping[str, object] | None = None,
     targets: Sequence[TargetFacts] = (),
-) -> Artifact:
+) -> ArtifactFiles:
     """Writes the shared library `output` and, beside it, its header (`model.so` -> `model.h`).
 
     `objects` are object files that define the kernels of all programs. `manifest` is what the
@@ -131,7 +131,7 @@ def build_library(
                 finished.publish()
     except OSError as error:
         raise cannot_write(output, error) from error
-    return Artifact(output, header, file, image.byte_count)
+    return ArtifactFiles(output, header, file, image.byte_count)
 
 
 def _interface(program: Program) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rutc.emit.cache import Usage
     from rutc.runtime import NodeArg, ProfileEntry
     from rutc.verify import Verification
-    from rutc.verify.bench import Timing
+    from rutc.verify.bench import BenchTiming
     from rutc.verify.bisect import Divergence
     from rutc.verify.compare import Value
 
@@ -283,7 +283,7 @@ def _summary(value: Value) -> Json:
     return {**summary, **numbers, "first": " ".join(first)}
 
 
-def timings_json(timings: Sequence[Timing]) -> list[Json]:
+def timings_json(timings: Sequence[BenchTiming]) -> list[Json]:
     """Returns timings as JSON."""
     return [
         {
@@ -298,7 +298,7 @@ def timings_json(timings: Sequence[Timing]) -> list[Json]:
     ]
 
 
-def timings_table(timings: Sequence[Timing]) -> Table:
+def timings_table(timings: Sequence[BenchTiming]) -> Table:
     """Returns one row per thread count and runtime; times in microseconds.
 
     The ratio to ONNX Runtime's median has a column where that was measured.

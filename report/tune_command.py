@@ -195,7 +195,7 @@ def _searched(
     from rutc.driver.asked import asked
     from rutc.driver.cluster import Cluster
     from rutc.driver.tune_model import tune_model
-    from rutc.driver.tuning import Limits
+    from rutc.driver.tuning import SearchLimits
     from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
     from rutc.tuner.database import Database
 
@@ -220,7 +220,7 @@ def _searched(
         return tune_model(
             model,
             database,
-            Limits(seconds, trials or inf),
+            SearchLimits(seconds, trials or inf),
             options=options,
             on_batch=_shown(screen, line),
             on_plan=_shown_plan(screen, line),

@@ -23,7 +23,7 @@ from rutc.driver.cluster import Cluster, ClusterBench, Facts
 from rutc.driver.in_model import ModelBench, Planned, Subject, Try
 from rutc.driver.planning import planned
 from rutc.driver.tune_model import tune_model
-from rutc.driver.tuning import Limits
+from rutc.driver.tuning import SearchLimits
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt import versions
@@ -128,7 +128,7 @@ def test_a_search_goes_to_the_cluster(workers: Cluster, tmp_path: Path) -> None:
     ]
     onnx.save(build(nodes, weights), path)
     with Database.open(str(tmp_path / "records.sqlite")) as database:
-        found = tune_model(path, database, Limits(trials=12), plans=False, cluster=workers)
+        found = tune_model(path, database, SearchLimits(trials=12), plans=False, cluster=workers)
         assert found.trials >= 12
         assert database.count() == found.trials
         assert found.failed == 0

@@ -18,7 +18,7 @@ from rutc.driver.plan_by_estimate import (
     Prices,
     of_order,
     refined,
-    said,
+    unordered,
 )
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.join_choice import joined
@@ -157,7 +157,7 @@ def _port(name: str, dims: list[str], rng: Random) -> str:
 
 def every_plan(first: Realisation, prices: Prices, most: int = MOST_PLANS) -> Iterator[float]:
     """Yields the cycles of the plan, and of all others that changes lead to: of so many at most."""
-    seen = {said(first.assignment)}
+    seen = {unordered(first.assignment)}
     waiting = [first]
     while waiting and len(seen) < most:
         found = waiting.pop()
@@ -166,8 +166,8 @@ def every_plan(first: Realisation, prices: Prices, most: int = MOST_PLANS) -> It
             continue
         yield estimate.cycles
         for n in neighbours(found, types=False):
-            if of_order_or_kernel(found, n) and said(n.assignment) not in seen:
-                seen.add(said(n.assignment))
+            if of_order_or_kernel(found, n) and unordered(n.assignment) not in seen:
+                seen.add(unordered(n.assignment))
                 waiting.append(found.but(n.assignment))
 
 

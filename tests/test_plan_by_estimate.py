@@ -13,7 +13,7 @@ from rutc.driver.plan_by_estimate import (
     Prices,
     difference,
     refined,
-    said,
+    unordered,
 )
 from rutc.driver.planning import searched
 from rutc.graph_opt import optimize
@@ -165,4 +165,4 @@ def test_types_and_a_search_follow_each_other() -> None:
     plan = decide(graph, V3, change=before, improve=searched(gaining(0.1), 0.0))
     assert len(seen) == 1
     assert plan.assignment is not None
-    assert said(plan.assignment) != said(first.assignment)
+    assert unordered(plan.assignment) != unordered(first.assignment)

@@ -25,7 +25,7 @@ from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import planned
 from rutc.driver.served import Unanswered
 from rutc.driver.tune_model import tune_model
-from rutc.driver.tuning import Limits
+from rutc.driver.tuning import SearchLimits
 from rutc.driver.tuning_records import origin_of
 from rutc.driver.weights import Weights
 from rutc.emit.targets import native_target
@@ -279,15 +279,15 @@ def test_a_search_of_a_model_tries_plans_and_keeps_them(
 ) -> None:
     monkeypatch.setattr(plan_bench, "run_in_turns", Clock(0.2))
     with Database.open(str(tmp_path / "records.sqlite")) as database:
-        found = tune_model(model, database, Limits(trials=8))
+        found = tune_model(model, database, SearchLimits(trials=8))
         assert found.plan is not None
         assert found.plan.taken
         kinds = [t.template for t in database.trials()]
         assert kinds.count("plan") == 1
         assert kinds.count("change of a plan") == found.plan.tried == 4
-        again = tune_model(model, database, Limits(trials=2))
+        again = tune_model(model, database, SearchLimits(trials=2))
         assert again.plan is not None
         assert again.plan.tried == 1
         assert [t.template for t in database.trials()].count("change of a plan") == 5
-        without = tune_model(model, database, Limits(trials=2), plans=False)
+        without = tune_model(model, database, SearchLimits(trials=2), plans=False)
         assert without.plan is None

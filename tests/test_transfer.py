@@ -13,7 +13,7 @@ from benchmarks.kernel_source import largest
 from benchmarks.ratios import Ratio, Ratios
 from benchmarks.train import family
 from benchmarks.transfer import CASES, GOOD, WAYS, Blank, Searched, Timed, section
-from rutc.driver.tuning import scheduled
+from rutc.driver.tuning import kernel_after
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
@@ -51,7 +51,7 @@ def bench(kernel: tuple[Kernel, frozenset[str]]) -> Iterator[Lengths]:
 def searched(kernel: tuple[Kernel, frozenset[str]], way: str, timed: Timed) -> Searched:
     """A search of a way that no time limits."""
     own = spaces(kernel[0], V3, kernel[1])
-    search = Search(kernel[0], own, Blank(V3), scheduled, Random(way))
+    search = Search(kernel[0], own, Blank(V3), kernel_after, Random(way))
     return Searched(search, WAYS[way], timed)
 
 
@@ -64,7 +64,7 @@ def test_equal_code_is_one_trial_and_timed_once(
         each.run(20, inf, lambda _: False)
         assert len(set(each.codes)) == len(each.codes) == 20
     assert len(bench.asked) == len(set(bench.asked)) == len(timed.known)
-    usual = scheduled(kernel[0], choose(kernel[0], V3, kernel[1]))
+    usual = kernel_after(kernel[0], choose(kernel[0], V3, kernel[1]))
     assert second.codes[0] == str(usual)
     assert second.best is not None
     assert timed.order(second.best_code) == min(map(timed.order, second.codes))
@@ -94,7 +94,7 @@ def test_trials_until_a_goal_are_told_by_what_is_timed_again(bench: Lengths) -> 
 
 
 def test_a_kernel_takes_as_long_as_itself(kernel: tuple[Kernel, frozenset[str]]) -> None:
-    usual = scheduled(kernel[0], choose(kernel[0], V3, kernel[1]))
+    usual = kernel_after(kernel[0], choose(kernel[0], V3, kernel[1]))
     with Ratios(usual, V3) as bench:
         same = [bench.of(usual, 1.0) for _ in range(5)]
         plain = [bench.of(kernel[0], 1.0) for _ in range(5)]
@@ -106,8 +106,8 @@ def test_a_kernel_takes_as_long_as_itself(kernel: tuple[Kernel, frozenset[str]])
 def test_what_does_not_run_has_no_ratio(
     kernel: tuple[Kernel, frozenset[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = scheduled(kernel[0], choose(kernel[0], V3, kernel[1]))
-    monkeypatch.setattr("benchmarks.ratios.Prepared", None)
+    usual = kernel_after(kernel[0], choose(kernel[0], V3, kernel[1]))
+    monkeypatch.setattr("benchmarks.ratios.PreparedKernel", None)
     with Ratios(usual, V3) as bench:
         assert bench.of(usual, 1.0) == Ratio(None, 0.0)
 
@@ -147,7 +147,7 @@ def test_the_page_says_how_many_times_fewer_and_whether_that_is_reached() -> Non
 
 
 def test_the_blank_judge_knows_no_order(kernel: tuple[Kernel, frozenset[str]]) -> None:
-    usual = scheduled(kernel[0], choose(kernel[0], V3, kernel[1]))
+    usual = kernel_after(kernel[0], choose(kernel[0], V3, kernel[1]))
     one, other = Blank(V3).judge([usual, kernel[0]])
     assert one.log_cycles == other.log_cycles
     assert not np.allclose(one.features, other.features)

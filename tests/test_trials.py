@@ -11,8 +11,8 @@ from time import monotonic, sleep
 import pytest
 
 from rutc.driver import served, trials
-from rutc.driver.trials import Bench, Clock, Outcome, Prepared, Reference, Timer
-from rutc.driver.tuning import scheduled
+from rutc.driver.trials import Clock, KernelBench, Outcome, PreparedKernel, ReferenceKernel, Timer
+from rutc.driver.tuning import kernel_after
 from rutc.emit.targets import native_target
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel
@@ -35,17 +35,17 @@ MACHINE = native_target().machine.alone()
 def kernel_of(text: str = TEXT) -> Kernel:
     """A product with its default schedule."""
     subject = of_text(text, frozenset(), Random(0))
-    return scheduled(subject.kernel, choose(subject.kernel, MACHINE, subject.free))
+    return kernel_after(subject.kernel, choose(subject.kernel, MACHINE, subject.free))
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench() -> Iterator[KernelBench]:
     """A bench for code of this machine."""
-    with Bench(MACHINE) as found:
+    with KernelBench(MACHINE) as found:
         yield found
 
 
-def test_times_are_of_near_and_far_operands(bench: Bench) -> None:
+def test_times_are_of_near_and_far_operands(bench: KernelBench) -> None:
     outcome = bench.time(kernel_of())
     assert outcome.status == "measured", outcome.error
     assert outcome.near is not None
@@ -86,12 +86,12 @@ def test_kernels_that_take_turns_have_their_operands_in_one_place(
 ) -> None:
     """Those that are as large in both."""
     kernel = kernel_of()
-    first = Prepared(kernel, MACHINE, states)
-    again = Prepared(kernel, MACHINE, states, first)
+    first = PreparedKernel(kernel, MACHINE, states)
+    again = PreparedKernel(kernel, MACHINE, states, first)
     assert len(again.memory) == len(first.memory)
     for own, other in zip(again.memory, first.memory, strict=True):
         assert all(x is y for x, y in zip(own, other, strict=True))
-    smaller = Prepared(kernel_of(TEXT.replace("i = 64", "i = 61")), MACHINE, states, first)
+    smaller = PreparedKernel(kernel_of(TEXT.replace("i = 64", "i = 61")), MACHINE, states, first)
     own, other = smaller.memory[0], first.memory[0]
     assert [x is y for x, y in zip(own, other, strict=True)] == [False, True, False]
 
@@ -106,9 +106,9 @@ def test_processes_ask_for_registers_for_matrices() -> None:
         .replace("%a[i, k] * %b[k, j]", "i32(%a[i, k]) * i32(%b[k, j])")
     )
     subject = of_text(text, frozenset({"b"}), Random(0))
-    kernel = scheduled(subject.kernel, choose(subject.kernel, machine, subject.free))
+    kernel = kernel_after(subject.kernel, choose(subject.kernel, machine, subject.free))
     assert " matrix {" in str(kernel)
-    with Bench(machine) as bench:
+    with KernelBench(machine) as bench:
         outcome = bench.time(kernel)
     if native_target().machine.has_matrices(DType.I8):
         assert outcome.status == "measured", outcome.error
@@ -117,21 +117,23 @@ def test_processes_ask_for_registers_for_matrices() -> None:
         assert "code for registers for matrices (AMX) cannot run in this process" in outcome.error
 
 
-def test_a_reference_tells_the_clock(bench: Bench) -> None:
+def test_a_reference_tells_the_clock(bench: KernelBench) -> None:
     """A kernel beside itself takes as many cycles as it is said to."""
     kernel = kernel_of()
-    outcome = bench.time(kernel, Reference(kernel, 1000.0, 2000.0))
+    outcome = bench.time(kernel, ReferenceKernel(kernel, 1000.0, 2000.0))
     assert outcome.near is not None
     assert outcome.far is not None
     assert 700 < outcome.near.cycles < 1400
     assert 1400 < outcome.far.cycles < 2800
 
 
-def test_a_process_that_dies_is_an_outcome(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_an_outcome(
+    bench: KernelBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = kernel_of()
     timed = Timer.timed
 
-    def dying(self: Timer, kernel: Kernel, reference: Reference | None = None) -> Outcome:
+    def dying(self: Timer, kernel: Kernel, reference: ReferenceKernel | None = None) -> Outcome:
         os.kill(os.getpid(), signal.SIGSEGV)
         return timed(self, kernel, reference)
 
@@ -143,7 +145,7 @@ def test_a_process_that_dies_is_an_outcome(bench: Bench, monkeypatch: pytest.Mon
     assert bench.time(kernel).status == "measured"
 
 
-def test_what_hangs_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_hangs_is_ended(bench: KernelBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Timer, "timed", lambda *args: sleep(60))
     start = monotonic()
     outcome = bench.time(kernel_of(), timeout_s=0.7)
@@ -152,7 +154,7 @@ def test_what_hangs_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> N
     assert monotonic() - start < 10
 
 
-def test_what_does_not_compile_has_a_reason(bench: Bench) -> None:
+def test_what_does_not_compile_has_a_reason(bench: KernelBench) -> None:
     kernel = kernel_of()
     broken = replace(kernel, args=kernel.args[:1])
     outcome = bench.time(broken)
@@ -162,7 +164,7 @@ def test_what_does_not_compile_has_a_reason(bench: Bench) -> None:
 
 
 def test_an_interruption_leaves_no_answer_to_take_for_the_next(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: KernelBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = kernel_of()
 
@@ -174,12 +176,12 @@ def test_an_interruption_leaves_no_answer_to_take_for_the_next(
     with pytest.raises(KeyboardInterrupt):
         bench.time(kernel)
     monkeypatch.undo()
-    outcome = bench.time(kernel, Reference(kernel, 10.0, 10.0))
+    outcome = bench.time(kernel, ReferenceKernel(kernel, 10.0, 10.0))
     assert outcome.near is not None
     assert outcome.near.cycles < 20
 
 
-def test_a_closed_bench_has_no_process(bench: Bench) -> None:
+def test_a_closed_bench_has_no_process(bench: KernelBench) -> None:
     assert bench.time(kernel_of()).status == "measured"
     process = bench._process
     bench.close()

@@ -22,13 +22,13 @@ from rutc.tuner.engine import Transactions
 from rutc.tuner.stored import (
     CHUNK,
     Added,
-    origin_of,
+    origin_in,
     origin_values,
     put,
     same,
-    task_of,
+    task_in,
     task_values,
-    trial_of,
+    trial_in,
 )
 from rutc.tuner.tables import METADATA, ORIGIN, TASK, TRIAL, VERSION
 from rutc.tuner.trial import STATUSES, Likeness, Origin, State, Status, Task, Trial
@@ -170,7 +170,7 @@ class Database:
                 .limit(1)
             )
             row = connection.execute(first).one()
-            return trial_of(row, task, origins[row.origin_id])
+            return trial_in(row, task, origins[row.origin_id])
 
         return self._transactions.read(work)
 
@@ -320,12 +320,12 @@ def _count(connection: Connection, table: Table) -> int:
 
 def _origins(connection: Connection, numbers: Iterable[int]) -> dict[int, Origin]:
     query = select(ORIGIN).where(ORIGIN.c.id.in_(set(numbers)))
-    return {row.id: origin_of(row) for row in connection.execute(query)}
+    return {row.id: origin_in(row) for row in connection.execute(query)}
 
 
 def _tasks(connection: Connection, numbers: Iterable[int]) -> dict[int, Task]:
     query = select(TASK).where(TASK.c.id.in_(set(numbers)))
-    return {row.id: task_of(row) for row in connection.execute(query)}
+    return {row.id: task_in(row) for row in connection.execute(query)}
 
 
 def _page(connection: Connection, query: Select[tuple[object, ...]]) -> list[tuple[int, Trial]]:
@@ -333,4 +333,4 @@ def _page(connection: Connection, query: Select[tuple[object, ...]]) -> list[tup
     rows = list(connection.execute(query))
     tasks = _tasks(connection, (row.task_id for row in rows))
     origins = _origins(connection, (row.origin_id for row in rows))
-    return [(row.id, trial_of(row, tasks[row.task_id], origins[row.origin_id])) for row in rows]
+    return [(row.id, trial_in(row, tasks[row.task_id], origins[row.origin_id])) for row in rows]

@@ -19,7 +19,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.tensor_ir.cost import Region
-from rutc.tensor_ir.cost.estimate import LEVEL_NAMES, TINY, Rates, fitted, norm, region_of
+from rutc.tensor_ir.cost.estimate import LEVEL_NAMES, TINY, Rates, fitted, norm, region_cycles
 from rutc.tensor_ir.cost.fitted import Costs
 from rutc.tensor_ir.cost.work import KINDS, LEVELS
 from rutc.tensor_ir.machine import Machine
@@ -93,7 +93,7 @@ def features(regions: Iterable[Region], machine: Machine) -> np.ndarray:
     """The features of a scheduled kernel, in the order of `NAMES`."""
     constants = fitted()
     rates, functions = Rates.of(machine), constants.functions_of(machine.vector_bits)
-    each = [_Part(r, *region_of(r, rates, constants.costs, functions)) for r in regions]
+    each = [_Part(r, *region_cycles(r, rates, constants.costs, functions)) for r in regions]
     work: dict[str, float] = {}
     for x in each:
         for kind, count in x.region.work.items():

@@ -46,7 +46,7 @@ def origin_values(origin: Origin) -> Values:
     }
 
 
-def origin_of(row: Row[tuple[object, ...]]) -> Origin:
+def origin_in(row: Row[tuple[object, ...]]) -> Origin:
     """The origin of a row."""
     machine = json.loads(row.machine)
     return Origin(
@@ -69,12 +69,12 @@ def task_values(task: Task) -> Values:
     }
 
 
-def task_of(row: Row[tuple[object, ...]]) -> Task:
+def task_in(row: Row[tuple[object, ...]]) -> Task:
     """The task of a row."""
     return Task(row.kernel, tuple(json.loads(row.constants)), row.target)
 
 
-def trial_of(row: Row[tuple[object, ...]], task: Task, origin: Origin) -> Trial:
+def trial_in(row: Row[tuple[object, ...]], task: Task, origin: Origin) -> Trial:
     """The trial of a row, of what it refers to."""
     return Trial(
         task,

@@ -23,7 +23,7 @@ ALIGNMENT = 64
 
 
 @record
-class Timing:
+class BenchTiming:
     """One thread count: the latency of the model and, if compared, of ONNX Runtime."""
 
     threads: int
@@ -45,7 +45,7 @@ def bench(
     seconds: float = 3.0,
     on_progress: Progress | None = None,
     target: str | None = None,
-) -> tuple[Timing, ...]:
+) -> tuple[BenchTiming, ...]:
     """Returns one timing per thread count.
 
     Args:
@@ -70,7 +70,7 @@ def bench(
             jobs["onnxruntime"] = Job(run_onnxruntime, (model, count, inputs, room), "onnxruntime")
         found = take_turns(jobs, seconds)
         peer = require(found["onnxruntime"]) if model is not None else None
-        results.append(Timing(count, require(found["rutc"]), peer))
+        results.append(BenchTiming(count, require(found["rutc"]), peer))
     if on_progress:
         on_progress("bench", len(threads), len(threads))
     return tuple(results)

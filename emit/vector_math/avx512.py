@@ -29,7 +29,7 @@ def has_tables(lanes: Lanes) -> bool:
     return lanes.format.bits == 32 and "avx512dq" in lanes.features and available(lanes)
 
 
-def times_power_of_two(x: Real, k: Real) -> Real:
+def scaled_by_power(x: Real, k: Real) -> Real:
     """`x * 2**k` for an integer `k`, with overflow and gradual underflow."""
 
     def emit(parts: list[Real]) -> Real:

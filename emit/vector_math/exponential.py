@@ -103,14 +103,14 @@ def exp_by_table(x: Real) -> Real:
     r = avx512.nearer_zero(r, MOST_LEFT)
     power = avx512.looked_up([2.0 ** (i / SIXTEENTHS) for i in range(SIXTEENTHS)], shifted.bits())
     rest = r.fma(horner(r, coefficients.EXPM1_NEAR_ZERO[32]), 1.0)
-    return avx512.times_power_of_two((power * r).fma(rest, power), k)
+    return avx512.scaled_by_power((power * r).fma(rest, power), k)
 
 
 def times_power_of_two(x: Real, parts: Reduced) -> Real:
     """`x * 2**k` of parts whose offset is twice the bias, with overflow and gradual underflow."""
     lanes = x.lanes
     if avx512.available(lanes):
-        return avx512.times_power_of_two(x, parts.k)
+        return avx512.scaled_by_power(x, parts.k)
     # Two factors, because 2**k itself overflows or is subnormal at the ends of the range.
     biased = parts.shifted.bits()
     half = biased >> 1

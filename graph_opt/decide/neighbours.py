@@ -52,6 +52,9 @@ class Neighbour:
         """What is decided otherwise."""
         return f"{self.kind} of {value_name(self.subject)}"
 
+    def __str__(self) -> str:
+        return f"{self.decision}: {self.change}"
+
 
 def neighbours(found: Realisation, *, types: bool = True) -> Iterator[Neighbour]:
     """Yields what differs from a legal assignment in one choice: some are not legal themselves.

@@ -45,7 +45,12 @@ def artifact_page(
         LookupError, TypeError, ValueError: the manifest or the outline is damaged.
     """
     from rutc.driver.outline import read_outline
-    from rutc.report.page.artifact_view import Artifact, Profile, artifact_view, without_outline
+    from rutc.report.page.artifact_view import (
+        Profile,
+        ShownArtifact,
+        artifact_view,
+        without_outline,
+    )
     from rutc.report.page.document import document
 
     if outline is None:
@@ -57,7 +62,7 @@ def artifact_page(
     if times is not None:
         count = threads or len(os.sched_getaffinity(0))
         profile = Profile(tuple(times), count, _cycle_ns())
-    found = Artifact(path.name, manifest, kernels, read, tuple(notes), profile)
+    found = ShownArtifact(path.name, manifest, kernels, read, tuple(notes), profile)
     return document(artifact_view(found))
 
 

@@ -22,7 +22,7 @@ from rutc.report.page.charts import (
     timeline,
 )
 from rutc.report.page.grouping import parts_graph
-from rutc.report.page.values import details, values_table, weights_table
+from rutc.report.page.values import details, values_on_page, weights_on_page
 from rutc.report.page.view import (
     LETTERS,
     Cell,
@@ -71,7 +71,7 @@ class Profile:
 
 
 @record
-class Artifact:
+class ShownArtifact:
     """All that is known of an artifact; `notes` are lines of what else it tells of itself."""
 
     name: str
@@ -115,7 +115,7 @@ class Work:
         return self.us if self.us is not None else self.cycles or 0.0
 
 
-def artifact_view(artifact: Artifact) -> View:
+def artifact_view(artifact: ShownArtifact) -> View:
     """Returns what is shown of an artifact."""
     sheets = tuple(
         _Plan(artifact, number, plan).sheet() for number, plan in enumerate(artifact.outline.plans)
@@ -124,11 +124,11 @@ def artifact_view(artifact: Artifact) -> View:
     subtitle = f"target {manifest.get('target')}, precision {manifest.get('precision')}"
     facts = tuple(Fact(*fact) for fact in _facts(artifact))
     found = Ports.of(Path(artifact.name), manifest)
-    ports = ports_table(found.get_inputs(), found.get_outputs())
+    ports = ports_on_page(found.get_inputs(), found.get_outputs())
     return View(artifact.name, subtitle, facts, artifact.notes, ports, sheets)
 
 
-def ports_table(inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> Table:
+def ports_on_page(inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> Table:
     """Returns a row for each input and output."""
     rows = tuple(
         Row(None, tuple(map(Cell, (role, p.name, p.type, str(list(p.shape))))))
@@ -151,7 +151,7 @@ def without_outline(kernels: Sequence[Facts]) -> Outline:
     return Outline({}, tuple(found))
 
 
-def _facts(artifact: Artifact) -> Iterator[tuple[str, str]]:
+def _facts(artifact: ShownArtifact) -> Iterator[tuple[str, str]]:
     """The lines of the overview."""
     manifest, kernels, plans = artifact.manifest, artifact.kernels, artifact.outline.plans
     if "model" in manifest:
@@ -180,7 +180,7 @@ def _facts(artifact: Artifact) -> Iterator[tuple[str, str]]:
         yield OF_PEAK, labels.share(computing / estimated)
 
 
-def _measured_facts(artifact: Artifact, profile: Profile) -> Iterator[tuple[str, str]]:
+def _measured_facts(artifact: ShownArtifact, profile: Profile) -> Iterator[tuple[str, str]]:
     """What a profile tells of a whole run."""
     total, known = sum(s.us for s in profile.steps), sum(s.flops or 0 for s in profile.steps)
     computing = sum(artifact.computing(s) or 0.0 for s in profile.steps)
@@ -204,7 +204,7 @@ def _peak(outline: Outline) -> float:
 class _Plan:
     """What is shown of one plan of an artifact."""
 
-    def __init__(self, artifact: Artifact, number: int, plan: PlanOutline) -> None:
+    def __init__(self, artifact: ShownArtifact, number: int, plan: PlanOutline) -> None:
         self.artifact = artifact
         self.number = number
         self.plan = plan
@@ -292,7 +292,7 @@ class _Plan:
             ("time", "peak", "kind"),
             shares(kinds),
             model_parts(parts),
-            (self._steps(), values_table(plan), weights_table(plan)),
+            (self._steps(), values_on_page(plan), weights_on_page(plan)),
             details(plan, list(map(self._schedule, plan.steps))),
             "measured time" if measured else "estimated cycles",
             self._groups(),

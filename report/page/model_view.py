@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rutc.importer.contents import Contents, NodeContents
 from rutc.report.page import labels
-from rutc.report.page.artifact_view import ports_table
+from rutc.report.page.artifact_view import ports_on_page
 from rutc.report.page.charts import model_parts, shares
 from rutc.report.page.grouping import parts_graph
 from rutc.report.page.values import detail
@@ -27,7 +27,7 @@ def model_view(
         Fact("opsets", ", ".join(f"{domain} {version}" for domain, version in held.opsets.items())),
         Fact("weights", f"{held.weights}, {labels.size(held.weight_bytes)}"),
     )
-    ports = ports_table(inputs, outputs)
+    ports = ports_on_page(inputs, outputs)
     sheets = (_Nodes(held).sheet(),)
     return View(name, "an ONNX model", facts, tuple(notes), ports, sheets)
 

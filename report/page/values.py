@@ -9,7 +9,7 @@ from rutc.report.page import labels
 from rutc.report.page.view import Cell, Row, Table, optional_cell
 
 
-def values_table(plan: PlanOutline) -> Table:
+def values_on_page(plan: PlanOutline) -> Table:
     """Returns a row for each value that is stored, but weights."""
     columns = ("#", "value", "type", "layout", "place", "bytes", "from", "to", "of")
     rows = (
@@ -32,7 +32,7 @@ def values_table(plan: PlanOutline) -> Table:
     return Table("Values", "values", columns, tuple(rows))
 
 
-def weights_table(plan: PlanOutline) -> Table:
+def weights_on_page(plan: PlanOutline) -> Table:
     """Returns a row for each constant as a kernel wants it."""
     columns = ("#", "weight", "type", "layout", "offset", "bytes")
     rows = (

@@ -176,7 +176,7 @@ def estimate(
     cycles, seen = costs.call, {"overhead": costs.call}
     moved = dict.fromkeys(LEVEL_NAMES, 0.0)
     for r in summary.regions:
-        own, parts = region_of(r, rates, costs, functions)
+        own, parts = region_cycles(r, rates, costs, functions)
         cycles += own
         for name, bytes_ in zip(LEVEL_NAMES, r.moved, strict=True):
             moved[name] += sum(bytes_)
@@ -193,7 +193,7 @@ def estimate(
     return Estimate(cycles, moved, bound_by, seen)
 
 
-def region_of(
+def region_cycles(
     r: Region, rates: Rates, costs: Costs, functions: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
     """The cycles of a region, and those of each of its parts if it were alone."""

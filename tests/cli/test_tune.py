@@ -18,7 +18,7 @@ import pytest
 import rutc as package
 from rutc.driver.in_model import Subject
 from rutc.driver.tune_model import tune_model
-from rutc.driver.tuning import Limits
+from rutc.driver.tuning import SearchLimits
 from rutc.driver.tuning_records import NOT_BELIEVED, origin_of, recorded, task_of
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
@@ -169,7 +169,7 @@ def test_what_is_given_is_tried_first(wide: Path, database: Path) -> None:
         return (own,) if asked == subject else ()
 
     with Database.open(database) as db:
-        found = tune_model(wide, db, Limits(trials=8), given=given, plans=False)
+        found = tune_model(wide, db, SearchLimits(trials=8), given=given, plans=False)
         trials = list(db.trials(task_of(subject)))
     assert found.trials >= 8
     (mine,) = [t for t in trials if t.template == "given"]

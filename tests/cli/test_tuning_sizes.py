@@ -18,7 +18,7 @@ from rutc.driver.plan_bench import PlanChange, Ratio
 from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
 from rutc.driver.planning import imported, planned
 from rutc.driver.tune_model import tune_model
-from rutc.driver.tuning import Limits
+from rutc.driver.tuning import SearchLimits
 from rutc.driver.tuning_records import known_of, origin_of
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
@@ -103,7 +103,7 @@ def test_kernels_are_tuned_at_the_sizes_that_are_given(model: Path, tmp_path: Pa
 
         def tuned(**sizes: int) -> str:
             found = tune_model(
-                model, database, Limits(trials=24), options=OPTIONS, plans=False, sizes=sizes
+                model, database, SearchLimits(trials=24), options=OPTIONS, plans=False, sizes=sizes
             )
             assert found.trials >= 24
             assert any(t.trials > 1 for t in found.tuned)

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 
 from rutc.driver.trials import first_line
-from rutc.driver.tuning import scheduled
+from rutc.driver.tuning import kernel_after
 from rutc.emit.jit import KernelCode
 from rutc.emit.targets import native_target
 from rutc.tuner import choose
@@ -23,7 +23,7 @@ output "b" [i] = %b
 
 def test_runs_have_the_sets_of_arguments_in_turns() -> None:
     subject = of_text(TEXT, frozenset(), Random(0))
-    kernel = scheduled(subject.kernel, choose(subject.kernel, MACHINE, subject.free))
+    kernel = kernel_after(subject.kernel, choose(subject.kernel, MACHINE, subject.free))
     sets = [[np.ones(64, np.float32) for _ in kernel.args] for _ in range(3)]
     addresses = [[first_line(m) for m in own] for own in sets]
     place = [b.name for b in kernel.args].index("b")

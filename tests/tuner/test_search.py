@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from rutc.driver.tuning import scheduled
+from rutc.driver.tuning import kernel_after
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import Machine
@@ -30,7 +30,7 @@ def kernel() -> tuple[Kernel, frozenset[str]]:
 def search_of(kernel: tuple[Kernel, frozenset[str]], seed: int = 0) -> Search:
     """A search of all spaces, judged by estimates."""
     own = spaces(kernel[0], V3, kernel[1])
-    return Search(kernel[0], own, CostModel(V3), scheduled, Random(seed))
+    return Search(kernel[0], own, CostModel(V3), kernel_after, Random(seed))
 
 
 def truth(c: Candidate) -> float:
@@ -54,7 +54,7 @@ def test_nothing_is_tried_twice_and_all_of_it_fits(kernel: tuple[Kernel, frozens
     texts = [c.text for c in found]
     assert len(found) > 15
     assert len(set(texts)) == len(texts)
-    assert all(c.kernel == scheduled(kernel[0], c.choice) for c in found)
+    assert all(c.kernel == kernel_after(kernel[0], c.choice) for c in found)
 
 
 def test_equal_seeds_try_the_same(kernel: tuple[Kernel, frozenset[str]]) -> None:
@@ -71,7 +71,7 @@ def test_a_search_finds_more_than_chance(kernel: tuple[Kernel, frozenset[str]]) 
     drawn = [s.draw(rng) for s in own for _ in range(36 // len(own))]
     judge = CostModel(V3)
     by_chance = [
-        exp(judge.judge([scheduled(kernel[0], d[1])])[0].log_cycles)
+        exp(judge.judge([kernel_after(kernel[0], d[1])])[0].log_cycles)
         * (1 + 0.03 * len(d[1].schedule))
         for d in drawn
         if d is not None
@@ -126,7 +126,7 @@ def test_more_chains_come_by_more(kernel: tuple[Kernel, frozenset[str]]) -> None
                 seen += kernels
                 return super().judge(kernels)
 
-        Search(kernel[0], own, Noting(V3), scheduled, Random(0), chains).propose(4)
+        Search(kernel[0], own, Noting(V3), kernel_after, Random(0), chains).propose(4)
     assert len(judged[8]) > 4 * len(judged[1])
 
 
@@ -167,7 +167,7 @@ class Blind:
 
 def test_fixed_parameters_stay(kernel: tuple[Kernel, frozenset[str]]) -> None:
     own = spaces(kernel[0], V3, kernel[1], fixed=("unroll", "prefetch"))
-    search = Search(kernel[0], own, Blind(V3), scheduled, Random(0))
+    search = Search(kernel[0], own, Blind(V3), kernel_after, Random(0))
     for c in tried(search, 3):
         if c.space.template.name == "tiled":
             assert c.point.unroll == c.space.default.point.unroll  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ import pytest
 
 from rutc.driver.in_model import Subject, Try, Usual
 from rutc.driver.trials import Outcome, Timing
-from rutc.driver.tuning import Limits, Tried, Tuning, scheduled
+from rutc.driver.tuning import SearchLimits, Tried, Tuning, kernel_after
 from rutc.driver.tuning_records import origin_of, rows_of, seeds_in, task_of
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
@@ -39,7 +39,7 @@ def product(i: int, j: int, k: int) -> Subject:
 
 def search_of(subject: Subject) -> Search:
     own = spaces(subject.kernel, V3, subject.constants)
-    return Search(subject.kernel, own, CostModel(V3), scheduled, Random(1))
+    return Search(subject.kernel, own, CostModel(V3), kernel_after, Random(1))
 
 
 def timing(cycles: float) -> Timing:
@@ -115,7 +115,7 @@ def test_what_was_fast_of_other_sizes_is_proposed(tmp_path: Path) -> None:
     found = first_proposals(search, seeds)
     assert 0 < len(found) <= SEEDS
     for c in found:
-        assert c.kernel == scheduled(new.kernel, c.choice)
+        assert c.kernel == kernel_after(new.kernel, c.choice)
         search.observe(c, 1.0)
     assert first_proposals(search, seeds) == []
     # A kernel's own record is what it was.
@@ -151,5 +151,5 @@ def test_seeds_are_tried_before_all_that_is_searched_for(tmp_path: Path) -> None
     expected = [c.choice for c in first_proposals(search_of(new), seeds)]
     bench = Fast(new)
     tuning = Tuning({new: "product"}, bench, lambda s: CostModel(V3), lambda t: None, seeds=seeds)
-    list(tuning.run(Limits(trials=1 + len(expected))))
+    list(tuning.run(SearchLimits(trials=1 + len(expected))))
     assert [t.choice for t in bench.tried] == expected
