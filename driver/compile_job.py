@@ -44,7 +44,9 @@ from rutc.tuner.sharing import Way, stored, ways
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("driver/compile_job.py", "base/record.py", "tensor_ir", "tuner", "emit")
-"""The sources that decide what code a job becomes."""
+"""The files and folders that decide what code a job becomes."""
+SUFFIXES = frozenset({".py", ".json"})
+"""Those of sources, and of what estimates were fitted to."""
 
 
 Chooser = Callable[[Kernel, frozenset[str], Machine], Choice | None]
@@ -230,7 +232,7 @@ def _is_typed(made: Made) -> bool:
 
 def key(job: CompileJob, machine: Machine) -> str:
     """The key in the cache of what a job becomes for a machine."""
-    known = repr(job), *_texts(machine), VERSION, sources_digest()
+    known = repr(job), *_texts(machine), VERSION, code_sources_digest()
     return key_of("kernels", known)
 
 
@@ -241,15 +243,11 @@ def _texts(machine: Machine) -> tuple[str, str]:
 
 
 @functools.cache
-def sources_digest() -> str:
-    """A hash of the sources that decide what code a job becomes."""
-    digest = hashlib.sha256()
-    for part in SOURCES:
-        path = ROOT / part
-        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-            digest.update(f"{file.relative_to(ROOT)}\n".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+def code_sources_digest() -> str:
+    """A hash of what decides what code a job becomes: sources, and the numbers that they load."""
+    found = (f for part in SOURCES for f in (ROOT / part, *(ROOT / part).rglob("*")))
+    counted = (f for f in found if f.suffix in SUFFIXES and f.is_file())
+    return cache.digest_of_files(ROOT, counted)
 
 
 @record
@@ -365,7 +363,7 @@ def make(job: CompileJob, machine: Machine) -> Made:
     """
     found = joined(job, machine)
     own = job.in_own_sizes(found.kernel)
-    known = repr(own.kernel), *_texts(machine), VERSION, sources_digest()
+    known = repr(own.kernel), *_texts(machine), VERSION, code_sources_digest()
     name = key_of("code", known)
     data = cache.lookup(name)
     code = None if data is None else MachineCode.found(data)

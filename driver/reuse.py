@@ -8,7 +8,6 @@ files, so that they are read in full only if an archive is there, or to make one
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ import numpy as np
 from rutc.driver.options import Options, Report
 from rutc.emit import archive
 from rutc.emit.bulk import THREADS, digest_of
-from rutc.emit.cache import key_of, limit_bytes
+from rutc.emit.cache import digest_of_files, key_of, limit_bytes
 from rutc.emit.files import cannot_write
 from rutc.emit.targets import targets_named
 from rutc.emit.toolchain import Toolchain
@@ -181,14 +180,10 @@ def entry(model: Path, output: str, options: Options, toolchain: Toolchain) -> E
 @functools.cache
 def sources_digest() -> str:
     """A hash of the sources that decide what a model becomes."""
-    digest = hashlib.sha256()
     files = [p for p in ROOT.iterdir() if p.suffix in SUFFIXES]
     for folder in FOLDERS:
         files += [p for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES]
-    for file in sorted(files):
-        digest.update(f"{file.relative_to(ROOT)}\n".encode())
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+    return digest_of_files(ROOT, files)
 
 
 @functools.cache

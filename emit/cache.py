@@ -19,7 +19,7 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -59,17 +59,13 @@ def key_of(kind: str, parts: Sequence[str | bytes]) -> str:
     return digest.hexdigest()
 
 
-def cached(kind: str, parts: Sequence[str | bytes], build: Callable[[], bytes]) -> bytes:
-    """Returns what `build` returns, from the cache where the same `kind` and `parts` were built.
-
-    A cache that cannot be written (a read-only home) is skipped: nothing but time is lost.
-    """
-    key = key_of(kind, parts)
-    found = lookup(key)
-    if found is None:
-        found = build()
-        store(key, found)
-    return found
+def digest_of_files(root: Path, files: Iterable[Path]) -> str:
+    """Returns a hash of files by their names below a folder and their bytes, in any order."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(root)}\n".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def lookup(key: str) -> bytes | None:

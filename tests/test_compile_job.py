@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from rutc.driver import compile_job
 from rutc.driver.compile_job import (
     Argument,
     CompileJob,
     MachineCode,
     Made,
+    code_sources_digest,
     key,
     make,
-    sources_digest,
 )
 from rutc.emit import cache
 from rutc.emit.cache import lookup
@@ -22,6 +23,7 @@ from rutc.errors import InternalError
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir.affine import Index, plain
 from rutc.tensor_ir.canonical import canonical
+from rutc.tensor_ir.cost.fitted import FITTED
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.machine import Machine
@@ -167,7 +169,21 @@ def test_what_is_no_code_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_the_key_names_the_compilers_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     found = job(kernel())
     before = key(found, NATIVE)
-    monkeypatch.setattr("rutc.driver.compile_job.sources_digest", lambda: "other sources")
+    monkeypatch.setattr("rutc.driver.compile_job.code_sources_digest", lambda: "other sources")
     assert key(found, NATIVE) != before
     assert lookup(key(found, NATIVE)) is None
-    assert len(sources_digest()) == 64
+    assert len(code_sources_digest()) == 64
+
+
+def test_what_estimates_were_fitted_to_decides_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimates choose schedules: with other numbers a kernel may become other code."""
+    monkeypatch.setattr(compile_job, "ROOT", tmp_path)
+    fitted = tmp_path / FITTED.relative_to(Path(compile_job.__file__).parent.parent)
+    fitted.parent.mkdir(parents=True)
+    found = []
+    for text in ("1", "2"):
+        fitted.write_text(text)
+        found.append(code_sources_digest.__wrapped__())
+    assert found[0] != found[1]

@@ -30,18 +30,12 @@ def age(folder: Path, key: str, seconds: int) -> None:
     os.utime(folder / key[:2] / key, (seconds, seconds))
 
 
-def test_what_was_made_of_equal_parts_is_made_once() -> None:
-    calls: list[int] = []
-
-    def build() -> bytes:
-        calls.append(1)
-        return b"made"
-
-    assert [cache.cached("kind", ("a", b"b"), build) for _ in range(3)] == [b"made"] * 3
-    assert len(calls) == 1
-    for kind, parts in (("other", ("a", b"b")), ("kind", ("ab",)), ("kind", ("a", "b", ""))):
-        cache.cached(kind, parts, build)
-    assert len(calls) == 4
+def test_what_is_made_of_other_parts_has_another_key() -> None:
+    parts = [("kind", ("a", b"b")), ("other", ("a", b"b")), ("kind", ("ab",))]
+    keys = [cache.key_of(*each) for each in (*parts, ("kind", ("a", "b", "")))]
+    assert len(set(keys)) == len(keys)
+    cache.store(keys[0], b"made")
+    assert [cache.lookup(key) for key in keys] == [b"made", None, None, None]
 
 
 @pytest.mark.parametrize("damaged", [b"", b"made", b"made" + bytes(32)])
@@ -49,11 +43,8 @@ def test_a_damaged_object_is_made_again(folder: Path, damaged: bytes) -> None:
     cache.store(KEYS[0], b"made")
     (folder / "00" / KEYS[0]).write_bytes(damaged)
     assert cache.lookup(KEYS[0]) is None
-    key = cache.key_of("kind", ("a",))
-    cache.cached("kind", ("a",), lambda: b"first")
-    (folder / key[:2] / key).write_bytes(damaged)
-    assert cache.cached("kind", ("a",), lambda: b"second") == b"second"
-    assert cache.lookup(key) == b"second"
+    cache.store(KEYS[0], b"made again")
+    assert cache.lookup(KEYS[0]) == b"made again"
 
 
 def test_what_was_not_used_for_longest_goes_first(
@@ -94,7 +85,8 @@ def test_remains_of_killed_processes_are_removed(
 
 def test_a_cache_of_no_size_stays_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUTC_CACHE_MIB", "0")
-    assert cache.cached("kind", ("a",), lambda: b"made") == b"made"
+    cache.store(KEYS[0], b"made")
+    assert cache.lookup(KEYS[0]) is None
     assert cache.usage().objects == 0
 
 
