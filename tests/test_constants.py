@@ -16,7 +16,13 @@ from rutc.tensor_ir.coefficients import COEFFICIENTS, FILE, GROUPS
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("graph_opt", "tuner", "tensor_ir/cost")
-FILES = ("driver/build.py", "driver/plan_cost.py", "emit/dot.py", "tensor_ir/windows.py")
+FILES = (
+    "driver/build.py",
+    "driver/plan_cost.py",
+    "emit/dot.py",
+    "importer/ops/sieves.py",
+    "tensor_ir/windows.py",
+)
 
 LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/alternatives/factor_parts.py": ("HIGHEST", "SMALLEST"),
@@ -48,6 +54,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/rules/requantise.py": ("EXACT", "MOST_NESTS"),
     "graph_opt/rules/scale.py": ("MOST_STEPS",),
     "graph_opt/sum_weights.py": ("INPUTS", "LEAST_SHARE"),
+    "importer/ops/sieves.py": ("BITS", "LANES"),
     "tensor_ir/cost/addresses.py": ("MOST_DISTINCT", "HALF", "WIDE_UNIT_BITS"),
     "tensor_ir/cost/counting.py": ("MOST_COPIES", "ROWS"),
     "tensor_ir/cost/estimate.py": ("TINY",),
@@ -149,7 +156,11 @@ def test_coefficients_are_those_of_their_file() -> None:
 
 
 def test_every_coefficient_is_used() -> None:
-    sources = [p for f in (*FOLDERS, "driver", "emit") for p in sorted((ROOT / f).rglob("*.py"))]
+    sources = [
+        p
+        for f in (*FOLDERS, "driver", "emit", "importer")
+        for p in sorted((ROOT / f).rglob("*.py"))
+    ]
     read = {
         n.attr
         for p in sources

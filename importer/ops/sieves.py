@@ -13,6 +13,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.importer.ops.forest import LEAF, Forest
+from rutc.tensor_ir.coefficients import COEFFICIENTS
 
 
 @record
@@ -20,14 +21,12 @@ class Word:
     """Words of 32 bits, the upper ones a bit for each way out of a sieve; `free` ones are below.
 
     A way's bit times `ordering` has a number of its own in the bits from `ordered` on, which are as
-    many as numbers of ways have [Leiserson, Prokop & Randall 1998]. A `test` of the first sieves
-    takes so many steps of a walk.
+    many as numbers of ways have [Leiserson, Prokop & Randall 1998].
     """
 
     ways: int
     ordering: int
     ordered: int
-    test: float
 
     @property
     def free(self) -> int:
@@ -40,20 +39,9 @@ class Word:
 
 
 BITS = 32
-SHORT, LONG = Word(16, 0x09AF, 28, 0.1), Word(32, 0x077CB531, 27, 0.15)
-"""Measured: 0.06 and 0.09 ns a test, 0.6 ns a step of a walk (Zen 4, AVX-512).
-
-Of more features than registers hold, all of these take about three times as long.
-"""
+SHORT, LONG = Word(16, 0x09AF, 28), Word(32, 0x077CB531, 27)
 LANES = 8
 """Tests that a vector has, or a half of one: more than those are made whole vectors."""
-SIEVE = 6.0
-"""Steps of a walk in the time of a sieve that data choose. Measured: 3.6 ns (Zen 4, AVX-512)."""
-SIDE_BY_SIDE = 40
-"""Walks of fewer trees take as long as those of so many: their steps wait for one another.
-
-Measured: 29 ns a step of up to so many trees (Zen 4, AVX-512).
-"""
 
 
 @record(eq=False)
@@ -93,16 +81,21 @@ class Sieves:
     @property
     def steps(self) -> float:
         """What a tree takes, in steps of a walk."""
-        tests: int = self.first.left.shape[1]
-        return self.first.word.test * tests + SIEVE * (self.depth - 1)
+        costs, tests = COEFFICIENTS.forests, int(self.first.left.shape[1])
+        test = costs.test if self.first.word is SHORT else costs.long_test
+        return test * tests + costs.sieve * (self.depth - 1)
 
 
 def sieves_of(f: Forest) -> Sieves | None:
-    """The sieves of a forest; None where a walk takes less time, step by step."""
+    """The sieves of a forest; None where a walk takes less time, step by step.
+
+    An import is for any machine, so that what these take are the coefficients of all.
+    """
     if f.depth == 0 or f.feature.max() >= 1 << SHORT.free:
         return None
     best, trees = min(possible_sieves(f), key=lambda s: s.steps), len(f.roots)
-    return best if best.steps * trees < f.depth * max(trees, SIDE_BY_SIDE) else None
+    walk = f.depth * max(trees, COEFFICIENTS.forests.walks)
+    return best if best.steps * trees < walk else None
 
 
 def possible_sieves(f: Forest) -> list[Sieves]:
