@@ -163,7 +163,15 @@ class Space:
     def _sampled(self, x: Index, around: Frames) -> list[int]:
         """The values of an expression as the loops around it go on, all at their own pace."""
         moving = [f for f in around if f.var in x.names()]
-        env: dict[str, int] = dict(self.middle)
+        if not moving:
+            return [self.value(x)] * SAMPLES
+        # Ends of blocks are long formulas of sizes, of which all samples have the same numbers.
+        still = x.names() - {f.var for f in moving}
+        try:
+            x = x.subs({n: Index.of(self.middle[n]) for n in still})
+        except ZeroDivisionError:
+            return [0] * SAMPLES
+        env = {f.var: 0 for f in moving}
         found = []
         for k in range(SAMPLES):
             for n, f in enumerate(moving):
