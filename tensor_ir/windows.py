@@ -44,15 +44,16 @@ def window(c: Index, bound: Collection[str], free: Collection[str], extent: int)
 def share_inside(w: Window, turns: int, rows: int, tile: int = 1) -> float:
     """The share of the bound loop's iterations in which some row of a tile is inside.
 
-    There are `turns` iterations of the bound loop and `rows` of the free one.
+    There are `turns` iterations of the bound loop and `rows` of the free one. A shorter tile at the
+    end counts as much less as it has fewer rows.
     """
-    done = tiles = 0
+    done = 0
     for first in range(0, rows, tile):
         last = min(first + tile, rows) - 1
         low, high = sorted((w.start + w.stride * first, w.start + w.stride * last))
-        done += sum(high + w.step * k >= 0 and low + w.step * k < w.extent for k in range(turns))
-        tiles += 1
-    return done / (tiles * turns) if tiles * turns else 1.0
+        inside = (high + w.step * k >= 0 and low + w.step * k < w.extent for k in range(turns))
+        done += sum(inside) * (last + 1 - first)
+    return done / (rows * turns) if rows * turns else 1.0
 
 
 def partners(

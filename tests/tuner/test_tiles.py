@@ -12,6 +12,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import ROW_REGISTERS, Machine
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.windows import Window, share_inside
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.tile_cost import lanes_cost
 from rutc.tuner.tile_cycles import TileCosts
@@ -82,6 +83,23 @@ def test_loops_inside_of_values_are_among_the_tiles() -> None:
     tile = choose_tile(shape_of(TEXTS["mostly outside"]), MACHINES[1])
     assert tile is not None
     assert tile.inside
+
+
+def test_a_last_row_leaves_out_no_more_than_its_part() -> None:
+    """Seven rows are a tile: six of them, and one that reads outside, take as many taps and more."""
+    text = WINDOWS.format(x=7, y=7, step=1).replace("c = 24", "c = 512").replace("o = 40", "o = 512")
+    tile = choose_tile(shape_of(text), MACHINES[1])
+    assert tile is not None
+    assert (dict(tile.rows), tile.inside) == ({"x": 7}, ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "tile", "taps"),
+    [(7, 1, 2 + 5 * 3 + 2), (7, 7, 7 * 3), (7, 6, 6 * 3 + 2), (14, 13, 13 * 3 + 2), (5, 2, 14)],
+)
+def test_shorter_tiles_count_as_much_less(rows: int, tile: int, taps: int) -> None:
+    w = Window("k", 1, "i", 1, -1, rows)
+    assert share_inside(w, 3, rows, tile) == taps / (3 * rows)
 
 
 def test_what_follows_the_sums_of_dear_tiles_is_not_counted(
