@@ -43,7 +43,7 @@ class _Ratio:
 def float_size(b: NestBuilder, t: Tensor, kind: DType) -> np.ndarray | None:
     """The element of a scalar as the integer of type `kind` that it becomes; None if none is told.
 
-    Raises SizeFoundError where that is so for some values only of a size that nobody stated.
+    What is so for some values only of a size that nobody stated is told of it.
     """
     if kind not in (DType.I64, DType.I32) or t.dtype not in _FLOATS:
         return None

@@ -79,17 +79,22 @@ class Inputs:
         return items, takes
 
     def learn(self, found: SizeFoundError) -> Learned:
-        """What the model says of a size, for the next import."""
+        """What the model says of sizes, for the next import."""
         names = {symbol: param for param, symbol in self.symbols.items()}
-        param = names[found.symbol]
-        step = multiple(found.symbol)[1]
-        if isinstance(found.meaning, Solutions):
-            s = found.meaning
-            if s.least == s.most:
-                return {param: Index.of(s.least * step)}
-            return {param: (s.least * step, s.most * step, s.step * step)}
-        sizes = {s: Index.of(p) // multiple(s)[1] for s, p in names.items()}
-        return {param: found.meaning.subs(sizes) * step}
+        learned: dict[str, Index | tuple[int, ...]] = {}
+        for symbol, meaning in found.told.items():
+            param, step = names[symbol], multiple(symbol)[1]
+            if isinstance(meaning, Solutions):
+                s = meaning
+                learned[param] = (
+                    Index.of(s.least * step)
+                    if s.least == s.most
+                    else (s.least * step, s.most * step, s.step * step)
+                )
+            else:
+                sizes = {s: Index.of(p) // multiple(s)[1] for s, p in names.items()}
+                learned[param] = meaning.subs(sizes) * step
+        return learned
 
     def _check_names(self) -> None:
         inputs = [port.name for port in self.ports]

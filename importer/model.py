@@ -31,7 +31,7 @@ from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function
 from rutc.importer.inputs import Inputs, Learned, Shapes
 from rutc.importer.nest_builder import Place
-from rutc.importer.open_sizes import SizeFoundError
+from rutc.importer.open_sizes import SizeFoundError, end_if_told
 from rutc.importer.ops.control import branched
 from rutc.importer.order import title
 from rutc.importer.proto import (
@@ -268,7 +268,7 @@ class _Importer:
         b.outputs = tuple(node.output)
         b.scope = env
         try:
-            made = self.outputs(node, inputs, attributes)
+            made = self.finished(node, inputs, attributes)
         except OperatorError as e:
             if isinstance(e, NeedsRank) and e.__cause__ is not None:
                 raise
@@ -324,6 +324,22 @@ class _Importer:
             return {a.name: attribute_value(a, self.folder) for a in node.attribute}
         except UserError as e:
             raise UserError(f"{node.op_type} (node {title(node)!r}): {e}") from e
+
+    def finished(
+        self,
+        node: NodeProto,
+        inputs: Sequence[Item | None],
+        attributes: Mapping[str, object],
+    ) -> tuple[Item, ...]:
+        """The outputs of one node, if it tells nothing of sizes.
+
+        Raises:
+            SizeFoundError: It does, whatever else is wrong with it at other sizes.
+        """
+        try:
+            return self.outputs(node, inputs, attributes)
+        finally:
+            end_if_told(self.b)
 
     def outputs(
         self,

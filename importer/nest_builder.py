@@ -14,6 +14,7 @@ import numpy as np
 
 from rutc.importer.expressions import OperatorError, check_rank, elements_of, lit, literal
 from rutc.importer.overflow import LONGEST
+from rutc.importer.solutions import Solutions
 from rutc.importer.tensor import Axis, Item, Tensor, is_const, is_symbolic
 from rutc.tensor_ir import (
     Const,
@@ -81,6 +82,8 @@ class NestBuilder:
     """What an index along the second extent is multiplied with to be one along the first."""
     open_sizes: dict[str, None] = field(default_factory=dict)
     """The inputs' sizes whose range nobody stated, in order."""
+    told: dict[str, Index | Solutions] = field(default_factory=dict)
+    """What the node that is being imported says of these."""
     depth: int = 0
     """How many bodies are around what is built."""
     bound: dict[str, Range] = field(default_factory=dict)

@@ -1,8 +1,10 @@
 """What a model itself says of the inputs' sizes whose range nobody stated.
 
 Where two extents must be equal and one is such a size, it is what the other one is: the import
-begins again with that (`SizeFoundError`), and the equality is known. In a run, an input of another
-size is refused. Nothing is concluded from what a branch or a loop holds, which may not be run.
+begins again with that (`SizeFoundError`), and the equality is known. A node that tells which values
+a size can have is imported to its end first, as it may tell of others: of both sides of a picture.
+In a run, an input of another size is refused. Nothing is concluded from what a branch or a loop
+holds, which may not be run.
 
     Conv of x{n, c, ..} with 3 channels         c = 3
     keys {n, past} and {n, new} in a row of n' = total positions        total = past + new
@@ -16,7 +18,7 @@ size is refused. Nothing is concluded from what a branch or a loop holds, which 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rutc.importer.nest_builder import NestBuilder
 from rutc.importer.solutions import Solutions, solutions
@@ -26,17 +28,30 @@ from rutc.tensor_ir.division import extreme_operands
 
 
 class SizeFoundError(Exception):
-    """The model says what a size is, or which values it can have."""
+    """The model says what sizes are, or which values they can have."""
 
-    def __init__(self, symbol: str, meaning: Index | Solutions) -> None:
-        """The size, and what it is or which values it can have."""
-        super().__init__(symbol, meaning)
-        self.symbol = symbol
-        self.meaning = meaning
+    def __init__(self, told: Mapping[str, Index | Solutions]) -> None:
+        """What sizes are or which values they can have, by their symbols."""
+        super().__init__(told)
+        self.told = told
+
+
+def end_if_told(b: NestBuilder) -> None:
+    """Raises SizeFoundError where a node, which ends here, has told which values sizes can have."""
+    if b.told:
+        raise SizeFoundError(b.told)
+
+
+def _note(b: NestBuilder, symbol: str, values: Solutions) -> None:
+    """Keep what the node says of a size, which is the first that it says, until it ends."""
+    b.told.setdefault(symbol, values)
 
 
 def must_equal(b: NestBuilder, x: Index, y: Index) -> None:
-    """Raises SizeFoundError where the equality of two extents tells a size that nobody stated."""
+    """Tell a size that nobody stated, where the equality of two extents does.
+
+    Raises SizeFoundError where it is a formula of others.
+    """
     if b.depth:
         return
     order = list(b.open_sizes)
@@ -47,12 +62,13 @@ def must_equal(b: NestBuilder, x: Index, y: Index) -> None:
             bounds = q.bounds(b.ranges)
             assert times is not None
             if bounds is not None and bounds[0] >= 0 and (times[0] == 1 or _divides(times[0], q)):
-                raise SizeFoundError(symbol, q // times[0])
+                b.told[symbol] = q // times[0]
+                raise SizeFoundError(b.told)
     _solve(b, x, y)
 
 
 def _solve(b: NestBuilder, x: Index, y: Index) -> None:
-    """Raises SizeFoundError where x = y holds for some values only of a size that nobody stated.
+    """Tell of a size that nobody stated that x = y holds for some of its values only.
 
     What both sides have as a factor is taken to be none of a run's zeros. A size that was found to
     be one of two alike counts as the first of them.
@@ -71,7 +87,7 @@ def _solve(b: NestBuilder, x: Index, y: Index) -> None:
     if len(names) == 1 and symbol in b.open_sizes:
         found = solutions(apart, symbol, b.ranges[symbol])
         if found is not None:
-            raise SizeFoundError(symbol, found)
+            _note(b, symbol, found)
 
 
 def _without_common(x: Index) -> Index:
@@ -83,17 +99,18 @@ def _without_common(x: Index) -> Index:
 
 
 def at_most(b: NestBuilder, x: Index, y: Index) -> None:
-    """Raises SizeFoundError where x = min(512, y) is equal to y, a size that nobody stated."""
+    """Tell of y, a size that nobody stated, that x = min(512, y) is equal to it."""
     if b.depth or y.as_var not in b.open_sizes or y.as_var is None:
         return
     least, largest = b.ranges[y.as_var]
     for most in (p.const for p in extreme_operands(x, Min) if p.is_const and p.const > 1):
         if minimum(most, y) == x and most < largest:
-            raise SizeFoundError(y.as_var, Solutions(least, most))
+            _note(b, y.as_var, Solutions(least, most))
+            return
 
 
 def not_empty(b: NestBuilder, x: Index) -> None:
-    """Raises SizeFoundError where an extent is 0 or less for small values of an open size only.
+    """Tell of an open size that an extent is 0 or less for small values of it only.
 
     Those are taken out for which its bounds show that.
     """
@@ -108,11 +125,11 @@ def not_empty(b: NestBuilder, x: Index) -> None:
             return
         low, high = (middle + 1, high) if bounds[1] < 1 else (low, middle)
     if low > least:
-        raise SizeFoundError(symbol, Solutions(low, most))
+        _note(b, symbol, Solutions(low, most))
 
 
 def not_above(b: NestBuilder, limits: Sequence[tuple[Index, int]], large: int) -> None:
-    """Raises SizeFoundError where each is at most its limit for small values of an open size only.
+    """Tell of an open size that each is at most its limit for small values of it only.
 
     Values of less than `large` are not.
     """
@@ -127,7 +144,7 @@ def not_above(b: NestBuilder, limits: Sequence[tuple[Index, int]], large: int) -
         holds = all(found is not None and found[1] <= most for found, most in bounds)
         low, high = (middle, high) if holds else (low, middle - 1)
     if large <= low < largest:
-        raise SizeFoundError(symbol, Solutions(least, low))
+        _note(b, symbol, Solutions(least, low))
 
 
 def _open(b: NestBuilder, x: Index) -> str | None:

@@ -95,7 +95,7 @@ def position_in(
 
 
 def _narrow(b: Builder, at: Tensor, extent: Index) -> None:
-    """Raises SizeFoundError where positions 0, 1, .. up to a size that nobody stated are read."""
+    """Tell of a size that nobody stated that positions 0, 1, .. up to it are read."""
     bodies = definition(b, at.name)
     e = bodies[0] if bodies is not None and len(bodies) == 1 else None
     while isinstance(e, Cast) and e.dtype.is_int:

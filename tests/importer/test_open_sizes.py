@@ -11,6 +11,7 @@ from rutc.emit.step_tables import MAX_SYMBOLS
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.fitting import fitted
+from rutc.importer.inputs import Inputs
 from rutc.importer.registry import OPERATORS
 from rutc.runtime import ModelError
 from rutc.tensor_ir.interpret import interpret
@@ -254,6 +255,31 @@ def told(path, nodes, shapes, opset=17, **constants):
     return path
 
 
+def test_a_node_tells_of_several_sizes_at_once(tmp_path, monkeypatch):
+    """Both sides of a picture are even: the import begins again once, not for each."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Resize", ["half", "", "twice"], ["again"]),
+        helper.make_node("Concat", ["x", "again"], ["y"], axis=1),
+    ]
+    path = told(
+        tmp_path / "m.onnx",
+        nodes,
+        {"x": ["n", "c", "h", "w"]},
+        twice=np.array([1, 1, 2, 2], "f4"),
+    )
+    learned = []
+    learn = Inputs.learn
+    monkeypatch.setattr(
+        Inputs, "learn", lambda self, found: learned.append(learn(self, found)) or learned[-1]
+    )
+    g = import_model(path)
+    even = (0, 1 << 31, 2)
+    assert learned[-1] == {"h": even, "w": even}
+    assert all(of.keys() == {"h", "w"} for of in learned)
+    assert [s for s, _ in g.symbols] == ["n", "c", "h/2", "w/2"]
+
+
 OPEN = (0, 1 << 31)
 TOLD = {
     "channels of a convolution": (
@@ -346,7 +372,7 @@ def test_old_broadcasts_of_symbolic_sizes(tmp_path, rng):
     nodes = [helper.make_node("Add", ["x", "c"], ["y"], broadcast=1, axis=2)]
     shapes = {"x": ["n", "m", "k"], "c": ["k"]}
     g = import_model(told(tmp_path / "m.onnx", nodes, shapes, opset=6))
-    assert [s for s, _ in g.symbols] == ["n", "m", "k"]
+    assert [s for s, _ in g.symbols] == ["n", "c", "h/2", "w/2"]
     x, c = rng.standard_normal((2, 3, 4)).astype("f4"), rng.standard_normal(4).astype("f4")
     np.testing.assert_array_equal(interpret(g, {"x": x, "c": c})["y"], x + c)
 
