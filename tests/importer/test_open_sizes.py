@@ -372,7 +372,7 @@ def test_old_broadcasts_of_symbolic_sizes(tmp_path, rng):
     nodes = [helper.make_node("Add", ["x", "c"], ["y"], broadcast=1, axis=2)]
     shapes = {"x": ["n", "m", "k"], "c": ["k"]}
     g = import_model(told(tmp_path / "m.onnx", nodes, shapes, opset=6))
-    assert [s for s, _ in g.symbols] == ["n", "c", "h/2", "w/2"]
+    assert [s for s, _ in g.symbols] == ["n", "m", "k"]
     x, c = rng.standard_normal((2, 3, 4)).astype("f4"), rng.standard_normal(4).astype("f4")
     np.testing.assert_array_equal(interpret(g, {"x": x, "c": c})["y"], x + c)
 
