@@ -40,6 +40,7 @@ from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.ranges import MOST_SIZE, common_sizes, sizes_text
 
 if TYPE_CHECKING:
     from rutc.driver.on_record import Records
@@ -293,6 +294,8 @@ class _Made:
         program, symbols = self.built.program, planned.graph.symbols
         arena = Index.of(program.arena_bytes)
         least, most = ({name: r[end] for name, r in symbols} for end in (0, 1))
+        told = dict(program.symbols)
+        known = all(high < MOST_SIZE for _, high in told.values())
         eight_bits = planned.narrow.eight_bits
         return Report(
             artifact.library,
@@ -306,6 +309,8 @@ class _Made:
             int(arena.evaluate(least)),
             int(arena.evaluate(most)),
             str(arena) if symbols else None,
+            sizes_text(common_sizes(told)),
+            sizes_text({name: high for name, (_, high) in told.items()}) if known else "",
             program.bytes_of_threads,
             len(planned.stored),
             sum(s.bytes for s in planned.stored),

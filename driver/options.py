@@ -201,9 +201,9 @@ class Report:
     Of several `targets`, the best first, all of this is told of the first one, but for the weights,
     which are those of all.
 
-    Where sizes are symbolic, numbers are those at common sizes, `arena_least` and `arena_most` are
-    the memory at the least and the largest ones, and `arena_formula` says how much a session takes
-    at any.
+    Where sizes are symbolic, numbers are those at common sizes, which `sizes` names; `arena_least`
+    and `arena_most` are the memory at the least and the largest ones, and `arena_formula` says how
+    much a session takes at any. `largest` names the latter, where all of them are known.
 
     `weights` is the file of weights; None: the library has them.
     """
@@ -219,6 +219,8 @@ class Report:
     arena_least: int = 0
     arena_most: int = 0
     arena_formula: str | None = None
+    sizes: str = ""
+    largest: str = ""
     thread_bytes: int = 0
     narrow_values: int = 0
     narrow_bytes: int = 0

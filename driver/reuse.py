@@ -51,7 +51,9 @@ COUNTS = frozenset(
     },
 )
 """The numbers of a report that an archive holds."""
-OTHERS = frozenset({"arena_formula", "plan_source", "targets"})
+TEXTS = frozenset({"plan_source", "sizes", "largest"})
+"""The texts of one."""
+OTHERS = frozenset({"arena_formula", "targets"})
 """What it holds besides."""
 
 FileState = tuple[int, int, int]
@@ -234,27 +236,28 @@ def _state(path: Path) -> FileState:
 
 def _report(facts: object, library: Path, header: Path, weights: Path | None) -> Report | None:
     """The report of an artifact of the cache; None if that holds none."""
-    if not isinstance(facts, dict) or facts.keys() != COUNTS | OTHERS:
+    if not isinstance(facts, dict) or facts.keys() != COUNTS | TEXTS | OTHERS:
         return None
     counts = {name: facts[name] for name in COUNTS}
-    formula, source, targets = facts["arena_formula"], facts["plan_source"], facts["targets"]
+    texts = {name: facts[name] for name in TEXTS}
+    formula, targets = facts["arena_formula"], facts["targets"]
     if any(type(n) is not int for n in counts.values()) or not isinstance(formula, str | None):
         return None
-    if not isinstance(source, str) or not isinstance(targets, list):
+    if not isinstance(targets, list):
         return None
-    if not all(isinstance(name, str) for name in targets):
+    if not all(isinstance(text, str) for text in (*texts.values(), *targets)):
         return None
     return Report(
         library,
         header,
         {},
         arena_formula=formula,
-        plan_source=source,
         weights=weights,
         targets=tuple(targets),
         **counts,
+        **texts,
     )
 
 
 def _facts(report: Report) -> dict[str, object]:
-    return {name: getattr(report, name) for name in sorted(COUNTS | OTHERS)}
+    return {name: getattr(report, name) for name in sorted(COUNTS | TEXTS | OTHERS)}

@@ -34,13 +34,12 @@ from rutc.errors import UserError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import Range
+from rutc.tensor_ir.ranges import Range, sizes_text
 from rutc.tuner.choice import Choice
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
 from rutc.tuner.trial import Origin
-from rutc.verify.sizes import sizes_text
 
 PLANS = 0.5
 """The share of a search that is for plans."""

@@ -26,10 +26,8 @@ from rutc.tensor_ir import Data, DType, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
 from rutc.tensor_ir.interface import Bundle
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import COMMON_SIZE, multiple, stepped
+from rutc.tensor_ir.ranges import COMMON_SIZE, MOST_SIZE, multiple, stepped
 
-MOST_SIZE = 1 << 31
-"""No size that nothing fixes may be larger."""
 LONGEST_FORMULA = 200
 """The characters of a size's name that is read as a formula."""
 

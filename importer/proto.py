@@ -126,6 +126,10 @@ def load(path: Path, folder: ModelFolder | None = None) -> ModelProto:
     try:
         model = onnx.load_model_from_string(data.tobytes() if small is None else small)
     except (DecodeError, ValueError) as e:
+        if data[:4].tobytes() == b"\x7fELF":
+            raise UserError(
+                f"{path}: is a library, not an ONNX model; give the model that it was compiled from"
+            ) from e
         raise UserError(f"{path}: is not an ONNX model, or is truncated") from e
     if not model.HasField("graph") or not model.opset_import:
         raise UserError(f"{path}: is not an ONNX model (it has no graph or no opset)")

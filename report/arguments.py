@@ -7,11 +7,11 @@ import operator
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
 
-from rutc.driver.options import EIGHT_BITS, PLANS, SEARCH
+from rutc.driver.options import EIGHT_BITS, NO_RECORDS, PLANS, SEARCH
 from rutc.emit.files import cannot_write, check_replaceable, shown
 from rutc.emit.placement import PLACEMENTS, WeightPlacement
 from rutc.errors import UserError
@@ -301,6 +301,22 @@ def check_number(name: str, number: SupportsIndex | None, most: int | None = Non
     if not 1 <= count <= (most or math.inf):
         limit = f"from 1 to {most}" if most else "of at least 1"
         raise UserError(f"{name} must be a whole number {limit}, not {number!r}")
+
+
+def check_useless(given: Mapping[str, object], why: str) -> None:
+    """Raises UserError where options are given that would change nothing, which says why."""
+    useless = [option for option, value in given.items() if value]
+    if useless:
+        raise UserError(f"{', '.join(useless)}: {why}")
+
+
+def check_database(db: str | None) -> None:
+    """Raises UserError where a command that needs a database of tuning records is to have none."""
+    if db == NO_RECORDS:
+        raise UserError(
+            f"--db {db}: this command needs a database of tuning records: give a file or a URL, or "
+            "leave it out"
+        )
 
 
 def check_page(path: Path, source: Path) -> None:

@@ -37,8 +37,10 @@ def stats(db: Db = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show what is stored: tasks, trials, machines, versions, size."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.report import records
+        from rutc.report.arguments import check_database
         from rutc.tuner.database import Database
 
+        check_database(db)
         with Database.open(db, create=False) as database:
             found = database.stats()
         screen.result(
@@ -51,8 +53,10 @@ def export(file: Records, db: Db = None, as_json: AsJson = False, debug: Debug =
     """Write all records into a file."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.report import records
+        from rutc.report.arguments import check_database
         from rutc.tuner.database import Database
 
+        check_database(db)
         with Database.open(db, create=False) as database:
             count = records.write_export(database, file)
         screen.result({"file": file, "trials": count}, f"{file}: {records.counted(count, 'trial')}")
@@ -88,8 +92,10 @@ def _added(db: str | None, add: Callable[[Database], Added], as_json: bool, debu
     """Adds records to a database, and shows what became of them."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.report import records
+        from rutc.report.arguments import check_database
         from rutc.tuner.database import Database
 
+        check_database(db)
         with Database.open(db) as database:
             added, where = add(database), str(database.location)
         screen.result(records.added_json(added, where), records.added_text(added, where))

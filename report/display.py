@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 BYTES = 1024.0
-ADDRESSES = 1 << 47
-"""The bytes that a process can address on the processors of today."""
 
 
 def quantity(value: float, unit: str, step: float = 1000.0) -> str:
@@ -50,6 +48,8 @@ def report_json(report: Report) -> Json:
         "arena_least": report.arena_least,
         "arena_most": report.arena_most,
         "arena_formula": report.arena_formula,
+        "sizes": report.sizes,
+        "largest": report.largest,
         "thread_bytes": report.thread_bytes,
         "weight_bytes": report.weight_bytes,
         "flops": report.flops,
@@ -76,18 +76,23 @@ def bundle_text(report: Report, folder: Path) -> str:
 def report_text(report: Report) -> str:
     """Returns what a compilation made, in two lines, and what is said of its precision and plan."""
     return (
-        f"{report.library}: {report.kernels} kernels, "
-        f"{quantity(report.flops, 'FLOP')} per run, "
-        f"{quantity(report.weight_bytes, 'B', BYTES)} of weights{_elsewhere(report)}, "
-        f"{_working_memory(report)}{for_each_thread(report.thread_bytes)}\n"
+        f"{report.library}: {report.kernels} kernels, {_of_a_run(report)}\n"
         f"{_targets(report)}{_precision(report)}{_records(report)}"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
 
 
-def _elsewhere(report: Report) -> str:
-    """Returns where weights are that the library has not."""
-    return "" if report.weights is None else f" in {report.weights.name}"
+def _of_a_run(report: Report) -> str:
+    """Returns what a run takes; of a model of many sizes at which, and what it takes at most."""
+    where = "" if report.weights is None else f" in {report.weights.name}"
+    weights = f"{quantity(report.weight_bytes, 'B', BYTES)} of weights{where}"
+    flops = f"{quantity(report.flops, 'FLOP')} per run"
+    memory = f"{quantity(report.arena_bytes, 'B', BYTES)} of working memory"
+    threads = for_each_thread(report.thread_bytes)
+    if not report.sizes:
+        return f"{flops}, {weights}, {memory}{threads}"
+    most = f", {quantity(report.arena_most, 'B', BYTES)} at {report.largest}"
+    return f"{weights}{threads}; at {report.sizes} {flops}, {memory}" + most * bool(report.largest)
 
 
 def _targets(report: Report) -> str:
@@ -141,20 +146,6 @@ def usage_text(usage: Usage) -> str:
 def for_each_thread(size: int) -> str:
     """Returns the memory that each thread has for itself, behind other memory; "" if it is none."""
     return f", {quantity(size, 'B', BYTES)} for each thread" if size else ""
-
-
-def _working_memory(report: Report) -> str:
-    """Returns the memory of a session; of a model of many sizes that at some of them.
-
-    The formula may fill a screen; what no process could have is left out.
-    """
-    if report.arena_formula is None:
-        return f"{quantity(report.arena_bytes, 'B', BYTES)} of working memory"
-    at = {"at common ones": report.arena_bytes}
-    if report.arena_most < ADDRESSES:
-        at["at the largest"] = report.arena_most
-    least = f"{quantity(report.arena_least, 'B', BYTES)} of working memory at the least sizes"
-    return ", ".join([least, *(f"{quantity(n, 'B', BYTES)} {which}" for which, n in at.items())])
 
 
 def verification_json(verification: Verification) -> Json:
@@ -224,12 +215,17 @@ def divergence_text(divergence: Divergence | None) -> str:
     )
 
 
+def shape_text(shape: Sequence[int | str]) -> str:
+    """Returns a shape, the sizes in it by their names: `[batch, 3, 4*h]`."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
 def ports_table(inputs: Iterable[NodeArg], outputs: Iterable[NodeArg]) -> Table:
     """Returns one row per input and output."""
     table = Table("", "name", "type", "shape")
     for role, ports in (("input", inputs), ("output", outputs)):
         for port in ports:
-            table.add_row(role, port.name, port.type, str(list(port.shape)))
+            table.add_row(role, port.name, port.type, shape_text(port.shape))
     return table
 
 
@@ -275,10 +271,12 @@ def _summary(value: Value) -> Json:
     numbers: Json = {"min": "", "mean": "", "max": ""}
     if value.size and value.dtype.kind in "biufV":
         wide = value.astype(np.float64)
+        exact = value.dtype.kind in "iu"
+        least, most = value.min(), value.max()
         numbers = {
-            "min": float(f"{wide.min():.6g}"),
+            "min": int(least) if exact else float(f"{wide.min():.6g}"),
             "mean": float(f"{wide.mean():.6g}"),
-            "max": float(f"{wide.max():.6g}"),
+            "max": int(most) if exact else float(f"{wide.max():.6g}"),
         }
     return {**summary, **numbers, "first": " ".join(first)}
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rutc.errors import UserError
+from rutc.emit.files import shown
 from rutc.report.console import command
 from rutc.report.flags import AsJson, Debug, Dims, Inputs, OneTarget, Shapes, Threads, Values
 
@@ -44,6 +44,7 @@ def inspect(
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.report.arguments import (
             check_page,
+            check_useless,
             parse_dims,
             parse_shapes,
             parse_sizes,
@@ -53,8 +54,14 @@ def inspect(
 
         if html is not None:
             check_page(html, path)
+        of_run = {"--input": inputs, "--dim": dim, "--threads": threads}
+        of_import = {"--shape": shape, "--value": value}
+        of_artifact = {"--kernels": all_kernels, "--integrity": integrity, "--target": target}
         if is_library(path):
-            payload, shown = inspect_library(
+            check_useless(of_import, f"{shown(path)} is compiled already")
+            if not profile:
+                check_useless(of_run, "nothing is run without --profile")
+            payload, told = inspect_library(
                 path,
                 profile=profile,
                 inputs=inputs or (),
@@ -65,17 +72,15 @@ def inspect(
                 page=html,
                 target=target,
             )
-        elif integrity:
-            raise UserError(f"{path} is no artifact: --integrity checks what was compiled")
-        elif target is not None:
-            raise UserError(f"{path} is no artifact: --target is of what was compiled")
         else:
-            payload, shown = inspect_model(
+            del of_run["--dim"]
+            why = f"{shown(path)} is a model: compile it, then look at the artifact"
+            check_useless({"--profile": profile, **of_artifact, **of_run}, why)
+            payload, told = inspect_model(
                 path,
                 shapes=parse_shapes(shape),
                 dims=parse_dims(dim),
                 values=parse_values(value),
-                profile=profile,
                 page=html,
             )
-        screen.result(payload, *shown)
+        screen.result(payload, *told)

@@ -17,7 +17,6 @@ from rutc.emit.files import write_file
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.contents import contents
-from rutc.importer.inputs import MOST_SIZE
 from rutc.report import display
 from rutc.report.page import artifact_page, model_page
 from rutc.runtime.artifact import ArtifactFile, open_artifact, programs_of
@@ -29,7 +28,7 @@ from rutc.runtime.weights_file import weights_path
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import Range, common_size, common_sizes, multiple
+from rutc.tensor_ir.ranges import Range, common_size, common_sizes, limits_text, multiple
 from rutc.tuner.choice import OnRecord
 from rutc.verify.each_target import lacking
 from rutc.verify.session_values import Ran, run_once
@@ -326,7 +325,7 @@ def _input_sizes(manifest: Mapping[str, object]) -> dict[str, Range]:
 def _open_sizes(sizes: Mapping[str, Range]) -> list[str]:
     """A line on the sizes that a run chooses, if there are some."""
     each = [
-        f"{quoted(name)} ({_range(limits, step)}, planned for {step * common_size(limits)})"
+        f"{quoted(name)} ({limits_text(limits, step)}, planned for {step * common_size(limits)})"
         for (name, step), limits in ((multiple(s), limits) for s, limits in sizes.items())
     ]
     return [f"sizes that a run chooses: {', '.join(each)}"] if each else []
@@ -338,7 +337,6 @@ def inspect_model(
     shapes: Mapping[str, tuple[int, ...]],
     dims: Mapping[str, int | tuple[int, ...] | str],
     values: Mapping[str, np.ndarray],
-    profile: bool,
     page: Path | None = None,
 ) -> Shown:
     """Returns a model's inputs, outputs, opset, weights and operators, and what import makes of it.
@@ -346,11 +344,8 @@ def inspect_model(
     All of it is drawn on a `page`.
 
     Raises:
-        UserError: the model cannot be imported, a profile of it is asked for, or the page cannot
-            be written.
+        UserError: the model cannot be imported, or the page cannot be written.
     """
-    if profile:
-        raise UserError(f"{path} is a model: compile it, then profile the artifact")
     graph = import_model(path, shapes=shapes, dims=dims, values=values)
     dtypes = graph.values
     ports = [
@@ -398,12 +393,6 @@ def inspect_model(
 def _extent(size: Size) -> int | str:
     size = plain(size)
     return size if isinstance(size, int) else str(size)
-
-
-def _range(limits: Range, step: int) -> str:
-    low, high = (step * size for size in limits)
-    steps = f" in steps of {step}" if step > 1 else ""
-    return (f"from {low} on" if high >= MOST_SIZE else f"{low}..{high}") + steps
 
 
 def _sizes(graph: Graph) -> dict[str, Range]:

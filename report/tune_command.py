@@ -159,11 +159,10 @@ def search_before(
         UserError: an option or the model is at fault.
         typer.Exit: it was interrupted.
     """
-    from rutc.driver.options import NO_RECORDS
     from rutc.emit.targets.select import SEPARATOR
+    from rutc.report.arguments import check_database
 
-    if db == NO_RECORDS:
-        raise UserError("--tune needs a database for what it finds: leave out --db none")
+    check_database(db)
     if SEPARATOR in what[0]:
         raise UserError(
             f"--tune searches for one target, not for {what[0]}: run `rutc tune --target NAME` for "
@@ -196,8 +195,16 @@ def _searched(
     from rutc.driver.cluster import Cluster
     from rutc.driver.tune_model import tune_model
     from rutc.driver.tuning import SearchLimits
-    from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
+    from rutc.report.arguments import (
+        check_database,
+        parse_dims,
+        parse_shapes,
+        parse_states,
+        parse_values,
+    )
     from rutc.tuner.database import Database
+
+    check_database(db)
 
     target, precision, calibrate, calibrate_by = what
     dim, shape, value, state = sizes
@@ -358,6 +365,8 @@ def tuning_table(found: TuningReport) -> Table:
 
 def plan_line(found: PlanFound) -> str:
     """Returns what is said of a plan."""
+    if found.run is None and not found.tried:
+        return "no other decision of the plan was tried: none is expected to be faster for sure"
     if found.run is None:
         return f"{found.tried} other decisions of the plan were tried, none was faster for sure"
     what = f"a plan with {len(found.steps)} other decisions, of {found.tried} tried,"
@@ -370,6 +379,8 @@ def plan_line(found: PlanFound) -> str:
 
 def tuning_lines(found: TuningReport) -> list[str]:
     """Returns what is said below the table."""
+    from rutc.driver.tuning import FEWEST_NS
+
     failed = f", {found.failed} of them failed" if found.failed else ""
     failed += f" ({found.errors[0]})" if found.errors else ""
     lines = [f"timed at {found.sizes}"] if found.sizes else []
@@ -377,6 +388,9 @@ def tuning_lines(found: TuningReport) -> list[str]:
         lines.append(plan_line(found.plan))
     if found.no_plans:
         lines.append(f"plans were not searched: {found.no_plans}")
+    if not found.tuned and not found.interrupted:
+        least = f"{FEWEST_NS / 1000:g} us"
+        lines.append(f"no kernel was searched that takes {least} or more and has other schedules")
     trials = "1 trial" if found.trials == 1 else f"{found.trials} trials"
     lines.append(f"{trials} in {found.seconds:.0f} s{failed}; kept in {found.database}")
     if found.default_us is not None and found.tuned_us is not None:

@@ -212,7 +212,9 @@ def _opened(path: Path) -> tuple[BinaryIO, int]:
 def _whole(path: Path, file: BinaryIO, size: int) -> ArtifactFile:
     header = b"".join(blocks(file, (0, 64)))
     if not header.startswith(_IDENT) or len(header) < 64:
-        raise ModelError(f"cannot load {path}: it is no ELF file as `rutc compile` writes them")
+        what = "ELF file as `rutc compile` writes them"
+        advice = "; compile the model first" if path.suffix == ".onnx" else ""
+        raise ModelError(f"cannot load {path}: it is no {what}{advice}")
     kind, machine, segments_at, sections_at, *counts = _HEADER.unpack_from(header)
     segment_bytes, segments, section_bytes, sections, names = counts
     if kind != _SHARED or segment_bytes != _SEGMENT.size:

@@ -9,6 +9,8 @@ from typing import Self
 Range = tuple[int, int]
 """An inclusive range (lowest, highest) of an integer variable."""
 
+MOST_SIZE = 1 << 31
+"""No size that nothing fixes may be larger."""
 COMMON_SIZE = 128
 """No symbol is thought to be larger where costs are weighed, unless its range asks for it."""
 
@@ -95,3 +97,16 @@ def multiple(symbol: str) -> tuple[str, int]:
     """The size and the step that `stepped` made a symbol of."""
     found = re.fullmatch(r"(.+)/([1-9]\d*)", symbol)
     return (found[1], int(found[2])) if found else (symbol, 1)
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Returns sizes as one line: `batch=5 height=112` for a batch of 5 and a height/16 of 7."""
+    told = ((*multiple(name), size) for name, size in sizes.items())
+    return " ".join(f"{name}={size * step}" for name, step, size in told)
+
+
+def limits_text(limits: Range, step: int = 1) -> str:
+    """Returns the sizes of a range, each taken `step` times: `32..640 in steps of 32`."""
+    low, high = (step * size for size in limits)
+    steps = f" in steps of {step}" if step > 1 else ""
+    return (f"from {low} on" if high >= MOST_SIZE else f"{low}..{high}") + steps

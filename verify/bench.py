@@ -10,10 +10,11 @@ import numpy as np
 
 from rutc.base.progress import Progress
 from rutc.base.record import record
+from rutc.errors import UserError
 from rutc.runtime import InferenceSession, ModelError
 from rutc.verify.compare import Value
 from rutc.verify.interleaved import Job, Latency, Run, require, take_turns
-from rutc.verify.reference import Reference
+from rutc.verify.reference import Reference, listed
 from rutc.verify.whole import load_whole
 
 Inputs = Mapping[str, Value]
@@ -149,6 +150,12 @@ def _from_there(session: InferenceSession, length: int, run: Run) -> None:
 def run_onnxruntime(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
     """Returns a run of ONNX Runtime with all its optimisations."""
     reference = Reference(model, threads, optimise=True)
+    ours, theirs = sorted(inputs), sorted(port.name for port in reference.inputs)
+    if ours != theirs:
+        raise UserError(
+            "the library was compiled from another model: its inputs are "
+            f"{listed(ours)}, and those of {model} are {listed(theirs)}"
+        )
     if room is None:
         return reference.unbound(inputs)
     return reference.bound(copied(inputs), allocated(room))

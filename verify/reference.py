@@ -264,3 +264,8 @@ def _is_text(path: Path) -> bool:
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:500] if lines else type(error).__name__
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns names of inputs or outputs as messages have them."""
+    return ", ".join(map(repr, names)) or "none"

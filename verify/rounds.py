@@ -14,7 +14,7 @@ from itertools import combinations
 
 from rutc.base.record import record
 from rutc.runtime import InferenceSession
-from rutc.tensor_ir.ranges import multiple
+from rutc.tensor_ir.ranges import multiple, sizes_text
 from rutc.verify.compare import Value
 from rutc.verify.input_values import STANDARD, Spread, generate, is_length
 from rutc.verify.ports import input_specs
@@ -26,7 +26,6 @@ from rutc.verify.sizes import (
     narrowed,
     sample_sizes,
     session_symbols,
-    sizes_text,
     sums,
 )
 from rutc.verify.tolerance import is_float

@@ -11,6 +11,7 @@ from rutc.errors import UserError
 from rutc.importer.quantised import is_quantised
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import DType
+from rutc.tensor_ir.ranges import sizes_text
 from rutc.verify.compare import (
     Value,
 )
@@ -29,7 +30,6 @@ from rutc.verify.sizes import (
     session_symbols,
     sizes_lines,
     sizes_of,
-    sizes_text,
 )
 from rutc.verify.tolerance import Level
 from rutc.verify.weight_noise import stored_type

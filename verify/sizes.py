@@ -9,7 +9,15 @@ import numpy as np
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import CommonRange, Range, common_size, multiple, without_common
+from rutc.tensor_ir.ranges import (
+    CommonRange,
+    Range,
+    common_size,
+    limits_text,
+    multiple,
+    sizes_text,
+    without_common,
+)
 
 Sizes = dict[str, int]
 Ranges = Mapping[str, tuple[int, int]]
@@ -229,12 +237,6 @@ def grown(common: Sizes, symbols: Ranges) -> Iterator[Sizes]:
         yield {name: min(size, symbols[name][1]) for name, size in found.items()}
 
 
-def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Returns sizes as one line: `batch=5 height=112` for a batch of 5 and a height/16 of 7."""
-    told = ((*multiple(name), size) for name, size in sizes.items())
-    return " ".join(f"{name}={size * step}" for name, step, size in told)
-
-
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
     """Returns the line that says at which sizes a model ran; none for one of fixed sizes."""
     return [f"at {sizes_text(sizes)}"] if sizes else []
@@ -258,9 +260,9 @@ def narrowed(
         step, symbol = steps.get(name, (1, name))
         low, high = symbols.get(symbol, (0, -1))
         if size % step or not low <= size // step <= high:
-            listed = " ".join(
-                f"{n}={a * k}..{b * k}" + (f" in steps of {k}" if k > 1 else "")
-                for (n, k), (a, b) in zip(told, symbols.values(), strict=True)
+            listed = ", ".join(
+                f"{n} {limits_text(limits, k)}"
+                for (n, k), limits in zip(told, symbols.values(), strict=True)
             )
             raise UserError(
                 f"{option} {name}={size}: the compiled model has no such size; it runs at "

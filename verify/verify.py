@@ -12,6 +12,7 @@ from rutc.base.progress import Progress, nobody
 from rutc.errors import UserError
 from rutc.runtime import ModelError
 from rutc.tensor_ir import DType, Graph
+from rutc.tensor_ir.ranges import sizes_text
 from rutc.verify.budget import budget_of, within_budget
 from rutc.verify.compare import (
     Array,
@@ -24,7 +25,7 @@ from rutc.verify.dataset import read_sample, sample_paths
 from rutc.verify.informative import says_nothing
 from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
-from rutc.verify.reference import Reference, comparable
+from rutc.verify.reference import Reference, comparable, listed
 from rutc.verify.rounds import (
     Draw,
     Round,
@@ -44,7 +45,6 @@ from rutc.verify.sizes import (
     narrowed,
     session_common_sizes,
     session_symbols,
-    sizes_text,
 )
 from rutc.verify.tolerance import Level, is_float
 from rutc.verify.verification import (
@@ -143,8 +143,8 @@ class Verifier:
             if set(ours) != set(theirs):
                 raise UserError(
                     f"{self.library} was compiled from another model, "
-                    f"{self.session.manifest.get('model')}: its {role} are {_listed(ours)}, and "
-                    f"those of {self.model} are {_listed(theirs)}"
+                    f"{self.session.manifest.get('model')}: its {role} are {listed(ours)}, and "
+                    f"those of {self.model} are {listed(theirs)}"
                 )
 
     def generated(self, seed: int, dims: Mapping[str, int], report: Progress) -> list[Verification]:
@@ -482,7 +482,3 @@ def _silence(made: Array, truth: Array | None) -> str:
     """Why an output says nothing: the truth does not, or no finite number is left of it."""
     lost = is_float(made.dtype) and not np.isfinite(made.astype(np.float64)).any()
     return says_nothing(made if truth is None or lost else truth)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"

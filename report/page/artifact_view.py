@@ -9,7 +9,7 @@ from typing import Any
 
 from rutc.base.record import record
 from rutc.driver.outline import Outline, PlanOutline, StepOutline, ValueOutline
-from rutc.report.display import StepTime, quantity
+from rutc.report.display import StepTime, quantity, shape_text
 from rutc.report.page import labels
 from rutc.report.page.charts import (
     Extent,
@@ -131,7 +131,7 @@ def artifact_view(artifact: ShownArtifact) -> View:
 def ports_on_page(inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> Table:
     """Returns a row for each input and output."""
     rows = tuple(
-        Row(None, tuple(map(Cell, (role, p.name, p.type, str(list(p.shape))))))
+        Row(None, tuple(map(Cell, (role, p.name, p.type, shape_text(p.shape)))))
         for role, ports in (("input", inputs), ("output", outputs))
         for p in ports
     )

@@ -419,3 +419,58 @@ def test_an_artifact_of_another_model_is_told(rutc: Rutc, tmp_path: Path, artifa
     said = " ".join(result.stderr.split())
     assert "was compiled from another model, small.onnx: its inputs are 'x'" in said
     assert "are 'pixels'" in said
+    result = rutc("bench", artifact, "--against", "onnxruntime", "--model", tmp_path / "other.onnx")
+    assert result.status == 2
+    said = " ".join(result.stderr.split())
+    assert "compiled from another model: its inputs are 'x', and those of" in said
+    assert "are 'pixels'" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "words"),
+    [
+        ("artifact", ["--dim", "n=2", "--threads", "2"], "--dim, --threads: nothing is run"),
+        ("artifact", ["--input", "random:1"], "--input: nothing is run without --profile"),
+        ("artifact", ["--shape", "x=4,8", "--profile"], "--shape: "),
+        ("model", ["--kernels", "--integrity"], "--kernels, --integrity: "),
+        ("model", ["--profile"], "is a model: compile it, then look at the artifact"),
+        ("model", ["--threads", "1", "--target", "native"], "--target, --threads: "),
+    ],
+)
+def test_options_that_would_change_nothing_of_an_inspection(
+    rutc: Rutc, request: pytest.FixtureRequest, given: str, options: list[str], words: str
+) -> None:
+    result = rutc("inspect", request.getfixturevalue(given), *options)
+    assert result.status == 2
+    assert words in " ".join(result.stderr.split())
+    assert result.stderr.count("error:") == 1
+
+
+def test_a_library_is_told_from_a_model(rutc: Rutc, model: Path, artifact: Path) -> None:
+    result = rutc("explain", artifact)
+    assert (result.status, "is a library, not an ONNX model" in result.stderr) == (2, True)
+    result = rutc("run", model)
+    assert (result.status, "; compile the model first" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["db", "stats"],
+        ["db", "export", "FILE"],
+        ["db", "import", "FILE"],
+        ["db", "merge", "FILE"],
+        ["tune", "MODEL", "--trials", "1"],
+        ["compile", "MODEL", "--tune", "1"],
+    ],
+)
+def test_what_needs_a_database_is_refused_none(
+    rutc: Rutc, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """`none` is no file's name: `rutc compile` would not look for records there."""
+    monkeypatch.chdir(tmp_path)
+    places = {"MODEL": str(model), "FILE": str(tmp_path / "file")}
+    result = rutc(*(places.get(word, word) for word in command), "--db", "none")
+    assert result.status == 2
+    assert "--db none: this command needs a database" in " ".join(result.stderr.split())
+    assert list(tmp_path.iterdir()) == []

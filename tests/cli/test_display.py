@@ -97,11 +97,13 @@ def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
     assert said().endswith(", 2 KiB of working memory")
     for_threads = said(thread_bytes=1536)
     assert for_threads.endswith(", 2 KiB of working memory, 1.5 KiB for each thread")
-    formula = "64*((16*n + 63) // 64)"
-    least = ", 64 B of working memory at the least sizes, 2 KiB at common ones"
-    several: dict[str, Any] = {"arena_formula": formula, "arena_least": 64}
-    assert said(**several, arena_most=1 << 20).endswith(f"{least}, 1 MiB at the largest")
-    assert said(**several, arena_most=1 << 60).endswith(least)
+    several: dict[str, Any] = {"sizes": "n=8 h=320", "thread_bytes": 1536, "arena_most": 1 << 20}
+    common = (
+        "m.so: 3 kernels, 10 B of weights, 1.5 KiB for each thread; at n=8 h=320 5 FLOP per run, "
+        "2 KiB of working memory"
+    )
+    assert said(**several) == common
+    assert said(**several, largest="n=64 h=640") == f"{common}, 1 MiB at n=64 h=640"
 
 
 def test_the_memory_at_the_least_and_the_largest_sizes_is_what_a_session_takes(
@@ -122,6 +124,7 @@ def test_the_memory_at_the_least_and_the_largest_sizes_is_what_a_session_takes(
     assert report.arena_least == memory.evaluate({"n": 3})
     assert report.arena_most == memory.evaluate({"n": 500})
     assert report.arena_least < report.arena_bytes < report.arena_most
+    assert (report.sizes, report.largest) == ("n=50", "n=500")
     _, shown = inspect_library(tmp_path / "m.so", profile=False)
     common = quantity(report.arena_bytes, "B", BYTES)
     assert f"{common} of working memory at common sizes" in str(shown[1])

@@ -54,8 +54,8 @@ def test_an_artifact_tells_its_sizes(rutc: Rutc, library: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["n=65"], "it runs at n=0..64"),
-        (["m=2"], "it runs at n=0..64"),
+        (["n=65"], "it runs at n 0..64"),
+        (["m=2"], "it runs at n 0..64"),
         (["n=1..2"], "write NAME=N with a whole number"),
         (["n=-1"], "write NAME=N with a whole number"),
         (["=1"], "write NAME=N with a whole number"),

@@ -234,9 +234,6 @@ def test_a_compilation_searches_first_if_asked(
         refused = rutc("compile", wide, "-o", tmp_path / "net.so", "--tune", until)
         assert refused.status == 2
         assert words in refused.stderr
-    refused = rutc("compile", wide, "--tune", "9", "--db", "none")
-    assert refused.status == 2
-    assert "--tune needs a database" in refused.stderr
 
 
 def test_durations() -> None:
