@@ -86,8 +86,9 @@ def test_loops_inside_of_values_are_among_the_tiles() -> None:
 
 
 def test_a_last_row_leaves_out_no_more_than_its_part() -> None:
-    """Seven rows are a tile: six of them, and one that reads outside, take as many taps and more."""
-    text = WINDOWS.format(x=7, y=7, step=1).replace("c = 24", "c = 512").replace("o = 40", "o = 512")
+    """Seven rows are a tile: six of them, and one that reads outside, take no fewer taps."""
+    text = WINDOWS.format(x=7, y=7, step=1)
+    text = text.replace("c = 24", "c = 512").replace("o = 40", "o = 512")
     tile = choose_tile(shape_of(text), MACHINES[1])
     assert tile is not None
     assert (dict(tile.rows), tile.inside) == ({"x": 7}, ())
