@@ -8,10 +8,8 @@ from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, Lane
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer
+from rutc.tensor_ir.lane_runs import are_few, runs
 from rutc.tensor_ir.machine import NEAR_STRIDES
-
-MOST_LOADS = NEAR_STRIDES.stop - 1
-"""Loads that are shuffled into one vector at most: beyond, an instruction gathers elements."""
 
 
 class ShuffledLoads:
@@ -55,14 +53,14 @@ class ShuffledLoads:
             return None
         stride = address.coefficient(lane.var)
         if stride is not None and stride in NEAR_STRIDES:
-            runs = self._every(buffer, start, stride, offsets[-1], lane.lanes)
+            found = self._every(buffer, start, stride, offsets[-1], lane.lanes)
         else:
-            runs = _runs(offsets, lane.lanes)
-        if len(runs) > min(MOST_LOADS, max(1, len(set(offsets)) - 1)):
+            found = runs(offsets, lane.lanes)
+        if not are_few(found, offsets):
             return None
         # Idle lanes hold what the ones before hold, which keeps the order plain.
         wanted = [offsets[max(0, sum(u <= i for u in used) - 1)] for i in range(lane.lanes)]
-        return self._shuffled(buffer, start, runs, wanted, vector)
+        return self._shuffled(buffer, start, found, wanted, vector)
 
     def _every(
         self, buffer: Buffer, start: Index, stride: int, last: int, lanes: int
@@ -94,14 +92,14 @@ class ShuffledLoads:
         self,
         buffer: Buffer,
         start: Index,
-        runs: Sequence[range],
+        found: Sequence[range],
         wanted: Sequence[int],
         vector: ir.VectorType,
     ) -> ir.Value:
-        """The elements at distances `wanted` from `start`, all of which lie in `runs`."""
+        """The elements at distances `wanted` from `start`, all of which lie in `found` runs."""
         b, lanes = self.builder, vector.count
         result: ir.Value | None = None
-        for run in runs:
+        for run in found:
             first, width, loaded = self._run(buffer, start, run, vector)
             none = ir.Constant(loaded.type, ir.Undefined)
             if result is None:
@@ -127,17 +125,6 @@ class ShuffledLoads:
                 return first, width, self.some(buffer, start + first, width, part)
         loaded = self.some(buffer, start + run.start, len(run), vector)
         return run.start, vector.count, loaded
-
-
-def _runs(offsets: Sequence[int], lanes: int) -> list[range]:
-    """Runs of at most so many neighbours that hold all elements, as few as there are."""
-    runs: list[range] = []
-    for offset in sorted(set(offsets)):
-        if runs and offset < runs[-1].start + lanes:
-            runs[-1] = range(runs[-1].start, offset + 1)
-        else:
-            runs.append(range(offset, offset + 1))
-    return runs
 
 
 def _order(picks: Sequence[int]) -> ir.Constant:

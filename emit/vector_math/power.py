@@ -10,6 +10,7 @@ from rutc.emit.vector_math import coefficients
 from rutc.emit.vector_math.exponential import Reduced, exp_of_sum, times_power_of_two
 from rutc.emit.vector_math.lanes import Mask, Real, polynomial
 from rutc.emit.vector_math.logarithm import split, with_log_limits
+from rutc.tensor_ir.roots import ROOTS, roots_taken
 
 I32 = ir.IntType(32)
 # log(2) in two floats; the first has 33 bits, so that its product with an exponent is exact.
@@ -22,10 +23,6 @@ EXP_DECIDED = 1024.0
 # 2/3 in two floats.
 TWO_THIRDS = 2.0 / 3.0
 TWO_THIRDS_LOW = 3.700743415417188e-17
-
-
-ROOTS = (0.25, 0.5, 0.75, 1.25, 1.5)
-"""Exponents whose powers are products of two at most of the number, its root, and the root's."""
 
 
 def pow(x: Real, y: Real) -> Real:
@@ -53,7 +50,7 @@ def of_roots(x: Real, y: float) -> Real:
     root = x.sqrt()
     factors = [x] if y >= 1.0 else []
     factors += [root] if y % 1.0 >= 0.5 else []
-    factors += [root.sqrt()] if y % 0.5 else []
+    factors += [root.sqrt()] if roots_taken(y) > 1 else []
     result = factors[0] if len(factors) == 1 else factors[0] * factors[1]
     # Only -inf has a power, though no root; that of -0 is 0.
     return x.compare("==", -math.inf).select(x, result).abs()

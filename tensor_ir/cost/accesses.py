@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from math import ceil
 
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, Var
 from rutc.tensor_ir.cost.addresses import Names, Places
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, executions
 from rutc.tensor_ir.cost.work import Tally
-from rutc.tensor_ir.kernel import Access, Buffer
-from rutc.tensor_ir.machine import NEAR_STRIDES, QUAD
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.kernel import Access, Buffer, Kernel
+from rutc.tensor_ir.lane_runs import shuffled_runs
+from rutc.tensor_ir.machine import NEAR_STRIDES, QUAD, Machine
 
 
 class Accesses(Places):
     """Counts loads and stores."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        """Start with nothing counted."""
+        super().__init__(kernel, machine)
+        self._known_runs: dict[tuple[Index, tuple[int, ...]], list[int]] = {}
 
     def load(
         self,
@@ -84,7 +91,70 @@ class Accesses(Places):
         elif not apart and self._block(address, lanes, frames) is not None:
             self._transposed(tally, "loads", address, lanes, frames, count * part)
         else:
-            tally.add("gathered", count * lanes.lanes)
+            own = [0] if apart else self.runs(address, lanes, frames)
+            for runs in own:
+                each = count / len(own)
+                tally.add("loads", each * part * runs)
+                tally.add("shuffles", each * part * max(runs - 1, 1) if runs else 0.0)
+                tally.add("gathered", 0.0 if runs else each * lanes.lanes)
+
+    def runs(self, address: Index, lanes: Frame, frames: Frames) -> list[int]:
+        """How many loads have all lanes of each register between them; 0 where each has its own.
+
+        Looked at are the first copies of loops that are unrolled.
+        """
+        key = address, tuple(f.number for f in frames)
+        if key not in self._known_runs:
+            self._known_runs[key] = self._find_runs(address, lanes, frames)
+        return self._known_runs[key]
+
+    def _find_runs(self, address: Index, lanes: Frame, frames: Frames) -> list[int]:
+        ranges = self.space.ranges
+        low, high = ranges[lanes.var]
+        first = {f.var: Index.of(ranges[f.var][0]) for f in frames if f.role is Role.COPIES}
+        address = address.subs(first)
+        found: list[int] = []
+        for base in range(low, high + 1, lanes.lanes):
+            last = min(base + lanes.lanes - 1, high)
+            known = {**ranges, lanes.var: (base, last)}
+            own = [address.subs({lanes.var: Index.of(i)}) for i in range(base, last + 1)]
+            places = [(x - own[0]).simplify(known) for x in own]
+            even = all(x.is_const for x in places)
+            offsets = [x.const for x in places]
+            found.append(len(shuffled_runs(offsets, lanes.lanes)) if even else 0)
+        return found or [0]
+
+    def first_lane(self, address: Index, frames: Frames) -> Index:
+        """The place of a vector whose lanes lie where code knows it: it has no quotients of them.
+
+        Of others, it is the place itself.
+        """
+        lanes = self.lanes(address.names(), frames)
+        if lanes is None or address.factor(lanes.var) is not None:
+            return address
+        if not all(self.runs(address, lanes, frames)):
+            return address
+        return address.subs({lanes.var: Index.of(self.space.ranges[lanes.var][0])})
+
+    def quotients(self, place: Index, frames: Frames) -> None:
+        """Count the quotients and remainders in a place, each once where its loops tell it."""
+        for mono, _ in place.terms:
+            for atom in mono:
+                if isinstance(atom, Var):
+                    continue
+                for operand in atom.operands:
+                    self.quotients(operand, frames)
+                names = atom.names
+                at, times = self.home(names, frames)
+                tally = self.tally(frames[: at + 1])
+                if (key := ("quotient", atom)) in tally.seen:
+                    continue
+                tally.seen.add(key)
+                count = times * self.machine.coefficients.counting.divided
+                if self.lanes(names, frames) is None:
+                    tally.add("scalar", count)
+                else:
+                    tally.add("arithmetic", count * self.part(DType.I64, names, frames))
 
     def load_permuted(
         self, buffer: Buffer, lanes: Frame, tally: Tally, count: float, shuffles: int = 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, Space, executions
+from rutc.tensor_ir.cost.strides import Step, steps_of
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Read, index_names
@@ -24,16 +27,17 @@ NONE: Names = frozenset()
 
 @record
 class Touch:
-    """One access to memory: by how many bytes each loop around it moves it.
+    """One access to memory: by which steps each loop around it moves it.
 
-    Where that depends on data, it is None.
+    Where they depend on data, it is None. A loop whose place is a quotient and a remainder goes by
+    several: those within a remainder, and those from quotient to quotient.
     """
 
     buffer: str
     bytes: float
     is_store: bool
     frames: Frames
-    steps: tuple[float | None, ...]
+    steps: tuple[tuple[Step, ...] | None, ...]
     start: int
     home: tuple[int, ...]
     """The region that it belongs to."""
@@ -157,21 +161,19 @@ class Places:
     ) -> None:
         """Note an access."""
         address = address or self.address(buffer, coords)
-        chosen = [c for _, c in coords if not isinstance(c, Index)]
         size = HALF if buffer.layout.nibbles else buffer.dtype.bytes
-        random = NONE.union(*[index_names(c) for c in chosen if not isinstance(c, Index)])
-        steps: list[float | None] = []
+        gradual = dict(self._gradual(buffer, coords))
+        chosen = [c for d, c in coords if not isinstance(c, Index) and d not in gradual]
+        random = NONE.union(*[index_names(c) for c in chosen])
+        steps: list[tuple[Step, ...] | None] = []
         for f in frames:
             if f.var in random:
                 steps.append(None)
                 continue
-            if f.var not in address.names():
-                steps.append(0.0)
-                continue
-            step = address.coefficient(f.var)
-            steps.append(float(step * size) if step is not None else self._average(address, f))
-            if step is None and steps[-1] is not None:
-                steps[-1] *= size
+            own = [*steps_of(address, f, self.space)]
+            for place, share in gradual.values():
+                own += [(share * step, n) for step, n in steps_of(place, f, self.space)]
+            steps.append(tuple((step * size, n) for step, n in own))
         start = int(self.space.value(address) * size)
         self.touches.append(
             Touch(
@@ -185,16 +187,24 @@ class Places:
             )
         )
 
-    def _average(self, address: Index, f: Frame) -> float:
-        """By how many elements a loop moves a place from iteration to iteration, on average."""
-        if f.trip <= 1:
-            return 0.0
-        low = self.space.ranges.get(f.var, (0, 0))[0]
-        env = dict(self.space.middle)
-        env[f.var] = low
-        first = self.space.value(address, env)
-        env[f.var] = low + max(int(f.trip) - 1, 1)
-        return abs(self.space.value(address, env) - first) / max(int(f.trip) - 1, 1)
+    def _gradual(
+        self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]
+    ) -> Iterator[tuple[str, tuple[Index, float]]]:
+        """Dims along which gradual tables tell places: how far these move with the tables' own.
+
+        That is, where tables lead by one element each time, and what share of their elements do.
+        """
+        for d, c in coords:
+            stride = buffer.layout.stride(d)
+            if not isinstance(c, Read) or not isinstance(stride, int) or len(c.coords) != 1:
+                continue
+            table = self.buffers[c.value]
+            ((e, place),) = c.coords
+            if e in table.gradual and isinstance(place, Index):
+                symbols = self.space.symbols
+                extent = typical(dict(buffer.layout.extents)[d], symbols)
+                places = typical(dict(table.layout.extents)[e], symbols)
+                yield d, (place * stride, min(1.0, extent / max(places, 1)))
 
 
 def region_of(frames: Frames) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from itertools import product
 from math import ceil
 from typing import assert_never
 
-from rutc.tensor_ir.affine import Index, Var
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.cost.accesses import Accesses
 from rutc.tensor_ir.cost.addresses import NONE, Names, names_of, region_of
 from rutc.tensor_ir.cost.frames import Frames, Role, executions
@@ -403,26 +403,6 @@ class Counter(Accesses):
         return self.machine.picks(buffer.dtype.bytes, row[1], lanes)
 
     # -- memory ---------------------------------------------------------------------------------
-    def _quotients(self, place: Index, frames: Frames) -> None:
-        """Count the quotients and remainders in a place, each once where its loops tell it."""
-        for mono, _ in place.terms:
-            for atom in mono:
-                if isinstance(atom, Var):
-                    continue
-                for operand in atom.operands:
-                    self._quotients(operand, frames)
-                names = atom.names
-                at, times = self.home(names, frames)
-                tally = self.tally(frames[: at + 1])
-                if (key := ("quotient", atom)) in tally.seen:
-                    continue
-                tally.seen.add(key)
-                count = times * self.machine.coefficients.counting.divided
-                if self.lanes(names, frames) is None:
-                    tally.add("scalar", count)
-                else:
-                    tally.add("arithmetic", count * self.part(DType.I64, names, frames))
-
     def _read(
         self,
         r: Read,
@@ -452,12 +432,12 @@ class Counter(Accesses):
             tally.loaded += count if copies else 0.0
         outside = self.outside(r, buffer) if r.fill is not None else []
         guarded = bool(outside)
-        places = [*outside, address]
-        for place in places:
-            self._quotients(place, frames)
         loops = {f.var for f in frames if f.role is Role.LOOP and f.open}
         tested = any(not loops.isdisjoint(c.names()) for c in outside)
         apart = bool(chosen) or tested
+        for place in outside:
+            self.quotients(place, frames)
+        self.quotients(address if apart or guarded else self.first_lane(address, frames), frames)
         lanes = self.lanes(names, frames) if chosen else None
         permuted = not buffer.singly and self.machine.permutes(buffer.dtype)
         if lanes is not None and permuted and table_along(r, self.buffers, lanes.var):

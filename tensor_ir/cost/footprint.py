@@ -14,12 +14,11 @@ from math import gcd, prod
 from rutc.base.record import record
 from rutc.tensor_ir.cost.addresses import Touch
 from rutc.tensor_ir.cost.frames import Frames, Role
+from rutc.tensor_ir.cost.strides import Step
 from rutc.tensor_ir.machine import Machine
 
 LINES, SETS = range(2)
 Bytes = tuple[float, float]
-Steps = Sequence[tuple[float, float]]
-"""(Bytes that a loop moves a place by, iterations)."""
 
 
 @record
@@ -32,7 +31,7 @@ class Print:
     lines: float
     sets: float
     whole: float
-    steps: tuple[tuple[float, float], ...]
+    steps: tuple[Step, ...]
 
 
 Groups = dict[object, list[tuple[int, Print]]]
@@ -129,10 +128,10 @@ def levels(frames: Frames) -> list[tuple[tuple[int, ...], int]]:
 def footprint(t: Touch, at: int, machine: Machine) -> Print:
     """What an access touches in the frames from `at` on."""
     line = machine.line_bytes
-    moving = [(f.trip, s) for f, s in zip(t.frames[at:], t.steps[at:], strict=True)]
-    anywhere = prod(n for n, s in moving if s is None)
-    found = sorted((abs(s), n) for n, s in moving if s and n > 1)
-    merged: list[tuple[float, float]] = []
+    moving = list(zip(t.frames[at:], t.steps[at:], strict=True))
+    anywhere = prod(f.trip for f, own in moving if own is None)
+    found = sorted((abs(s), n) for _, own in moving for s, n in own or () if s and n > 1)
+    merged: list[Step] = []
     for step, n in found:
         for i, (own, count) in enumerate(merged):
             ratio = step / own
@@ -151,7 +150,9 @@ def footprint(t: Touch, at: int, machine: Machine) -> Print:
     return Print(lines, sets, whole, tuple(merged))
 
 
-def _pieces(size: float, anywhere: float, merged: Steps, unit: int) -> tuple[float, float, float]:
+def _pieces(
+    size: float, anywhere: float, merged: Sequence[Step], unit: int
+) -> tuple[float, float, float]:
     """The bytes of a piece without holes of whole units, their number, how far they lie apart."""
     span, pieces, apart = size, anywhere, 0.0
     for step, n in merged:

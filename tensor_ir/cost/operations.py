@@ -5,8 +5,9 @@ from __future__ import annotations
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.coefficients import Counting
 from rutc.tensor_ir.cost.work import Tally
-from rutc.tensor_ir.expr import ELEMENTARY, Apply, BitCast, Cast, Expr, Local, Read, children
+from rutc.tensor_ir.expr import ELEMENTARY, Apply, BitCast, Cast, Expr, Lit, Local, Read, children
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.roots import ROOTS, roots_taken
 
 FUNCTION_STEPS, DIVISION_STEPS = 10, 3
 """Multiply-adds, one after the other, that elementary functions and divisions take as long as."""
@@ -15,6 +16,11 @@ FUNCTION_STEPS, DIVISION_STEPS = 10, 3
 def kind_of(e: Apply, coefficients: Counting) -> tuple[str, float]:
     """The kind of an operation and how many instructions it is; elementary ones are functions."""
     dtype = e.args[-1].dtype
+    match e:
+        case Apply(op="pow", args=(_, Lit(exponent))) if exponent in ROOTS:
+            return "divisions", float(roots_taken(float(exponent)))
+        case _:
+            pass
     if e.op in ELEMENTARY:
         return "function", 1.0
     if e.op in ("div", "mod", "fmod", "sqrt"):

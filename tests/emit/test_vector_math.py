@@ -23,9 +23,9 @@ from rutc.emit.vector_math import (
     emit_binary,
     emit_unary,
 )
-from rutc.emit.vector_math.power import ROOTS
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.roots import ROOTS
 from tests.machines import V4, needs
 
 NATIVE = native_target().machine

@@ -234,6 +234,63 @@ def test_lines_of_one_set_of_the_cache_are_evicted() -> None:
     assert all(not r.evicted for r in summarise(product(48, 64, 1040, tall), V4).regions)
 
 
+def test_a_step_within_quotients_is_not_one_from_quotient_to_quotient() -> None:
+    """Of two streams that take turns, each iteration moves one: lines hold many of its elements."""
+    text = """
+    graph "streams"
+    dims s = 2, h = 64, i = 128, r = 16
+    %x : f32{s,h} = input "x" [s, h]
+    %y : f32{r,i} = %x[s=i % 2, h=i // 2]
+    output "y" [r, i] = %y
+    """
+    s = summarise(after(text), V4)
+    (row,) = [x for x in s.levels if x.name == "r"]
+    assert row.bytes == 4 * (128 + 128)
+
+
+def test_lanes_at_known_places_are_shuffled() -> None:
+    """Two loads and a shuffle make a vector of two streams; nothing tells places lane by lane."""
+    text = """
+    graph "streams"
+    dims s = 2, h = 64, i = 128
+    %x : f32{s,h} = input "x" [s, h]
+    %y : f32{i} = %x[s=i % 2, h=i // 2]
+    output "y" [i] = %y
+    """
+    s = summarise(after(text, "split(i, 16); mark(i.i, vector)"), V4)
+    assert s.work == {"loads": 2 * 8, "shuffles": 8, "stores": 8}
+
+
+def test_lanes_too_far_apart_are_gathered() -> None:
+    text = """
+    graph "sevenths"
+    dims h = 7, s = 16, i = 112
+    %x : f32{h,s} = input "x" [h, s]
+    %y : f32{i} = %x[h=i % 7, s=i // 7]
+    output "y" [i] = %y
+    """
+    s = summarise(after(text, "split(i, 16); mark(i.i, vector)"), V4)
+    assert s.work["gathered"] == 112
+    assert "loads" not in s.work
+
+
+def test_powers_that_are_made_of_roots_are_no_functions() -> None:
+    text = """
+    graph "powers"
+    dims i = 64
+    %x : f32{{i}} = input "x" [i]
+    %y : f32{{i}} = pow(%x[i], {exponent})
+    output "y" [i] = %y
+    """
+    schedule = "split(i, 16); mark(i.i, vector)"
+    for exponent, roots in ((0.5, 1), (0.75, 2), (1.5, 1)):
+        s = summarise(after(text.format(exponent=exponent), schedule), V4)
+        assert s.work["divisions"] == 4 * roots
+        assert not any(r.functions for r in s.regions)
+    s = summarise(after(text.format(exponent=0.3), schedule), V4)
+    assert any(r.functions == {"pow": 4} for r in s.regions)
+
+
 def test_an_estimate_of_a_product_is_near_the_peak() -> None:
     found = estimated(product(64, 96, 128, TILE.replace("split(i, 4)", "split(i, 8)")))
     peak = 64 * 96 * 128 / V4.width / V4.fma_per_cycle
