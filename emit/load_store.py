@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat, zeros
 from rutc.emit.shuffled_load import ShuffledLoads
+from rutc.emit.spread_store import SpreadStores
 from rutc.emit.storage import emit_literal, memory_type, to_memory
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Monomial
@@ -34,6 +35,7 @@ class MemoryEmitter:
         self.pointer = pointer
         self.machine = machine
         self.shuffled = ShuffledLoads(builder, index, self.some, self.is_inside)
+        self.spread = SpreadStores(builder, index, self.place, self.masked_store, machine)
 
     def load(
         self, buffer: Buffer, address: Index, guard: ir.Value | None, fill: Lit | None
@@ -121,10 +123,13 @@ class MemoryEmitter:
                 return
             self.masked_store(buffer, value, place, lane.mask)
             return
-        places = self._places(buffer, address, lane.lanes)
         mask = lane.mask
         if mask is None:
             mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), [1] * lane.lanes)
+        active = constant_lanes(mask)
+        if active is not None and self.spread.store(buffer, address, lane, value, active):
+            return
+        places = self._places(buffer, address, lane.lanes)
         name = f"llvm.masked.scatter.{value.type.suffix}.v{lane.lanes}p0"
         types = [value.type, places.type, I32, mask.type]
         function = self.intrinsic(name, ir.VoidType(), types)

@@ -48,7 +48,7 @@ class ShuffledLoads:
             return None
         used = [i for i, on in enumerate(active) if on]
         start = address.subs({lane.var: Index.of(lane.base + used[0])})
-        offsets = self._offsets(address, lane, used)
+        offsets = distances(address, lane, used)
         if offsets is None:
             return None
         stride = address.coefficient(lane.var)
@@ -78,15 +78,6 @@ class ShuffledLoads:
             return [range(count)]
         places = [*range(begin, begin + count - lanes, lanes), begin + count - lanes]
         return [range(place, place + lanes) for place in places]
-
-    def _offsets(self, address: Index, lane: Lane, used: Sequence[int]) -> list[int] | None:
-        """How far the elements of lanes are from that of the first one."""
-        stride = address.coefficient(lane.var)
-        if stride is not None:
-            return [stride * (i - used[0]) for i in used]
-        places = [address.subs({lane.var: Index.of(lane.base + i)}) for i in used]
-        apart = [place - places[0] for place in places]
-        return [d.const for d in apart] if all(d.is_const for d in apart) else None
 
     def _shuffled(
         self,
@@ -125,6 +116,16 @@ class ShuffledLoads:
                 return first, width, self.some(buffer, start + first, width, part)
         loaded = self.some(buffer, start + run.start, len(run), vector)
         return run.start, vector.count, loaded
+
+
+def distances(address: Index, lane: Lane, used: Sequence[int]) -> list[int] | None:
+    """How far the elements of lanes are from that of the first one; None where a run tells it."""
+    stride = address.coefficient(lane.var)
+    if stride is not None:
+        return [stride * (i - used[0]) for i in used]
+    places = [address.subs({lane.var: Index.of(lane.base + i)}) for i in used]
+    apart = [place - places[0] for place in places]
+    return [d.const for d in apart] if all(d.is_const for d in apart) else None
 
 
 def _order(picks: Sequence[int]) -> ir.Constant:

@@ -1,0 +1,80 @@
+"""Stores of lanes near each other: whole registers of which the rest is masked out."""
+
+import re
+
+import numpy as np
+import pytest
+
+from rutc.emit.codegen import compile_assembly
+from rutc.emit.kernel import emit_kernel
+from rutc.tensor_ir import DType, Index
+from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.graph import Nest, Value
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.lower import Group, lower
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import apply_schedule, parse_schedule
+from tests.emit.run_kernel import run_as_interpreted
+from tests.emit.test_transpose import uses_gathers
+from tests.machines import V3, V4, on_machines
+
+pytestmark = pytest.mark.sampled(8)
+
+PACKED = {"columns of pairs": {"x": 16, "r": 2}, "columns of fours": {"x": 16, "r": 4}}
+"""Blocks of layouts in which rows are read by instructions that add up products of neighbours."""
+
+
+def stored(
+    rows: int, n: int, dtype: DType, blocks: dict[str, int], *, down: bool = False
+) -> Kernel:
+    """%b [x, r] = %a [r, x], vectors along x; `down` from the last x to the first."""
+    extents = {"r": rows, "x": n}
+    a, b = (Value(name, dtype, ("r", "x")) for name in "ab")
+    x = Index.of(n - 1) - Index.of("x") if down else Index.of("x")
+    read = Read("a", (("r", Index.of("r")), ("x", x)), dtype)
+    group = Group("stores", (Nest((b,), (), None, (read,)),), ("r", "x"), ("b",))
+    layouts: dict[str, Layout] = {"a": dense(("r", "x"), extents)}
+    layouts["b"] = dense(("x", "r"), extents, blocks=blocks)
+    kernel = lower(group, {"a": a, "b": b}, layouts, extents)
+    return apply_schedule(kernel, parse_schedule("mark(x, vector)"))
+
+
+def memory(kernel: Kernel, dtype: DType) -> dict[str, np.ndarray]:
+    """Buffers of a kernel, other numbers everywhere."""
+    rng = np.random.default_rng(0)
+    sizes = {b.name: int(Index.of(b.layout.size).const) for b in kernel.args}
+    return {v: rng.integers(0, 100, size).astype(dtype.numpy) for v, size in sizes.items()}
+
+
+@on_machines
+@pytest.mark.parametrize("rows", [2, 3, 4, 7])
+@pytest.mark.parametrize("n", [2, 7, 16, 19, 48, 61])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I64, DType.U8, DType.BF16, DType.BOOL], ids=str)
+@pytest.mark.parametrize("blocks", [{}, *PACKED.values()], ids=["rows", *PACKED])
+def test_lanes_apart(
+    machine: Machine, rows: int, n: int, dtype: DType, blocks: dict[str, int]
+) -> None:
+    """What lies between them stays as it is, and so does all around."""
+    kernel = stored(rows, n, dtype, blocks)
+    run_as_interpreted(kernel, machine, memory(kernel, dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "blocks"),
+    [(DType.BF16, PACKED["columns of pairs"]), (DType.U8, PACKED["columns of fours"])],
+    ids=str,
+)
+def test_one_store_has_all_lanes(dtype: DType, blocks: dict[str, int]) -> None:
+    kernel = stored(8, 64, dtype, blocks)
+    assert not uses_gathers(kernel, V4)
+    text = compile_assembly(emit_kernel(kernel, V4).text, V4)
+    assert len(re.findall(r"vmovdqu(?:8|16)\t%zmm\d+, .*\{%k\d\}", text)) in (1, 4)
+    assert "vpextr" not in text
+    # Without registers for masks each lane has its own.
+    assert uses_gathers(kernel, V3)
+
+
+def test_lanes_far_apart_have_their_own() -> None:
+    assert uses_gathers(stored(37, 64, DType.F32, {}), V4)
+    assert not uses_gathers(stored(4, 64, DType.F32, {}), V4)
