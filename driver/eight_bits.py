@@ -10,7 +10,8 @@ factors in bf16.
 `--precision auto` takes back as many as results need to be within the tolerance on the cases: first
 those of which quantising changes most. How much that is a library tells that computes each sum in
 both ways, from the same values. How far results are off tells a library of what is left.
-If they are too far off without any sum in 8 bits, nothing is rounded.
+If they are too far off without any sum in 8 bits, nothing is rounded. What bf16 costs is not known
+where the processor at hand does not multiply it: for another one that does, none is used then.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rutc.driver.build import machine_of
 from rutc.driver.calibration import RunningLibrary, spans
 from rutc.driver.estimates import Known, estimate_plan
 from rutc.driver.options import FP32, Calibration, Options
+from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.decide import decide
@@ -112,7 +114,10 @@ def in_eight_bits(
     """
     before = normal(graph, machine)
     found = sites(before)
-    instead = () if leeway.exact else filtered_instead(before, found, machine, leeway.spread)
+    here = native_target().machine
+    bf16 = tolerance is None or _multiplies_bf16(here) or not _multiplies_bf16(machine)
+    filters = bf16 and not leeway.exact
+    instead = filtered_instead(before, found, machine, leeway.spread) if filters else ()
     energies: dict[tuple[str, str], np.ndarray] = {}
 
     def see(value: str, array: np.ndarray) -> None:
@@ -134,7 +139,7 @@ def in_eight_bits(
     def best(choices: Iterable[ChosenSums]) -> ChosenSums:
         return min(choices, key=lambda choice: (cycles(choice), len(choice.sums)))
 
-    choice = best(_choices(usable))
+    choice = best(_choices(usable, bf16=bf16))
     looser = no_less_accurate(
         [i for i in instead if i.site in choice.sums], energies, before, known, machine
     )
@@ -147,15 +152,21 @@ def in_eight_bits(
     return EightBits(result, choice, len(found), ranges, cases)
 
 
-def _choices(usable: tuple[Site, ...]) -> Iterator[ChosenSums]:
+def _multiplies_bf16(machine: Machine) -> bool:
+    """Whether code for a machine may round factors to that."""
+    return machine.has_matrices(DType.BF16) or adds_pairs(machine)
+
+
+def _choices(usable: tuple[Site, ...], *, bf16: bool) -> Iterator[ChosenSums]:
     """All sums, fewer, and none, each choice once."""
     tried = [tuple(s for s in usable if s.terms >= least) for least in LEAST_TERMS]
-    yield from map(ChosenSums, dict.fromkeys([*tried, ()]))
+    yield from (ChosenSums(sums, bf16=bf16) for sums in dict.fromkeys([*tried, ()]))
 
 
 def _without(choice: ChosenSums, looser: Looser) -> ChosenSums:
     """A choice but for some sums, whose filters may lose more."""
-    return ChosenSums(tuple(s for s in choice.sums if s.nest not in dict(looser)), looser)
+    kept = tuple(s for s in choice.sums if s.nest not in dict(looser))
+    return replace(choice, sums=kept, looser=looser)
 
 
 class _Errors:
@@ -171,7 +182,7 @@ class _Errors:
     ) -> None:
         self._graph, self._known, self._machine, self._how = graph, known, machine, how
         self._leeway = leeway
-        self._rounds = machine.has_matrices(DType.BF16) or adds_pairs(machine)
+        self._rounds = _multiplies_bf16(machine)
         with RunningLibrary(graph, how, ChosenSums((), bf16=False).leeway_of(leeway)) as running:
             self._wanted = list(running.results())
 

@@ -13,6 +13,7 @@ import rutc
 from rutc.driver.calibration import spans
 from rutc.driver.eight_bits import in_eight_bits
 from rutc.driver.options import METHODS, Calibration, Options
+from rutc.emit.targets import target_named
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
 from rutc.graph_opt.decide import decide
@@ -243,6 +244,19 @@ def test_nothing_is_rounded_where_bf16_alone_is_too_far_off(windows: Path) -> No
     assert (found.chosen, found.choice.looser, found.choice.bf16) == ((), (), False)
     own = found.choice.options_of(Options(precision="auto"))
     assert not own.in_bf16
+
+
+def test_bf16_that_cannot_be_measured_here_is_not_used(
+    windows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = target_named("x86-64-v3")
+    monkeypatch.setattr("rutc.driver.eight_bits.native_target", lambda: own)
+    graph = import_model(windows)
+    assert in_eight_bits(graph, PAIRS, Calibration()).choice.bf16
+    choice = in_eight_bits(graph, PAIRS, Calibration(), 0.5).choice
+    assert choice.sums
+    assert (choice.looser, choice.bf16) == ((), False)
+    assert not choice.options_of(Options(precision="auto")).in_bf16
 
 
 def test_other_cases_make_another_artifact(layers: Path, tmp_path: Path) -> None:
