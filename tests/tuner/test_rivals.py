@@ -12,6 +12,7 @@ from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces, usual
 from rutc.tuner.templates.pointwise import Form, Pointwise
 from tests.machines import V3, V4, on_machines, runnable
+from tests.tensor_ir.test_steps import kernel_of
 from tests.tuner.subjects import Subject, of_text
 
 BOXES = """
@@ -160,6 +161,25 @@ def test_windows_that_do_not_overlap_are_weighed_against_tiles(machine: Machine,
         assert (windows[0].default.liked, windows[0].default.weighed) == (True, True)
         assert (usual(own) or own)[0].template.name == "tiled"
     run(found, machine)
+
+
+HEADS = """
+graph "heads"
+symbols t = 1..1500@500
+dims i = t, j = t, h = 4, k = 36, c = 144
+%q : f32{c,i} = input "q" [i, c]
+%p : f32{c,j} = input "p" [c, j]
+%r : f32{h,i,j} = sum{k} %q[c=36*h + k, i] * %p[c=36*h + k, j]
+output "r" [h, i, j] = %r
+"""
+"""Products in groups whose rows and columns a run counts, as scores of heads are."""
+
+
+@on_machines
+def test_windows_that_do_not_overlap_are_weighed_whatever_the_size(machine: Machine) -> None:
+    space, _ = usual(spaces(kernel_of(HEADS), machine, frozenset())) or (None, None)
+    assert space is not None
+    assert space.template.name == "tiled"
 
 
 def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:

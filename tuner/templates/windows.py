@@ -141,8 +141,9 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     liked = liked and _liked(found, vector, machine)
     # Without weights tiles share little, but read, and store, many rows at a time. Of windows that
     # do not overlap they share as much.
-    alike = not _weights(found, vector) or not _overlap(found)
-    weighed = liked and not shape.symbolic and alike
+    apart = not _overlap(found)
+    alike = apart or not _weights(found, vector)
+    weighed = liked and alike and (apart or not shape.symbolic)
     return Default(point, liked, weighed)
 
 
