@@ -20,6 +20,7 @@ from rutc.tensor_ir.polynomial import (
     of_atom,
 )
 from rutc.tensor_ir.quotients import below, split_below, split_exact, without
+from rutc.tensor_ir.quotients import near_quotient as near_quotient
 from rutc.tensor_ir.ranges import Range
 
 Ranges = Mapping[str, Range]

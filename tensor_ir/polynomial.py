@@ -30,6 +30,11 @@ class Rules(Protocol):
     def simplify(self, x: Index, ranges: Mapping[str, Range], /) -> Index:
         """An equal expression over the ranges, with fewer and smaller atoms."""
 
+    def near_quotient(
+        self, known: Range, num: Index, den: Index, ranges: Mapping[str, Range], /
+    ) -> Range:
+        """Bounds of `num // den`, of which those by the operands' are known."""
+
     def joint_bounds(self, mono: Monomial, known: Range, ranges: Mapping[str, Range], /) -> Range:
         """Bounds of a product, of which those by its factors' are known."""
 
@@ -405,7 +410,10 @@ def _atom_bounds(a: Atom, ranges: Mapping[str, Range]) -> Range | None:
     at = tuple([ranges.get(name) for name in a.ordered])
     if at in known:
         return known[at]
-    found = known[at] = a.bounds_of(a.a.bounds(ranges), a.b.bounds(ranges))
+    found = a.bounds_of(a.a.bounds(ranges), a.b.bounds(ranges))
+    if found is not None and isinstance(a, FloorDiv) and not a.den.is_const:
+        found = Index.rules.near_quotient(found, a.num, a.den, ranges)
+    known[at] = found
     return found
 
 

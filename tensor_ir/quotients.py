@@ -62,8 +62,22 @@ def without(mono: Monomial, factors: Monomial) -> Monomial | None:
 
 def below(rest: Index, b: Index, ranges: Ranges) -> bool:
     """Whether 0 <= rest < b over the ranges."""
-    low = rest.bounds(ranges)
-    return low is not None and low[0] >= 0 and is_positive(b - rest, ranges)
+    return is_positive(rest + 1, ranges) and is_positive(b - rest, ranges)
+
+
+def near_quotient(known: Range, num: Index, den: Index, ranges: Ranges) -> Range:
+    """Bounds of `num // den`, of which those by the operands' are known, for -den <= num < den.
+
+    (i - j) // n  ->  -1..0, for i and j below n.
+    """
+    low, high = known
+    if high > 0 and is_positive(den - num, ranges):
+        high = 0
+    if low < 0 and is_positive(num + 1, ranges):
+        low = 0
+    elif low < -1 and is_positive(num + den + 1, ranges):
+        low = -1
+    return low, high
 
 
 class Parts(NamedTuple):

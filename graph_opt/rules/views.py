@@ -11,6 +11,7 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Equal, Reason, Result
 from rutc.tensor_ir import Const, Coord, Expr, Index, Input, Nest, Node, Read, Scatter
 from rutc.tensor_ir.affine import FloorDiv, Mod, Var
+from rutc.tensor_ir.dim_ranges import is_positive
 from rutc.tensor_ir.expr import substitute, transform
 
 
@@ -142,10 +143,14 @@ def can_leave(dim: str, c: Coord, editor: Editor) -> bool:
         return False
     last = editor.extents[dim] - 1
     low, room = c.bounds(editor.ranges), (last - c).bounds(editor.ranges)
-    if low is None or room is None or low[0] < 0:
+    if low is None or room is None:
         return True
-    if room[0] >= 0 or not _rises(c):
-        return room[0] < 0
+    if low[0] >= 0 and room[0] >= 0:
+        return False
+    if is_positive(c + 1, editor.ranges) and is_positive(last - c + 1, editor.ranges):
+        return False
+    if low[0] < 0 or not _rises(c):
+        return True
     ends = {d: editor.extents[d] - 1 for d in c.names() if d in editor.extents}
     left = editor.simplify(last - c.subs(ends)).bounds(editor.ranges)
     return left is None or left[0] < 0

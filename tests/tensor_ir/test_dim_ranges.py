@@ -89,3 +89,30 @@ def test_ranges_of_known_extents_are_plain() -> None:
     assert RANGES["y"] == DimRange(3, H)
     assert RANGES["y"] != (0, 3)
     assert RANGES["y"] != DimRange(3, W)
+
+
+@pytest.mark.parametrize(
+    ("x", "simpler"),
+    [
+        ("(i - j + t) // (2*t)", "0"),
+        ("j + ((i - j) // t + 1) // 2", "j"),
+        ("(i - j) % t + t*(((i - j) // t + 1) % 2) - 1", "i - j + t - 1"),
+    ],
+)
+def test_what_lies_less_than_a_divisor_below_0_has_a_quotient_of_minus_1(
+    x: str, simpler: str
+) -> None:
+    symbols: dict[str, Range] = {"t": (1, 5)}
+    below = dim_range(Index.of("t"), symbols)
+    assert below is not None
+    ranges = symbols | {"i": below, "j": below}
+    assert parse_index("(i - j) // t").bounds(ranges) == (-1, 0)
+    found = parse_index(x).simplify(ranges)
+    assert found == parse_index(simpler)
+    for t in range(1, 6):
+        i, j = np.indices((t, t))
+        env = {"t": t, "i": i, "j": j}
+        np.testing.assert_array_equal(
+            np.broadcast_to(np.asarray(found.evaluate(env)), (t, t)),
+            np.broadcast_to(np.asarray(parse_index(x).evaluate(env)), (t, t)),
+        )
