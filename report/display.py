@@ -271,13 +271,13 @@ def _summary(value: Value) -> Json:
     numbers: Json = {"min": "", "mean": "", "max": ""}
     if value.size and value.dtype.kind in "biufV":
         wide = value.astype(np.float64)
-        exact = value.dtype.kind in "iu"
-        least, most = value.min(), value.max()
         numbers = {
-            "min": int(least) if exact else float(f"{wide.min():.6g}"),
+            "min": float(f"{wide.min():.6g}"),
             "mean": float(f"{wide.mean():.6g}"),
-            "max": int(most) if exact else float(f"{wide.max():.6g}"),
+            "max": float(f"{wide.max():.6g}"),
         }
+        if value.dtype.kind in "iu":
+            numbers |= {"min": int(value.min()), "max": int(value.max())}
     return {**summary, **numbers, "first": " ".join(first)}
 
 

@@ -11,7 +11,14 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 from rutc.driver.compiler import Options, Report, compile_model
-from rutc.report.display import BYTES, profile_table, quantity, report_text, step_times
+from rutc.report.display import (
+    BYTES,
+    profile_table,
+    quantity,
+    report_text,
+    step_times,
+    values_json,
+)
 from rutc.report.inspection import inspect_library
 from rutc.runtime import ProfileEntry
 from rutc.tensor_ir.parse import parse_index
@@ -87,6 +94,13 @@ def test_a_step_whose_work_depends_on_sizes_has_no_rate() -> None:
 )
 def test_quantities_are_written_without_exponents(value: float, said: str) -> None:
     assert quantity(value, "B", BYTES) == said
+
+
+def test_whole_numbers_are_shown_as_such() -> None:
+    values = {"i": np.array([5, 1], np.int64), "f": np.array([0.5, 2], np.float32)}
+    whole, real = values_json(values)
+    assert [str(whole[key]) for key in ("min", "mean", "max")] == ["1", "3.0", "5"]
+    assert [str(real[key]) for key in ("min", "mean", "max")] == ["0.5", "1.25", "2.0"]
 
 
 def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
