@@ -290,9 +290,6 @@ class Filtering:
     paired: float
     """Products of i16 that sums reach in pairs, for each one of f32 (Zen 4, AVX2: sums of 576 to
     2304 products)."""
-    element: float
-    """Bytes of an element of transformed tiles that go beyond the second cache: none, where they
-    are made and used in slices (no time for them showed for 28 x 28 x 128 to 56 x 56 x 64)."""
     many_products: int
     """From so many products of each element on, constants are stored in 16 bits: to widen them
     where they are loaded takes 0.003 cycles a product (Zen 4, AVX2), a byte more from memory

@@ -266,7 +266,7 @@ class Work:
     machine: Machine
     faster: float = 1.0
     bytes: float = 4.0
-    """Bytes of an element of what is transformed."""
+    """Bytes of an element of what is transformed, as far as it goes beyond the second cache."""
 
     def growth(self, filters: Mapping[Window, Filter]) -> float:
         """The transformed weights' size in sizes of the weights."""
