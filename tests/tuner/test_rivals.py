@@ -195,6 +195,46 @@ def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:
     assert loops[:3] == ["y.o", "x", "c.o"]
 
 
+PLANES = """
+graph "planes"
+dims p = {size}, q = {size}, y = 14, x = 14, c = {c}, i = 3, j = 3
+%v : f32{{c,p,q}} = input "v" [p, q, c]
+%w : f32{{c,i,j}} = input "w" [i, j, c]
+%o : f32{{c,y,x}} = sum{{i,j}} %v[c, p={step}*y+{far}*i, q={step}*x+{far}*j] * %w[c, i, j]
+output "o" [y, x, c] = %o
+"""
+"""Depthwise sums of images whose channels lie side by side."""
+
+
+@on_machines
+@pytest.mark.parametrize(
+    ("c", "step", "far"),
+    [(43, 1, 1), (384, 1, 1), (384, 1, 2), (384, 2, 1), (392, 2, 1), (384, 3, 1)],
+)
+def test_vectors_are_outside_of_columns_that_the_first_cache_loses(
+    machine: Machine, c: int, step: int, far: int
+) -> None:
+    """Not where it keeps a column of all channels, nor where columns have nothing in common.
+
+    Of windows in steps of two, few places are read again: less than of lines that vectors share.
+    """
+    size = 13 * step + 2 * far + 1
+    found = of_text(PLANES.format(c=c, step=step, far=far, size=size), frozenset({"w"}), Random(0))
+
+    def order(machine: Machine) -> tuple[str, ...]:
+        own = spaces(found.kernel, machine, found.free)
+        (space,) = [s for s in own if s.template.name == "windows"]
+        assert space.default is not None
+        assert space.default.point.rows[0] == "y"
+        return tuple(space.default.point.order)
+
+    as_stored, in_columns = ("y", "x", "c"), ("y", "c", "x")
+    lost = c == 384 and (step == 1 or (step == 2 and machine is V4))
+    assert order(machine) == (in_columns if lost else as_stored)
+    assert order(replace(machine, l1=8 * machine.l1)) == as_stored
+    run(found, machine)
+
+
 ROWS = """
 graph "rows"
 dims c = {c}, y = 5, x = {x}, k = 5

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations, permutations
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
@@ -118,6 +118,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     # Tiles of rows follow one another as they lie in memory: those of images' rows outside.
     order = memory_order([v for v in own if v != vector], shape)
     others = [v for v in order if v not in tiled]
+    place = _place(found, order, (vector, vectors * machine.width), rows, machine)
     factors = _factors(found, vector, vectors, rows, machine)
     looped = _looped(found, tiled) if rows is not None else ()
     # Where rows lie is found once for all vectors of them, if that takes the run's sizes.
@@ -131,7 +132,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
         rows,
         rows is not None and not found.strided(vector),
         _taps(found, vector, rows),
-        (*order, vector),
+        (*order[:place], vector, *order[place:]),
         looped,
         tuple(v for v, _ in edge_parts(found, (*factors, *reversed(others)), factors, looped)),
         idle and _lanes_apart(shape, machine),
@@ -275,6 +276,56 @@ def _places(reads: tuple[Read, ...], v: str, bound: str, rows: int, taps: int) -
                 step, apart = c.coefficient(v) or 0, c.coefficient(bound) or 0
                 total += len({step * i + apart * j for i in range(rows) for j in range(taps)})
     return total
+
+
+def _place(
+    found: Pass,
+    order: Sequence[str],
+    tile: tuple[str, int],
+    rows: tuple[str, int] | None,
+    machine: Machine,
+) -> int:
+    """How many of the loops around are outside of that of vectors: all, mostly.
+
+    Not those from the first on along which windows overlap, across a tile's rows, where all vectors
+    at one index of it read and store more than the first cache keeps until the windows at the next
+    one read some of it again, and that is more than is read twice of lines that two vectors share.
+    A run tells where rows lie that it counts, which is found once for all vectors of them.
+    """
+    shape, extents = found.shape, found.shape.extents
+    vector, width = tile
+    many = dict((rows,) if rows is not None else ())
+    across = {v: b for b, v in found.partners.items() if v not in {vector, *many}}
+    again = {v: _read_again(found, b, v) for v, b in across.items()}
+    across = {v: b for v, b in across.items() if again[v] > 1}
+    if not across or shape.symbolic:
+        return len(order)
+    steps = {**many, **{x.var: extents[x.var] for x in found.reduction.loops}}
+    total, shared = 0, 1.0
+    for t in {t.buffer: t for t in shape.touches}.values():
+        passed = [r for r in found.reads if r.value == t.buffer]
+        count = prod(n for v, n in steps.items() if t.depends(v))
+        if passed:
+            pairs = [(v, b, many.get(v, 1), extents[b]) for b, v in found.partners.items()]
+            count = sum(prod(max(_places((r,), *pair), 1) for pair in pairs) for r in passed)
+            shared = max(shared, _lines_shared(t, vector, width, machine))
+        total += count * t.bytes * (extents[vector] if t.depends(vector) else 1)
+    lost = total > machine.l1 and prod(again[v] for v in across) > shared
+    return min(order.index(v) for v in across) if lost else len(order)
+
+
+def _read_again(found: Pass, bound: str, v: str) -> float:
+    """How often the windows along a loop read each place, in the mean."""
+    taps, windows = found.shape.extents[bound], found.shape.extents[v]
+    one = _places(found.reads, v, bound, 1, taps)
+    return windows * one / max(_places(found.reads, v, bound, windows, taps), 1)
+
+
+def _lines_shared(t: Touch, vector: str, width: int, machine: Machine) -> float:
+    """Lines that tiles of so many lanes touch, by those that they fill."""
+    line, own = machine.line_bytes, width * t.bytes
+    apart = gcd(line, own, *(s * t.bytes for v, s in t.strides.items() if s and v != vector))
+    return (line + own - apart) / own
 
 
 def _factors(
