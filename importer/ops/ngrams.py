@@ -46,7 +46,7 @@ def tf_idf_vectorizer(
     if x.rank not in (1, 2):
         raise OperatorError(f"the operand must have one or two axes, not {x}")
     pool: list[int | str] = [*pool_int64s, *pool_strings]
-    grams = _Grams.of(pool, ngram_counts, ngram_indexes, min_gram_length, max_gram_length)
+    grams = _Grams.of(pool, ngram_counts, ngram_indexes, min_gram_length, max_gram_length, x.dtype)
     if weights and len(weights) != len(ngram_indexes):
         raise OperatorError(f"{len(weights)} weights for {len(ngram_indexes)} n-grams")
     if not weights or mode == "TF":
@@ -86,8 +86,9 @@ class _Grams:
         columns: Sequence[int],
         least: int,
         most: int,
+        dtype: DType,
     ) -> _Grams:
-        """Those of at least `least` and at most `most` elements."""
+        """Those of at least `least` and at most `most` elements, all of which a type has."""
         found: list[list[tuple[int, Gram]]] = [[] for _ in range(max(columns, default=-1) + 1)]
         number = 0
         for k, start in enumerate(starts):
@@ -96,8 +97,8 @@ class _Grams:
             for first in range(start, end - size + 1, size):
                 if number >= len(columns):
                     raise OperatorError(f"more n-grams than the {len(columns)} indexes")
-                if least <= size <= most:
-                    gram = tuple(pool[first : first + size])
+                gram = tuple(pool[first : first + size])
+                if least <= size <= most and _may_occur(gram, dtype):
                     found[columns[number]].append((number, gram))
                 number += 1
         slots = max((len(c) for c in found), default=0) or 1
@@ -119,6 +120,14 @@ class _Grams:
         places = [(int(c), int(s)) for c, s in zip(*np.nonzero(self.lengths), strict=True)]
         found = {tuple(self.elements[p][: self.lengths[p]].tolist()): p for p in places}
         return found if len(found) == len(places) else None
+
+
+def _may_occur(gram: Gram, dtype: DType) -> bool:
+    """Whether an operand of a type may hold all elements of an n-gram."""
+    if not dtype.is_int:
+        return True
+    limits = np.iinfo(dtype.numpy)
+    return all(limits.min <= int(element) <= limits.max for element in gram)
 
 
 def _counted(b: Builder, x: Tensor, grams: _Grams, distances: int, *, each: bool = False) -> Tensor:

@@ -57,6 +57,23 @@ def test_n_grams_that_are_there_twice_are_counted_for_both(check, make_node):
     check(node, {"x": np.array([[5, 1, 5, 99]])}, expected=[counts])
 
 
+@pytest.mark.parametrize("count", [3, COMPARED + 9])
+def test_n_grams_that_the_operands_type_does_not_have_occur_nowhere(count, check, make_node):
+    words = [0, *range(2, count), 1 << 32, (1 << 32) + 5, -(1 << 40)]
+    node = make_node(
+        "TfIdfVectorizer",
+        ["x"],
+        mode="TF",
+        min_gram_length=1,
+        max_gram_length=1,
+        max_skip_count=0,
+        ngram_counts=[0],
+        ngram_indexes=list(range(len(words))),
+        pool_int64s=words,
+    )
+    check(node, {"x": np.array([[0, 5, 0, 99]], np.int32)})
+
+
 def test_a_trie_leads_to_what_sequences_stand_for(rng):
     drawn = rng.integers(1, 30, (4000, 3)).tolist()
     goals = {tuple(s[: 1 + k % 3]): k for k, s in enumerate(drawn)}
