@@ -205,9 +205,10 @@ def _quotient(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, dtype: DType) -> 
     """
     divisor = _safe_divisor(builder, b, dtype)
     lanes = lane_count(a)
-    if lanes is None or dtype.bits > 32 or isinstance(b, ir.Constant):
+    if lanes is None or dtype.quotient is None or isinstance(b, ir.Constant):
         return builder.sdiv(a, divisor) if dtype.is_signed else builder.udiv(a, divisor)
-    real = with_lanes(ir.DoubleType() if dtype.bits > 16 else ir.FloatType(), lanes)
+    wide = dtype.quotient is DType.F64
+    real = with_lanes(ir.DoubleType() if wide else ir.FloatType(), lanes)
     to_real = builder.sitofp if dtype.is_signed else builder.uitofp
     ratio = builder.fdiv(to_real(a, real), to_real(divisor, real))
     return (builder.fptosi if dtype.is_signed else builder.fptoui)(ratio, a.type)
@@ -226,7 +227,7 @@ def _divide(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
 def _remainder(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
     a, b = args
     divisor = _safe_divisor(builder, b, dtype)
-    if lane_count(a) is None or dtype.bits > 32 or isinstance(b, ir.Constant):
+    if lane_count(a) is None or dtype.quotient is None or isinstance(b, ir.Constant):
         return builder.srem(a, divisor) if dtype.is_signed else builder.urem(a, divisor)
     return builder.sub(a, builder.mul(_quotient(builder, a, b, dtype), divisor))
 

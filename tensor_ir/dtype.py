@@ -90,6 +90,16 @@ class DType(Enum):
         return _NUMPY[self]
 
     @property
+    def quotient(self) -> DType | None:
+        """The floats as which vectors of integers are divided; None where each lane is by itself.
+
+        They tell quotients of all such numbers exactly.
+        """
+        if not self.is_int or self.bits > DType.I32.bits:
+            return None
+        return DType.F64 if self.bits > DType.I16.bits else DType.F32
+
+    @property
     def computing(self) -> DType:
         """The type in which operators on it compute."""
         if self.is_float and self.bits < 32:

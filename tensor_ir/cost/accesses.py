@@ -65,7 +65,7 @@ class Accesses(Places):
                 # Each member is loaded by itself, and they are put together.
                 count *= members
                 tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
-        part = self._part(lanes, size)
+        part = self.part_of(lanes, size)
         if buffer.singly and step not in (0, 1):
             tally.add("gathered", count * lanes.lanes)
             return
@@ -160,12 +160,12 @@ class Accesses(Places):
         self, buffer: Buffer, lanes: Frame, tally: Tally, count: float, shuffles: int = 1
     ) -> None:
         """Count loads of registers whose lanes so many `shuffles` put into another order."""
-        part = self._part(lanes, buffer.dtype.bytes)
+        part = self.part_of(lanes, buffer.dtype.bytes)
         tally.add("loads", count * part)
         tally.add("shuffles", count * part * shuffles)
         self._crosses(tally, lanes, buffer.dtype.bytes, count)
 
-    def _part(self, lanes: Frame, size: int) -> float:
+    def part_of(self, lanes: Frame, size: int) -> float:
         """How many registers a vector of elements of so many bytes takes."""
         return max(lanes.lanes * size * 8 / self.machine.vector_bits, self.least)
 
@@ -199,7 +199,7 @@ class Accesses(Places):
             tally.add("stores", times * self.least)
             return
         size = buffer.dtype.bytes
-        part = self._part(lanes, size)
+        part = self.part_of(lanes, size)
         step = address.coefficient(lanes.var)
         block = self._block(address, lanes, frames)
         if step == 1:

@@ -144,17 +144,27 @@ class Counter(Accesses):
         self.store(buffer, target, frames)
 
     def _put(self, s: Put, frames: Frames) -> None:
-        names = self._expr(s.value, frames)
-        for _, c in s.target.coords:
-            names |= c.names() if isinstance(c, Index) else self._expr(c, frames)
+        self._expr(s.value, frames)
+        told = NONE.union(
+            *[self._expr(c, frames) for _, c in s.target.coords if not isinstance(c, Index)]
+        )
         buffer = self.buffers[s.target.buffer]
+        address = self.address(buffer, s.target.coords)
+        lanes = next((f for f in frames if f.role is Role.LANES and f.lanes > 1), None)
         tally, times = self.tally(frames), executions(frames)
-        lanes = max((f.lanes for f in frames if f.role is Role.LANES), default=1)
-        tally.add("scattered" if lanes > 1 else "stores", times * lanes)
+        if lanes is None or (lanes.var not in told and address.coefficient(lanes.var) == 1):
+            # One element, or neighbours of which data tell where they all are.
+            each = times * (1.0 if lanes is None else self.part_of(lanes, buffer.dtype.bytes))
+            stored, loaded = "stores", "broadcasts" if lanes is None else "loads"
+            tests = times
+        else:
+            each = tests = times * lanes.lanes
+            stored, loaded = "scattered", "gathered"
+        tally.add(stored, each)
         if s.reducer is not None:
-            tally.add("gathered" if lanes > 1 else "broadcasts", times * lanes)
+            tally.add(loaded, each)
             tally.add("arithmetic", times * self.least)
-        tally.add("scalar", 2 * times * lanes)
+        tally.add("scalar", 2 * tests)
         self.touch(buffer, s.target.coords, frames, is_store=True)
 
     def _update(self, s: Update, frames: Frames) -> None:
@@ -387,12 +397,13 @@ class Counter(Accesses):
     ) -> None:
         at, times = self.home(names, frames)
         lanes = self.lanes(names, frames)
-        if lanes is None and not dtype.is_float:
-            kind, share = "scalar", 1.0
+        if dtype.is_float or kind != "divisions":
+            whole = lanes is None and not dtype.is_float
+            kind, share = ("scalar", 1.0) if whole else (kind, self.part(dtype, names, frames))
+        elif lanes is not None and dtype.quotient is not None:
+            share = self.part(dtype.quotient, names, frames)
         else:
-            share = self.part(dtype, names, frames)
-            if kind == "divisions" and not dtype.is_float and lanes is not None:
-                share = float(lanes.lanes)
+            share = 1.0 if lanes is None else float(lanes.lanes)
         self.tally(frames[: at + 1]).add(kind, count * times * share)
 
     def _picks(self, r: Read, buffer: Buffer, var: str, lanes: int) -> int:

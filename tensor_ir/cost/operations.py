@@ -24,7 +24,8 @@ def kind_of(e: Apply, coefficients: Counting) -> tuple[str, float]:
     if e.op in ELEMENTARY:
         return "function", 1.0
     if e.op in ("div", "mod", "fmod", "sqrt"):
-        return "divisions", 1.0
+        known = not dtype.is_float and isinstance(e.args[-1], Lit)
+        return ("arithmetic", coefficients.divided) if known else ("divisions", 1.0)
     if e.op in ("min", "max") and dtype.is_float:
         return "arithmetic", coefficients.extremes
     if e.op in ("sign", "isinf"):

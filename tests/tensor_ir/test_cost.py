@@ -1,7 +1,9 @@
 """What a summary counts, exactly for small kernels, and what an estimate never does for any."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, isfinite
+from random import Random
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from rutc.tuner.choice import Choice
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases
 from tests.machines import V3, V4
+from tests.tuner.subjects import of_text
 from tests.tuner.test_schedules import lowered
 
 AMX = replace(V4, name="amx", features=V4.features | {"amx-tile", "amx-int8", "amx-bf16"})
@@ -289,6 +292,59 @@ def test_powers_that_are_made_of_roots_are_no_functions() -> None:
         assert not any(r.functions for r in s.regions)
     s = summarise(after(text.format(exponent=0.3), schedule), V4)
     assert any(r.functions == {"pow": 4} for r in s.regions)
+
+
+ROWS = """
+graph "rows"
+dims m = 32, n = 64, k = 8
+%x : f32{{m,n}} = input "x" [{axes}]
+%at : i64{{k}} = input "at" [k]
+%u : f32{{k,n}} = input "u" [k, n]
+%y : f32{{m,n}} = scatter{{k,n}} %x[m=%at[k], n=n] {how}= %u[k, n]
+output "y" [{axes}] = %y
+"""
+
+
+def test_rows_that_data_choose_are_stored_whole() -> None:
+    """Lanes are neighbours in a row; those of a column are stored one by one."""
+
+    def work(how: str, axes: str) -> Mapping[str, float]:
+        kernel = of_text(ROWS.format(how=how, axes=axes), frozenset(), Random(0)).kernel
+        steps = parse_schedule("split(n, 16); mark(n.i, vector)")
+        return summarise(with_schedule(kernel, Choice(steps)).kernel, V4).work
+
+    vectors = 8 * 64 // 16
+    assert work("set", "m, n")["stores"] == vectors
+    assert "scattered" not in work("set", "m, n")
+    assert work("sum", "m, n")["loads"] == 2 * vectors
+    assert work("set", "n, m")["scattered"] == 8 * 64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "divisor", "kind", "each"),
+    [
+        ("i32", "%d[i]", "divisions", 2.0),
+        ("i16", "%d[i]", "divisions", 1.0),
+        ("i64", "%d[i]", "divisions", 16.0),
+        ("i32", "3", "arithmetic", V4.coefficients.counting.divided),
+    ],
+)
+def test_vectors_of_integers_are_divided_as_floats(
+    dtype: str, divisor: str, kind: str, each: float
+) -> None:
+    """Those of 32 bits as two vectors of doubles; of 64 bits, each lane is by itself."""
+    text = f"""
+    graph "quotients"
+    dims i = 64
+    %x : {dtype}{{i}} = input "x" [i]
+    %d : {dtype}{{i}} = input "d" [i]
+    %y : {dtype}{{i}} = %x[i] / {divisor}
+    output "y" [i] = %y
+    """
+    alone = text.replace(f'%d : {dtype}{{i}} = input "d" [i]\n', "") if divisor == "3" else text
+    assert summarise(after(alone, "split(i, 16); mark(i.i, vector)"), V4).work[kind] == 4 * each
+    if kind == "divisions":
+        assert summarise(after(alone), V4).work["divisions"] == 64
 
 
 def test_an_estimate_of_a_product_is_near_the_peak() -> None:
