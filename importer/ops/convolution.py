@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.open_sizes import not_empty
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import static
@@ -44,8 +43,6 @@ def conv(
         pads=pads,
         strides=strides,
     )
-    for extent in geometry.out:
-        not_empty(b, extent)
     return with_bias(b, _convolved(b, x, w, group, geometry, x.dtype), bias)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
+from rutc.importer.open_sizes import not_empty
 from rutc.importer.tensor import Axis, Shape
 from rutc.tensor_ir import Index
 from rutc.tensor_ir.affine import ZERO, floordiv, maximum, minimum
@@ -57,7 +58,12 @@ def window(
     strides: Sequence[int],
     ceil_mode: bool = False,
 ) -> Window:
-    """The window over axes of these extents. Raises OperatorError for attributes that disagree."""
+    """The window over axes of these extents, each of which it must fit.
+
+    Raises:
+        OperatorError: Attributes disagree.
+        SizeFoundError: It does not fit small values of a size that nobody stated.
+    """
     rank = len(spatial)
     strides = tuple(strides) or (1,) * rank
     dilations = tuple(dilations) or (1,) * rank
@@ -93,4 +99,6 @@ def window(
         if size.is_const and size.const < 0:
             raise OperatorError(f"a window of {reach} elements does not fit {n} padded ones")
         out.append(size)
+    for extent in out:
+        not_empty(b, extent)
     return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(out))

@@ -299,6 +299,28 @@ TOLD = {
         {"n": OPEN, "h": (29, 1 << 31)},
         {"x": (2, 3, 31, 40)},
     ),
+    "windows of a pool": (
+        [
+            helper.make_node("Conv", ["x", "w"], ["a"], strides=[2, 2]),
+            helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[3, 3], strides=[2, 2]),
+            helper.make_node("AveragePool", ["b"], ["y"], kernel_shape=[2, 1]),
+        ],
+        {"x": ["n", 3, "h", 40]},
+        {"w": np.ones((4, 3, 5, 5), "f4")},
+        {"n": OPEN, "h": (13, 1 << 31)},
+        {"x": (2, 3, 13, 40)},
+    ),
+    "windows of integers": (
+        [
+            helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+            helper.make_node("ConvInteger", ["q", "w", "z"], ["i"], strides=[2, 2]),
+            helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
+        ],
+        {"x": ["n", 3, "h", 40]},
+        {"w": np.ones((4, 3, 5, 5), "u1")},
+        {"n": OPEN, "h": (5, 1 << 31)},
+        {"x": (2, 3, 7, 40)},
+    ),
     "kernel of a convolution": (
         [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[2, 3])],
         {"x": ["n", "c", "h", 5], "w": ["o", "k", "a", "b"]},
@@ -396,8 +418,8 @@ TWICE = [
 ]
 SOLVED = {
     "a range": (ROWS, {"s": i64(3, 5)}, {"h": (48, 95)}, 64),
-    "a step": (HALVED, {"by": np.array([1, 1, 2, 1], "f4")}, {"h/2": (0, 1 << 30)}, 6),
-    "two steps": (TWICE, {"by": np.array([1, 1, 2, 1], "f4")}, {"h/4": (0, 1 << 29)}, 12),
+    "a step": (HALVED, {"by": np.array([1, 1, 2, 1], "f4")}, {"h/2": (1, 1 << 30)}, 6),
+    "two steps": (TWICE, {"by": np.array([1, 1, 2, 1], "f4")}, {"h/4": (1, 1 << 29)}, 12),
 }
 
 
