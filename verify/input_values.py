@@ -364,7 +364,7 @@ def _given(
     seeds: dict[str, int] = {}
     for name, source in items.items():
         if source.startswith("random:"):
-            seeds[name] = _seed(source)
+            seeds[name] = _seed(name, source)
             continue
         wanted = [s for s in specs if s.name == name or (not name and s.name not in items)]
         if name or len(specs) == 1:
@@ -422,10 +422,11 @@ def _sizes(specs: Sequence[InputSpec], values: Mapping[str, Array]) -> dict[str,
     return found
 
 
-def _seed(source: str) -> int:
+def _seed(name: str, source: str) -> int:
     text = source.removeprefix("random:")
     if not text.isdecimal():
-        raise UserError(f"{source!r}: write random:SEED with a whole number, like random:0")
+        item = f"{name}={source}" if name else source
+        raise UserError(f"--input {item}: write random:SEED with a whole number, like random:0")
     return int(text)
 
 

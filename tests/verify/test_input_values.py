@@ -177,7 +177,7 @@ def _write_bad_files(folder: Path) -> None:
         ("x=f64.npy", "has dtype float64, the model takes float32"),
         ("x=small.npy", r"has shape \[1, 3\], the model takes \[1, 3, 4, 5\]"),
         ("x=two.npz", "has no array 'x'"),
-        ("x=random:a", "random:SEED"),
+        ("x=random:a", "--input x=random:a: write random:SEED"),
         ("z=random:1", "no input 'z'"),
         ("f64.npy", "has 2 inputs"),
     ],
