@@ -172,8 +172,8 @@ def all_in_few_bits() -> Iterator[None]:
         yield
 
 
-def _first_of(choices: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
-    return lambda found: islice(choices(found), 1)
+def _first_of(choices: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    return lambda *found, **how: islice(choices(*found, **how), 1)
 
 
 class _Work:
