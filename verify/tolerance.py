@@ -176,6 +176,11 @@ def unit_roundoff(dtype: npt.DTypeLike) -> float:
     return float(2.0 ** -(bits + 1))
 
 
+def least_normal(dtype: npt.DTypeLike) -> float:
+    """Returns the least positive number of a floating-point dtype that is not subnormal."""
+    return float(ml_dtypes.finfo(np.dtype(dtype)).smallest_normal)  # type: ignore[no-untyped-call]
+
+
 def is_float(dtype: np.dtype[np.generic]) -> bool:
     """Tells whether a dtype is floating point, the narrow types of `ml_dtypes` included."""
     if dtype.kind == "f":

@@ -38,7 +38,14 @@ from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
 from rutc.tensor_ir.interpret import POINTS, Run, State
 from rutc.verify.compare import Array
 from rutc.verify.float64 import NARROW, WIDE, widened
-from rutc.verify.tolerance import IN_ORDER, ROW_STEPS, STORED, roundings, unit_roundoff
+from rutc.verify.tolerance import (
+    IN_ORDER,
+    ROW_STEPS,
+    STORED,
+    least_normal,
+    roundings,
+    unit_roundoff,
+)
 from rutc.verify.workload import paired, work_of, work_of_all
 
 Wide = npt.NDArray[np.float64]
@@ -83,7 +90,10 @@ class Truth:
         """Widen a graph; in noise, rows of the ONNX nodes `finer` are rounded with one step."""
         self.work_s = 0.0
         self._finer = rounded_rows(graph, finer)
-        self._declared = {v.name: v.dtype for n in walk_nodes(graph.nodes) for v in outs(n)}
+        nodes = [*walk_nodes(graph.nodes)]
+        self._declared = {v.name: v.dtype for n in nodes for v in outs(n)}
+        # Of the widened graph, what is cast to fewer bits would be one.
+        self._views = frozenset(n.out.name for n in nodes if isinstance(n, Nest) and n.is_view)
         self.graph = widened(graph)
 
     @cached_property
@@ -123,7 +133,7 @@ class Truth:
         self.work_s = 0.0
         random = None if noise is None else np.random.default_rng(noise)
         run = _WideRun(self.graph, inputs, self._declared, random, most_s, self._finer)
-        run.flushing = flushing
+        run.flushing, run.views = flushing, self._views
         try:
             self._check(run, most_s)
             for n, dying in zip(self.graph.nodes, self._dying, strict=True):
@@ -180,6 +190,7 @@ class _WideRun(Run):
         self.declared = declared
         self.random = random
         self.flushing = False
+        self.views = frozenset[str]()
         self.work = 0.0
         self.most = most_s
 
@@ -188,7 +199,7 @@ class _WideRun(Run):
         results = super().node(n)
         if self.flushing:
             results = [self.flushed(v, x) for v, x in zip(outs(n), results, strict=True)]
-        if not isinstance(n, Nest) or n.is_view:
+        if not isinstance(n, Nest) or n.out.name in self.views:
             return results
         if self.random is not None and n.out.name in self.finer:
             return [self.coarse(n, results[0])]
@@ -233,13 +244,20 @@ class _WideRun(Run):
         assert self.random is not None
         times = STORED if dtype in NARROW else roundings(products)
         step = np.float64(2 * times * unit_roundoff(dtype.numpy))
+        least = 0.0 if dtype in LEAST else least_normal(dtype.numpy)
         given = np.ascontiguousarray(x).reshape(-1)
         result = np.empty_like(given)
         # Some at a time, which stay in a cache.
         for start in range(0, given.size, CACHED):
             part = given[start : start + CACHED]
             moved = self.random.random(part.shape, np.float32) - np.float32(0.5)
-            other = (part * (1 + step * moved)).astype(dtype.numpy)
+            other = part * (1 + step * moved)
+            if least:
+                # Subnormal numbers lie as far apart as the least of those that are not.
+                size = np.abs(part)
+                beside = np.copysign(np.maximum(size + step * least * moved, 0.0), part)
+                other = np.where(size < least, beside, other)
+            other = other.astype(dtype.numpy)
             exact = _is_exact(part, dtype, products)
             result[start : start + CACHED] = np.where(exact, part, other)
         return result.reshape(x.shape)
@@ -445,7 +463,8 @@ class _Sums:
     def matrix(
         self, x: Array, side: int, groups: Sequence[Sequence[str]], extents: Mapping[str, int]
     ) -> Array:
-        """An operand as {products, rows, columns}."""
+        """An operand as {products, rows, columns}; a number is one of all dims."""
+        x = x.reshape(x.shape or (1,) * len(self.dims))
         alone = self.alone[side]
         if alone:
             axes = tuple(self.dims.index(d) for d in alone)

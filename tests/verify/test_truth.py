@@ -324,3 +324,39 @@ output "y" [m] = %y
 """
     run = Truth(parse(text)).run({"x": np.zeros((3, 0), np.float32)}, 1)
     assert not run["y"].any()
+
+
+def test_sums_that_a_model_rounds_to_fewer_bits_are_rounded() -> None:
+    graph = parse("""
+    graph "rounded"
+    dims n = 3, k = 4
+    %x : f16{n,k} = input "x" [n, k]
+    %s : f32{n} = sum{k} f32(%x[n, k]) * 0.1
+    %y : f16{n} = f16(%s[n])
+    output "y" [n] = %y
+    """)
+    verify(graph)
+    x = np.arange(12, dtype=np.float16).reshape(3, 4) / np.float16(7)
+    exact = x.astype(np.float64).sum(1) * np.float64(np.float32(0.1))
+    (y,) = Truth(graph).run({"x": x}).values()
+    np.testing.assert_array_equal(y, exact.astype(np.float16).astype(np.float64))
+    moved = [Truth(graph).run({"x": x}, noise=k)["y"] for k in range(8)]
+    assert all((np.stack(moved) != y).any(0))
+
+
+def test_noise_moves_subnormal_numbers_as_far_as_they_lie_apart() -> None:
+    graph = parse("""
+    graph "small"
+    dims n = 4
+    %x : f32{n} = input "x" [n]
+    %y : f16{n} = f16(%x[n])
+    output "y" [n] = %y
+    """)
+    step = np.finfo(np.float16).smallest_subnormal.astype(np.float64)
+    x = np.array([2.6, -2.6, 0.4, 3.0], np.float32) * np.float32(step)
+    truth = Truth(graph)
+    moved = np.stack([truth.run({"x": x}, noise=k)["y"] for k in range(64)]) / step
+    assert set(moved[:, 0]) == {2, 3, 4}
+    assert set(moved[:, 1]) == {-2, -3, -4}
+    assert set(moved[:, 2]) == {0, 1}
+    assert set(moved[:, 3]) == {3}
