@@ -111,7 +111,7 @@ def test_kernels_are_tuned_at_the_sizes_that_are_given(model: Path, tmp_path: Pa
 
         assert tuned() == "batch=1 width=128"
         assert tuned(batch=4) == "batch=4 width=128"
-        with pytest.raises(UserError, match=r"--size batch=9: .* batch=1\.\.8"):
+        with pytest.raises(UserError, match=r"--size batch=9: .* batch 1\.\.8"):
             tuned(batch=9)
         graph = imported(model, OPTIONS)
         own = Planned(*planned(versions(graph, MACHINE), MACHINE), MACHINE, {"batch": 4})
