@@ -1,5 +1,6 @@
 """Windows that pass along sizes of the run, in tiles of rows."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.kernel import Kernel, Kind
@@ -64,7 +66,7 @@ def test_every_window_is_summed_whatever_the_width(
 PICTURES = """
 graph "pictures of any size"
 symbols n = 1..2, p = 0..300, q = 0..300
-dims b = n, h = p, w = q, y = (p+MORE)//STRIDE, x = (q+MORE)//STRIDE, c = 36, i = SIDE, j = SIDE
+dims b = n, h = p, w = q, y = (p+MORE)//STRIDE, x = (q+MORE)//STRIDE, c = COUNT, i = SIDE, j = SIDE
 %a : f32{b,c,h,w} = input "a" [b, h, w, c]
 %k : f32{c,i,j} = input "k" [i, j, c]
 %u : f32{b,c,h,w} = %a[b, c, h, w] * 2.0
@@ -73,27 +75,35 @@ output "o" [b, y, x, c] = %o
 """
 
 
-def pictures(side: int, stride: int) -> Graph:
+def pictures(side: int, stride: int, channels: int = 36) -> Graph:
     """Depthwise windows of pictures, of which only the run knows both sides."""
     words = {"SIDE": side, "STRIDE": stride, "MORE": stride - 1, "REACH": side // 2}
+    words["COUNT"] = channels
     source = PICTURES
     for word, number in words.items():
         source = source.replace(word, str(number))
     return optimize(parse(source))
 
 
+def summed(plan: Plan) -> Kernel:
+    """The kernel of the windows of pictures."""
+    (group,) = (g for g in plan.groups() if "o" in g.stored)
+    sizes = dict(plan.graph.extents), dict(plan.graph.symbols)
+    return lower(group, plan.values, plan.layouts, *sizes)
+
+
 PASSES = ((3, 1), (3, 2), (5, 2))
 SIZES = ((1, 0, 5), (1, 3, 0), (1, 1, 1), (2, 2, 7), (1, 13, 4), (2, 17, 31), (1, 5, 61))
 
 
-def check_pictures(library: Path, side: int, stride: int) -> None:
+def check_pictures(library: Path, side: int, stride: int, channels: int = 36) -> None:
     rng = np.random.default_rng(0)
     reach = side // 2
-    k = rng.integers(-4, 5, (side, side, 36)).astype(np.float32)
+    k = rng.integers(-4, 5, (side, side, channels)).astype(np.float32)
     for n, p, q in SIZES:
-        a = rng.integers(-4, 5, (n, p, q, 36)).astype(np.float32)
+        a = rng.integers(-4, 5, (n, p, q, channels)).astype(np.float32)
         padded = np.pad(2 * a, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
-        expected = np.zeros((n, -(-p // stride), -(-q // stride), 36), np.float32)
+        expected = np.zeros((n, -(-p // stride), -(-q // stride), channels), np.float32)
         for i, j in np.ndindex(side, side):
             expected += padded[:, i : i + p : stride, j : j + q : stride] * k[i, j]
         for threads in (1, 2):
@@ -108,6 +118,22 @@ def test_windows_pass_along_both_sides(
 ) -> None:
     plan = decide(pictures(side, stride), machine)
     check_pictures(build(plan, machine, tmp_path), side, stride)
+
+
+@on_native_and_v3
+def test_vectors_are_outside_of_loops_of_any_length(machine: Machine, tmp_path: Path) -> None:
+    """Where the first cache would lose what windows have in common from step to step."""
+    small = replace(machine, l1=machine.l1_way_bytes)
+    plan = decide(pictures(3, 1, 32), small)
+    kernel = summed(plan)
+    orders = []
+    for own in (machine, small):
+        space, point = usual(spaces(kernel, own, frozenset())) or (None, None)
+        assert space is not None
+        assert space.template is WINDOWS
+        orders.append(point.order)
+    assert orders == [("b", "y", "x", "c"), ("b", "c", "y", "x")]
+    check_pictures(build(plan, small, tmp_path), 3, 1, 32)
 
 
 @on_native_and_v3
@@ -126,12 +152,7 @@ def test_windows_that_never_fit_read_nothing(machine: Machine, tmp_path: Path) -
 
 def test_rows_of_any_number_share_what_their_windows_overlap_in() -> None:
     """They lie along the loop whose step in memory is known; whole tiles have code of their own."""
-    plan = decide(pictures(3, 1), V3)
-    (group,) = (g for g in plan.groups() if "o" in g.stored)
-    kernel = lower(
-        group, plan.values, plan.layouts, dict(plan.graph.extents), dict(plan.graph.symbols)
-    )
-    schedule = choose(kernel, V3, frozenset()).schedule
+    schedule = choose(summed(decide(pictures(3, 1), V3)), V3, frozenset()).schedule
     assert Peel("x.o") in schedule
     assert {Mark(v, Kind.UNROLL) for v in "ij"} <= set(schedule)
     assert Tile(("x.i", "c.i"), (Kind.UNROLL, Kind.VECTOR)) in schedule

@@ -121,7 +121,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     place = _place(found, order, (vector, vectors * machine.width), rows, machine)
     factors = _factors(found, vector, vectors, rows, machine)
     looped = _looped(found, tiled) if rows is not None else ()
-    # Where rows lie is found once for all vectors of them, if that takes the run's sizes.
+    # Where rows lie is found once for all of the innermost loop, if that takes the run's sizes.
     around = len(others) + len(factors)
     shared = around - 1 if shape.symbolic and around > 1 else None
     rest = extents[vector] % (vectors * machine.width)
@@ -290,7 +290,6 @@ def _place(
     Not those from the first on along which windows overlap, across a tile's rows, where all vectors
     at one index of it read and store more than the first cache keeps until the windows at the next
     one read some of it again, and that is more than is read twice of lines that two vectors share.
-    A run tells where rows lie that it counts, which is found once for all vectors of them.
     """
     shape, extents = found.shape, found.shape.extents
     vector, width = tile
@@ -298,7 +297,7 @@ def _place(
     across = {v: b for b, v in found.partners.items() if v not in {vector, *many}}
     again = {v: _read_again(found, b, v) for v, b in across.items()}
     across = {v: b for v, b in across.items() if again[v] > 1}
-    if not across or shape.symbolic:
+    if not across:
         return len(order)
     steps = {**many, **{x.var: extents[x.var] for x in found.reduction.loops}}
     total, shared = 0, 1.0
