@@ -337,9 +337,12 @@ class _Importer:
             SizeFoundError: It does, whatever else is wrong with it at other sizes.
         """
         try:
-            return self.outputs(node, inputs, attributes)
-        finally:
+            found = self.outputs(node, inputs, attributes)
+        except Exception:
             end_if_told(self.b)
+            raise
+        end_if_told(self.b)
+        return found
 
     def outputs(
         self,

@@ -10,6 +10,7 @@ import rutc
 from rutc.emit.step_tables import MAX_SYMBOLS
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.expressions import OperatorError
 from rutc.importer.fitting import fitted
 from rutc.importer.inputs import Inputs
 from rutc.importer.registry import OPERATORS
@@ -232,6 +233,35 @@ def test_sizes_that_no_recursion_reaches(tmp_path, monkeypatch):
         import_model(path)
 
 
+EVEN_SIDES = [
+    helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+    helper.make_node("Resize", ["half", "", "twice"], ["again"]),
+    helper.make_node("Concat", ["x", "again"], ["y"], axis=1),
+]
+FACTORS = np.array([1, 1, 2, 2], "f4")
+
+
+@pytest.mark.parametrize("error", [OperatorError, KeyboardInterrupt])
+def test_what_fails_at_some_sizes_is_imported_again_without_them_and_what_ends_is_not(
+    error, tmp_path, monkeypatch
+):
+    concat = OPERATORS["", "Concat"]
+
+    def ended(b, *args, **attributes):
+        made = concat(b, *args, **attributes)
+        if b.told:
+            raise error
+        return made
+
+    monkeypatch.setitem(OPERATORS, ("", "Concat"), ended)
+    path = told(tmp_path / "m.onnx", EVEN_SIDES, {"x": ["n", "c", "h", "w"]}, twice=FACTORS)
+    if error is OperatorError:
+        assert [s for s, _ in import_model(path).symbols] == ["n", "c", "h/2", "w/2"]
+    else:
+        with pytest.raises(error):
+            import_model(path)
+
+
 def test_many_symbolic_elements(tmp_path):
     nodes = [helper.make_node("Shape", ["x"], ["s0"])]
     nodes += [helper.make_node("Concat", [f"s{k}"] * 2, [f"s{k + 1}"], axis=0) for k in range(11)]
@@ -257,17 +287,7 @@ def told(path, nodes, shapes, opset=17, **constants):
 
 def test_a_node_tells_of_several_sizes_at_once(tmp_path, monkeypatch):
     """Both sides of a picture are even: the import begins again once, not for each."""
-    nodes = [
-        helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
-        helper.make_node("Resize", ["half", "", "twice"], ["again"]),
-        helper.make_node("Concat", ["x", "again"], ["y"], axis=1),
-    ]
-    path = told(
-        tmp_path / "m.onnx",
-        nodes,
-        {"x": ["n", "c", "h", "w"]},
-        twice=np.array([1, 1, 2, 2], "f4"),
-    )
+    path = told(tmp_path / "m.onnx", EVEN_SIDES, {"x": ["n", "c", "h", "w"]}, twice=FACTORS)
     learned = []
     learn = Inputs.learn
     monkeypatch.setattr(
