@@ -9,7 +9,7 @@ from rutc.emit.index import I32, IndexEmitter, Lane
 from rutc.emit.shuffled_load import distances
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer
-from rutc.tensor_ir.lane_runs import MOST_LOADS
+from rutc.tensor_ir.lane_runs import spread_parts
 from rutc.tensor_ir.machine import Machine
 
 
@@ -48,14 +48,14 @@ class SpreadStores:
         if buffer.singly or not self.machine.has_masks or self.index.holds_vectors(address):
             return False
         offsets = distances(address, lane, used) if used else None
-        if offsets is None or len(set(offsets)) < len(offsets):
+        if offsets is None:
+            return False
+        width = self.machine.vector_bits // (8 * buffer.dtype.bytes)
+        parts = spread_parts(offsets, width)
+        if not parts:
             return False
         least = min(offsets)
         lanes = {o - least: i for o, i in zip(offsets, used, strict=True)}
-        width = self.machine.vector_bits // (8 * buffer.dtype.bytes)
-        parts = sorted({o // width for o in lanes})
-        if len(parts) > min(MOST_LOADS, len(used) - 1):
-            return False
         first = used[offsets.index(least)]
         start = address.subs({lane.var: Index.of(lane.base + first)})
         zeros = ir.Constant(value.type, None)

@@ -1,4 +1,4 @@
-"""Loads of neighbours that are shuffled into one vector, where lanes lie near each other."""
+"""Loads and stores of neighbours for a vector whose lanes lie near each other in memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rutc.tensor_ir.machine import NEAR_STRIDES
 
-MOST_LOADS = NEAR_STRIDES.stop - 1
-"""Loads that are shuffled into one vector at most: beyond, an instruction gathers elements."""
+MOST_MOVES = NEAR_STRIDES.stop - 1
+"""Loads or stores of a vector at most: beyond, its elements are moved one by one."""
 
 
 def runs(offsets: Sequence[int], lanes: int) -> list[range]:
@@ -23,10 +23,23 @@ def runs(offsets: Sequence[int], lanes: int) -> list[range]:
 
 def are_few(found: Sequence[range], offsets: Sequence[int]) -> bool:
     """Whether loads of runs take less than those of all elements by themselves."""
-    return len(found) <= min(MOST_LOADS, max(1, len(set(offsets)) - 1))
+    return len(found) <= min(MOST_MOVES, max(1, len(set(offsets)) - 1))
 
 
 def shuffled_runs(offsets: Sequence[int], lanes: int) -> list[range]:
     """The runs that are loaded for lanes at such distances; none where each is loaded by itself."""
     found = runs(offsets, lanes)
     return found if are_few(found, offsets) else []
+
+
+def spread_parts(offsets: Sequence[int], width: int) -> list[int]:
+    """The registers from the first place on into which lanes at such distances are stored.
+
+    There are none where each lane is stored by itself: those that lie too far apart, and several at
+    one place.
+    """
+    least = min(offsets)
+    parts = sorted({(offset - least) // width for offset in offsets})
+    if len(set(offsets)) < len(offsets) or len(parts) > min(MOST_MOVES, len(offsets) - 1):
+        return []
+    return parts

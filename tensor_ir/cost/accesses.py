@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
 from rutc.tensor_ir.affine import Index, Var
@@ -10,7 +11,7 @@ from rutc.tensor_ir.cost.frames import Frame, Frames, Role, executions
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Access, Buffer, Kernel
-from rutc.tensor_ir.lane_runs import shuffled_runs
+from rutc.tensor_ir.lane_runs import shuffled_runs, spread_parts
 from rutc.tensor_ir.machine import NEAR_STRIDES, QUAD, Machine
 
 
@@ -20,7 +21,7 @@ class Accesses(Places):
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         """Start with nothing counted."""
         super().__init__(kernel, machine)
-        self._known_runs: dict[tuple[Index, tuple[int, ...]], list[int]] = {}
+        self._known_places: dict[tuple[Index, tuple[int, ...]], list[list[int] | None]] = {}
 
     def load(
         self,
@@ -99,30 +100,48 @@ class Accesses(Places):
                 tally.add("gathered", 0.0 if runs else each * lanes.lanes)
 
     def runs(self, address: Index, lanes: Frame, frames: Frames) -> list[int]:
-        """How many loads have all lanes of each register between them; 0 where each has its own.
+        """How many loads have all lanes of each register between them; 0 where each has its own."""
+        each = self._places(address, lanes, frames)
+        return [0 if x is None else len(shuffled_runs(x, lanes.lanes)) for x in each]
+
+    def parts(self, buffer: Buffer, address: Index, lanes: Frame, frames: Frames) -> list[int]:
+        """How many stores have all lanes of each register between them; 0 where each has its own.
+
+        Without registers for masks each has.
+        """
+        if not self.machine.has_masks:
+            return [0]
+        width = self.machine.vector_bits // (8 * buffer.dtype.bytes)
+        each = self._places(address, lanes, frames)
+        return [0 if x is None else len(spread_parts(x, width)) for x in each]
+
+    def _places(self, address: Index, lanes: Frame, frames: Frames) -> list[list[int] | None]:
+        """How far the lanes of each register are from the first one; None where a run tells it.
 
         Looked at are the first copies of loops that are unrolled.
         """
         key = address, tuple(f.number for f in frames)
-        if key not in self._known_runs:
-            self._known_runs[key] = self._find_runs(address, lanes, frames)
-        return self._known_runs[key]
+        if key not in self._known_places:
+            self._known_places[key] = list(self._find_places(address, lanes, frames)) or [None]
+        return self._known_places[key]
 
-    def _find_runs(self, address: Index, lanes: Frame, frames: Frames) -> list[int]:
+    def _find_places(
+        self, address: Index, lanes: Frame, frames: Frames
+    ) -> Iterator[list[int] | None]:
         ranges = self.space.ranges
         low, high = ranges[lanes.var]
         first = {f.var: Index.of(ranges[f.var][0]) for f in frames if f.role is Role.COPIES}
         address = address.subs(first)
-        found: list[int] = []
+        step = address.coefficient(lanes.var)
         for base in range(low, high + 1, lanes.lanes):
             last = min(base + lanes.lanes - 1, high)
+            if step is not None:
+                yield [step * i for i in range(last + 1 - base)]
+                continue
             known = {**ranges, lanes.var: (base, last)}
             own = [address.subs({lanes.var: Index.of(i)}) for i in range(base, last + 1)]
             places = [(x - own[0]).simplify(known) for x in own]
-            even = all(x.is_const for x in places)
-            offsets = [x.const for x in places]
-            found.append(len(shuffled_runs(offsets, lanes.lanes)) if even else 0)
-        return found or [0]
+            yield [x.const for x in places] if all(x.is_const for x in places) else None
 
     def first_lane(self, address: Index, frames: Frames) -> Index:
         """The place of a vector whose lanes lie where code knows it: it has no quotients of them.
@@ -223,7 +242,13 @@ class Accesses(Places):
             tally.add("stores", times * part)
             tally.add("shuffles", times * part * (step - 1))
         else:
-            tally.add("scattered", times * lanes.lanes)
+            known = all(isinstance(c, Index) for _, c in target.coords)
+            own = self.parts(buffer, address, lanes, frames) if known else [0]
+            for parts in own:
+                each = times / len(own)
+                for kind in ("stores", "masked", "shuffles"):
+                    tally.add(kind, each * parts)
+                tally.add("scattered", 0.0 if parts else each * lanes.lanes)
 
     def _block(self, address: Index, lanes: Frame, frames: Frames) -> float | None:
         """The vectors that an unrolled loop along memory gives a block, where there is one."""

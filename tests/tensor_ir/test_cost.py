@@ -277,6 +277,30 @@ def test_lanes_too_far_apart_are_gathered() -> None:
     assert "loads" not in s.work
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rows", "parts"),
+    [("bf16", 2, 1), ("i8", 4, 1), ("f32", 3, 3), ("f32", 4, 4), ("f32", 5, 0), ("bf16", 9, 0)],
+)
+def test_lanes_stored_near_each_other_take_whole_registers(
+    dtype: str, rows: int, parts: int
+) -> None:
+    """A store with a mask and a shuffle for each; without registers for masks, one for each lane."""
+    text = f"""
+    graph "columns"
+    dims i = 64, r = {rows}
+    %x : {dtype}{{i,r}} = input "x" [r, i]
+    %y : {dtype}{{i,r}} = %x[i, r]
+    output "y" [i, r] = %y
+    """
+    kernel = after(text, "split(i, 16); mark(i.i, vector)")
+    vectors = 4 * rows
+    lanes = 0 if parts else 16 * vectors
+    work = summarise(kernel, V4).work
+    assert work.get("scattered", 0) == lanes
+    assert work.get("stores", 0) == work.get("masked", 0) == parts * vectors
+    assert summarise(kernel, V3).work["scattered"] == 16 * vectors
+
+
 def test_powers_that_are_made_of_roots_are_no_functions() -> None:
     text = """
     graph "powers"
