@@ -284,7 +284,7 @@ def test_lanes_too_far_apart_are_gathered() -> None:
 def test_lanes_stored_near_each_other_take_whole_registers(
     dtype: str, rows: int, parts: int
 ) -> None:
-    """A store with a mask and a shuffle for each; without registers for masks, one for each lane."""
+    """Stores with masks, and a shuffle for each; without masks, one store for each lane."""
     text = f"""
     graph "columns"
     dims i = 64, r = {rows}
