@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import subprocess
 from pathlib import Path
 
 import rutc
@@ -20,7 +21,7 @@ PACKAGES = (
     *("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "sqlalchemy", "typer"),
     "rich",
 )
-OPTIONAL_PACKAGES = ("ziglang", "catboost", "psycopg", "torch", "pillow")
+OPTIONAL_PACKAGES = ("ziglang", "catboost", "psycopg", "pycuda", "torch", "pillow")
 SHOWN_FEATURES = re.compile(r"avx|fma|amx|vnni|f16c|sse4\.2|bf16|fp16|neon|sve|i8mm|dotprod")
 """Those for vectors and matrices."""
 
@@ -54,6 +55,7 @@ def examine(*, remeasure: bool = False, save_target: Path | None = None) -> tupl
         Finding("CPU features", " ".join(cpu_features())),
         *_target(),
         _compiler(),
+        Finding("GPU", _gpu()),
         _cache(),
         _tuning_records(),
         *(_package(name, needed=True) for name in PACKAGES),
@@ -99,6 +101,15 @@ def _compiler() -> Finding:
         return Finding("C compiler", "none", str(error))
     version = found.identity.splitlines()[1:2]
     return Finding("C compiler", " ".join([" ".join(found.command), *version]))
+
+
+def _gpu() -> str:
+    question = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(question, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return "none"
+    return "; ".join(done.stdout.split("\n")).strip("; ") or "none"
 
 
 def _cache() -> Finding:
