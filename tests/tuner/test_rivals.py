@@ -209,14 +209,14 @@ output "o" [y, x, c] = %o
 @on_machines
 @pytest.mark.parametrize(
     ("c", "step", "far"),
-    [(43, 1, 1), (384, 1, 1), (384, 1, 2), (384, 2, 1), (392, 2, 1), (384, 3, 1)],
+    [(43, 1, 1), (384, 1, 1), (384, 1, 2), (384, 2, 1), (392, 1, 1), (384, 3, 1)],
 )
 def test_vectors_are_outside_of_columns_that_the_first_cache_loses(
     machine: Machine, c: int, step: int, far: int
 ) -> None:
     """Not where it keeps a column of all channels, nor where columns have nothing in common.
 
-    Of windows in steps of two, few places are read again: less than of lines that vectors share.
+    Nor where vectors share lines, as those of half a line do.
     """
     size = 13 * step + 2 * far + 1
     found = of_text(PLANES.format(c=c, step=step, far=far, size=size), frozenset({"w"}), Random(0))
@@ -229,7 +229,7 @@ def test_vectors_are_outside_of_columns_that_the_first_cache_loses(
         return tuple(space.default.point.order)
 
     as_stored, in_columns = ("y", "x", "c"), ("y", "c", "x")
-    lost = c == 384 and (step == 1 or (step == 2 and machine is V4))
+    lost = machine is V4 and c == 384 and step < 3
     assert order(machine) == (in_columns if lost else as_stored)
     assert order(replace(machine, l1=8 * machine.l1)) == as_stored
     run(found, machine)

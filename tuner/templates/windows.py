@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations, permutations
-from math import ceil, gcd, prod
+from math import ceil, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
@@ -289,42 +289,35 @@ def _place(
 
     Not those from the first on along which windows overlap, across a tile's rows, where all vectors
     at one index of it read and store more than the first cache keeps until the windows at the next
-    one read some of it again, and that is more than is read twice of lines that two vectors share.
+    one read some of it again. Lines that two vectors share would be lost between these instead.
     """
     shape, extents = found.shape, found.shape.extents
     vector, width = tile
     many = dict((rows,) if rows is not None else ())
-    across = {v: b for b, v in found.partners.items() if v not in {vector, *many}}
-    again = {v: _read_again(found, b, v) for v, b in across.items()}
-    across = {v: b for v, b in across.items() if again[v] > 1}
+    moved = ((b, v) for b, v in found.partners.items() if v not in {vector, *many})
+    across = {v for b, v in moved if _read_again(found, b, v)}
     if not across:
         return len(order)
     steps = {**many, **{x.var: extents[x.var] for x in found.reduction.loops}}
-    total, shared = 0, 1.0
+    total, shared = 0, False
     for t in {t.buffer: t for t in shape.touches}.values():
         passed = [r for r in found.reads if r.value == t.buffer]
         count = prod(n for v, n in steps.items() if t.depends(v))
         if passed:
             pairs = [(v, b, many.get(v, 1), extents[b]) for b, v in found.partners.items()]
             count = sum(prod(max(_places((r,), *pair), 1) for pair in pairs) for r in passed)
-            shared = max(shared, _lines_shared(t, vector, width, machine))
+            apart = (width, *(n for v, n in t.strides.items() if n and v != vector))
+            shared |= any(n * t.bytes % machine.line_bytes for n in apart)
         total += count * t.bytes * (extents[vector] if t.depends(vector) else 1)
-    lost = total > machine.l1 and prod(again[v] for v in across) > shared
-    return min(order.index(v) for v in across) if lost else len(order)
+    lost = total > machine.l1 and not shared
+    return min(map(order.index, across)) if lost else len(order)
 
 
-def _read_again(found: Pass, bound: str, v: str) -> float:
-    """How often the windows along a loop read each place, in the mean."""
+def _read_again(found: Pass, bound: str, v: str) -> bool:
+    """Whether windows along a loop have places in common, neighbours or others."""
     taps, windows = found.shape.extents[bound], found.shape.extents[v]
     one = _places(found.reads, v, bound, 1, taps)
-    return windows * one / max(_places(found.reads, v, bound, windows, taps), 1)
-
-
-def _lines_shared(t: Touch, vector: str, width: int, machine: Machine) -> float:
-    """Lines that tiles of so many lanes touch, by those that they fill."""
-    line, own = machine.line_bytes, width * t.bytes
-    apart = gcd(line, own, *(s * t.bytes for v, s in t.strides.items() if s and v != vector))
-    return (line + own - apart) / own
+    return _places(found.reads, v, bound, windows, taps) < windows * one
 
 
 def _factors(
