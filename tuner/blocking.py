@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, inf, prod
+from math import ceil, gcd, inf, prod
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Space, walk_stmts
@@ -227,9 +227,13 @@ def takes_one_more(shape: Shape, tile: RegisterTile, var: str, machine: Machine)
     """Whether the registers hold a tile of one more row along `var`, which has code of its own.
 
     The last block may then take the only row of a block that is saved, and with it one more pass
-    over the vector operand. That one comes from the first cache where the reduction has blocks.
+    over the vector operand. That one comes from the first cache where the reduction has blocks. No
+    block has a single row where all numbers of rows, and those of blocks, are even, or in threes.
     """
-    more = dict(tile.rows)[var] + 1
+    total, factor = Index.of(shape.sizes[var]), dict(tile.rows)[var]
+    if gcd(factor, total.const, *(c for _, c in total.terms)) > 1:
+        return False
+    more = factor + 1
     rows = tuple((v, more if v == var else f) for v, f in tile.rows)
     size = tile.vectors * prod(f for _, f in rows) * max(map(state_registers, shape.reductions))
     return more <= MOST_EXACT and size + tile.vectors + 1 <= machine.registers
