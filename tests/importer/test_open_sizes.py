@@ -294,7 +294,7 @@ def test_a_node_tells_of_several_sizes_at_once(tmp_path, monkeypatch):
         Inputs, "learn", lambda self, found: learned.append(learn(self, found)) or learned[-1]
     )
     g = import_model(path)
-    even = (0, 1 << 31, 2)
+    even = (2, 1 << 31, 2)
     assert learned[-1] == {"h": even, "w": even}
     assert all(of.keys() == {"h", "w"} for of in learned)
     assert [s for s, _ in g.symbols] == ["n", "c", "h/2", "w/2"]
