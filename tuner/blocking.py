@@ -255,7 +255,7 @@ def reduction_block(
     partial = _partial(shape)
     step, width = _panel_step(shape, tile, machine), tile.vectors * machine.width
     sizes = {**dict(tile.rows), tile.vector: width}
-    shares = inside_shares(shape, sizes, machine) if tile.inside else {}
+    shares = inside_shares(shape, sizes) if tile.inside else {}
     around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
     w, extent = machine.coefficients.blocks, shape.extents[bound[-1]]
     lines = _shared_lines(reduction, tile, bound[-1], machine.line_bytes)

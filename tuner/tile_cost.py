@@ -51,7 +51,7 @@ def _costed(
     shape: Shape, vector: str, vectors: int, rows: Rows, machine: Machine, most: float
 ) -> RegisterTile | None:
     """The tile with its cost; None where that is more than `most`."""
-    shares = inside_shares(shape, {**dict(rows), vector: vectors * machine.width}, machine)
+    shares = inside_shares(shape, {**dict(rows), vector: vectors * machine.width})
     if not shares:
         return _cost_inside(shape, vector, vectors, rows, {}, machine, most)
     inside = _cost_inside(shape, vector, vectors, rows, shares, machine, most)
@@ -61,7 +61,7 @@ def _costed(
     return inside if inside.cost < machine.coefficients.windows.least_gain * whole.cost else whole
 
 
-def inside_shares(shape: Shape, tile: Mapping[str, int], machine: Machine) -> dict[str, float]:
+def inside_shares(shape: Shape, tile: Mapping[str, int]) -> dict[str, float]:
     """The share of their iterations that loops over windows do for tiles of such sizes.
 
     Loops that do all of theirs are left out, and so are those inside of no longer one.
@@ -86,7 +86,7 @@ def passed_inside(shape: Shape, machine: Machine) -> frozenset[str]:
 
     Each has to stay a loop of its own.
     """
-    shares, least_gain = inside_shares(shape, {}, machine), machine.coefficients.windows.least_gain
+    shares, least_gain = inside_shares(shape, {}), machine.coefficients.windows.least_gain
     tested = {b for r in shape.reductions for b in r.tested}
     gain = {b for b, share in shares.items() if b in tested or share < least_gain}
     return frozenset(w.free for r in shape.reductions for w in r.windows if w.bound in gain)

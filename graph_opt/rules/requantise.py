@@ -107,7 +107,7 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
     """
     if not isinstance(n, Nest) or n.reducer is not None:
         return Reason("not elementwise")
-    found = _quantising(n.body[0], n.out.dtype)
+    found = _quantising(n.body[0])
     if found is None:
         return Reason("it divides by no step")
     step = _known(found.step, editor)
@@ -182,7 +182,7 @@ def _outlined(
 
 
 # -- recognition --------------------------------------------------------------------------------
-def _quantising(e: Expr, kind: DType) -> Quantising | None:
+def _quantising(e: Expr) -> Quantising | None:
     """What an expression quantises, and how."""
     match e:
         case Cast(
