@@ -97,23 +97,10 @@ class Footprints:
         return found / len(SHARES)
 
     def evicted(self, number: int) -> float:
-        """Bytes that pass between the first caches as their own sets have no room for them.
-
-        Of loads, what comes anew as all of the cache has no room for it is not counted again. What
-        is stored into once more goes there before it comes back, and stores wait for each other.
-        Where an iteration has more than its sets hold, what is brought ahead of it is lost as well.
-        """
-        t, own, room = self.touches[number], self.own[number], self.machine.l1
+        """Bytes that come back to the first cache, their own sets having no room for them."""
+        own, room = self.own[number], self.machine.l1
         crowded = [k for k, x in enumerate(own) if x.sets > max(room, x.lines)]
-        if not crowded:
-            return 0.0
-        inside = crowded[-1] + 1
-        again = self._again(number, inside)
-        if inside == len(own):
-            return again
-        if t.is_store:
-            return 2 * max(again - min(own[0].lines, self.sizes[t.buffer]), 0.0)
-        return max(again - self.moved(number, room), 0.0)
+        return self._again(number, crowded[-1] + 1) if crowded else 0.0
 
     def _again(self, number: int, fits: int | None) -> float:
         """Bytes that come where loops from this one on keep what an iteration touches."""
@@ -154,36 +141,27 @@ def footprint(t: Touch, at: int, machine: Machine) -> Print:
                 break
         else:
             merged.append((step, n))
-    span, apart = _pieces(t.bytes, merged, line)
+    span, pieces, apart = _pieces(t.bytes, anywhere, merged, line)
     whole = max(-(-span // line), 1.0) * line
-    lines = anywhere * prod(n for _, n in apart) * whole
-    share = 1.0 if anywhere > 1 else _share_of_sets(whole, apart, machine)
-    return Print(lines, lines / share, whole, tuple(merged))
+    lines = sets = pieces * whole
+    spread = gcd(int(apart), machine.l1_way_bytes) if apart else 0
+    if spread == machine.l1_way_bytes:
+        sets = max(lines, pieces * spread)
+    return Print(lines, sets, whole, tuple(merged))
 
 
-def _pieces(size: float, merged: Sequence[Step], unit: int) -> tuple[float, list[Step]]:
-    """The bytes of a piece without holes of whole units, and the loops that lay pieces out."""
-    span, apart = size, list[Step]()
+def _pieces(
+    size: float, anywhere: float, merged: Sequence[Step], unit: int
+) -> tuple[float, float, float]:
+    """The bytes of a piece without holes of whole units, their number, how far they lie apart."""
+    span, pieces, apart = size, anywhere, 0.0
     for step, n in merged:
-        if not apart and step <= max(span, unit):
+        if pieces == anywhere and step <= max(span, unit):
             span += step * (n - 1)
         else:
-            apart.append((step, n))
-    return span, apart
-
-
-def _share_of_sets(whole: float, apart: Sequence[Step], machine: Machine) -> float:
-    """The share of the first cache's sets in which pieces of so many bytes have lines."""
-    way, line = machine.l1_way_bytes, machine.line_bytes
-    sets, each = way // line, min(int(whole), way) // line
-    places, taken = {0}, set(range(each))
-    for step, n in ((int(step), int(n)) for step, n in apart):
-        period = way // gcd(step, way)
-        places = {(p + k * step) % way for p in places for k in range(min(n, period))}
-        taken = {(p // line + k) % sets for p in places for k in range(each)}
-        if len(taken) == sets:
-            break
-    return len(taken) / sets if apart else 1.0
+            pieces *= n
+            apart = gcd(int(apart), int(step)) if apart else step
+    return span, pieces, apart
 
 
 def _joined(found: Sequence[tuple[int, Print]]) -> Bytes:
