@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
+from math import prod
 
 from rutc.tensor_ir.affine import Index, Max, Min, Mod, Size
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
-from rutc.tensor_ir.steps import Mark, Peel, Reorder, Split, Step
-from rutc.tuner.access import leaves_rest
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import Mark, NotApplicable, Overlap, Peel, Reorder, Split, Step
+from rutc.tuner.access import Shape, leaves_rest, memory_order
+from rutc.tuner.across import side
 from rutc.tuner.choice import shared_out
 
 LONGEST = 16
 """The longest loop that is unrolled for the sake of its choices."""
+MOST_ARMS = 64
+"""Copies of a kernel's body, one for each part of its loops."""
 MOST_TURNS = 4
 """Pieces of a loop, each with code of its own, between which reads change their course."""
 
@@ -141,6 +147,117 @@ def _shift(index: Index, var: str) -> int | None:
 
 def _expressions(kernel: Kernel) -> Iterator[Expr]:
     return (x for s in walk_stmts(kernel.body) for e in exprs(s) for x in walk(e))
+
+
+def computed_arms(
+    kernel: Kernel,
+    shape: Shape,
+    order: Sequence[str],
+    width: int,
+    machine: Machine,
+    parallel: int | None,
+) -> list[Step]:
+    """The steps for vectors of `width` along the last loop, each with all values of choosing ones.
+
+    Raises:
+        NotApplicable: no loop decides which arm is computed, or squares that the last one is a side
+            of are not whole.
+    """
+    *others, vector = order
+    chosen = choosing_loops(kernel, shape.sizes)
+    if not chosen:
+        raise NotApplicable("no loop decides which arm is computed")
+    if not width:
+        raise NotApplicable("arms are computed for vectors")
+    if vector in chosen:
+        return _squares_of_arms(shape, order, chosen, machine, parallel)
+    return unrolled_arms(others, vector, chosen, shape.sizes, width, parallel)
+
+
+def turned_order(kernel: Kernel, shape: Shape, machine: Machine) -> tuple[str, ...] | None:
+    """The order of loops for arms whose results lie along a choosing loop, and they themselves not.
+
+    None where they have no whole squares. Lanes along another loop would each be stored in lines of
+    their own, a few elements at a time.
+    """
+    chosen = choosing_loops(kernel, shape.sizes)
+    stores = [t for t in shape.touches if t.is_store]
+    for v in (v for v in chosen if all(t.unit(v) for t in stores)):
+        order = (*memory_order([x.var for x in shape.shared if x.var != v], shape), v)
+        with suppress(NotApplicable):
+            _squares_of_arms(shape, order, chosen, machine, None)
+            return order
+    return None
+
+
+def _squares_of_arms(
+    shape: Shape,
+    order: Sequence[str],
+    chosen: Mapping[str, int],
+    machine: Machine,
+    parallel: int | None,
+) -> list[Step]:
+    """Squares of the last loop, which decides between arms, and of the one that they lie along.
+
+    %y[c, x] = select(x % 2 == 0, %a[x // 2, c], %b[x // 2, c])   ->   squares of c and x // 2
+    """
+    last = order[-1]
+    for along in (v for v in order if v not in chosen):
+        loads = (t for t in shape.touches if not t.is_store)
+        turned = [t for t in loads if t.unit(along) and t.depends(last) and not t.gathered]
+        if not turned:
+            continue
+        lanes = side(turned, machine)
+        if lanes * prod(chosen.values()) > MOST_ARMS:
+            raise NotApplicable("there are too many arms")
+        return turned_arms(order, along, chosen, shape.sizes, lanes, parallel)
+    raise NotApplicable(f"no arm lies across {last}")
+
+
+def turned_arms(
+    order: Sequence[str],
+    along: str,
+    chosen: Mapping[str, int],
+    sizes: Mapping[str, Size],
+    side: int,
+    parallel: int | None,
+) -> list[Step]:
+    """The schedule of arms that lie `along` a loop, and are stored along the last, a choosing one.
+
+    Squares of these two are turned in registers, one for every value of the choosing loops: lanes
+    along the last one lie its period apart, and all its arms together fill the lines. Squares that
+    leave something over lie over the ones before. Threads share the first `parallel` loops around,
+    or all of them.
+
+    Raises:
+        NotApplicable: the loops have no whole squares.
+    """
+    last = order[-1]
+    period = chosen[last]
+    blocks: dict[str, int] = {}
+    for v, loop, step in ((along, along, 1), (f"{last}.o", last, period)):
+        size = sizes[loop]
+        if not isinstance(size, int) or size % step or size < side * step or size == period:
+            raise NotApplicable(f"{along} and {last} have no whole squares")
+        blocks[v] = size // step
+    whole = [v for v, f in chosen.items() if sizes[v] == f]
+    if any(leaves_rest(sizes[v], f) for v, f in chosen.items()):
+        raise NotApplicable("an arm has more elements than another")
+    parts = [v if v in whole else f"{v}.i" for v in chosen if v != last]
+    cut = {along, *chosen}
+    around = [f"{v}.o" if v in cut else v for v in order[:-1] if v not in whole]
+    around.append(f"{last}.o.o")
+    square = (f"{along}.i", f"{last}.o.i")
+    uneven = [v for v in (f"{along}.o", f"{last}.o.o") if blocks[v.removesuffix(".o")] % side]
+    return [
+        *(Split(v, f) for v, f in chosen.items() if v not in whole),
+        *(Split(v, side) for v in blocks),
+        Reorder((*around, *parts, *square, f"{last}.i")),
+        *shared_out(around, parallel),
+        *([Overlap(tuple(uneven))] if uneven else []),
+        *(Mark(v, Kind.UNROLL) for v in (*parts, square[0], f"{last}.i")),
+        Mark(square[1], Kind.VECTOR),
+    ]
 
 
 def unrolled_arms(

@@ -27,7 +27,15 @@ from rutc.tuner.across import (
     squares,
     turns_of_short,
 )
-from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, turns, unrolled_arms
+from rutc.tuner.arms import (
+    MOST_ARMS,
+    choosing_loops,
+    comparisons,
+    computed_arms,
+    edges_of_reads,
+    turned_order,
+    turns,
+)
 from rutc.tuner.choice import (
     Choice,
     loops_of_long_tasks,
@@ -47,8 +55,6 @@ from rutc.tuner.vectors import (
     vectorised,
 )
 
-MOST_ARMS = 64
-"""Copies of a kernel's body, one for each part of its loops."""
 VECTORS = (0, 1, 2, 4, 8)
 CHUNKS = (1, 0, 2, 4, 8, 16, 32, 64)
 MOST_PERMUTED = 4
@@ -63,7 +69,8 @@ class Form(Enum):
     PIECES = "pieces"
     """Vectors of each of its pieces, between which comparisons and reads change their course."""
     ARMS = "arms"
-    """Each vector with all values of the loops that decide which arm of a choice is computed."""
+    """Each vector, or square, with all values of the loops that decide which arm of a choice is
+    computed."""
     SQUARES = "squares"
     """Squares of the last two, of an operand that lies along the other one, sorted in registers."""
     TURNS = "turns"
@@ -130,12 +137,7 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
         case Form.PIECES:
             made = [*_reordered(point, own), *_pieces(kernel, shape, point, machine)]
         case Form.ARMS:
-            chosen = choosing_loops(kernel, sizes)
-            if vector in chosen or not chosen:
-                raise NotApplicable(f"beside {vector} no loop decides which arm is computed")
-            if not width:
-                raise NotApplicable("arms are computed for vectors")
-            made = list(unrolled_arms(others, vector, chosen, sizes, width, point.parallel))
+            made = computed_arms(kernel, shape, point.order, width, machine, point.parallel)
         case Form.SQUARES:
             ends = {v: _edges(kernel, shape, v) for v in point.parts}
             with_edges = [v for v, points in ends.items() if points]
@@ -285,6 +287,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     others = memory_order([v for v in loops if v != vector], shape)
     order = (*others, vector)
     if chosen and free:
+        order = turned_order(kernel, shape, machine) or order
         return Default(Pointwise(Form.ARMS, order, parallel=parallel))
     ends = {v: _edges(kernel, shape, v) for v in others}
     if _cuts(kernel, shape, vector):
