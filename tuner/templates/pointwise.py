@@ -129,7 +129,7 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
     if not own or sorted(point.order) != sorted(own):
         raise NotApplicable(f"the loops are {', '.join(own) or 'none'}")
     symbols, sizes = dict(kernel.symbols), shape.sizes
-    *others, vector = point.order
+    vector = point.order[-1]
     width = point.vectors * machine.width
     match point.form:
         case Form.VECTORS:
