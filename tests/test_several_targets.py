@@ -333,7 +333,7 @@ def test_commands_take_one_target_of_a_library(model: Path, library: Path, tmp_p
         found = invoke(command, library, "--target", "none")
         assert (found.status, 'no target "none"' in found.stderr) == (2, True)
     found = invoke("inspect", model, "--target", "x86-64-v3")
-    assert (found.status, "--target is of what was compiled" in found.stderr) == (2, True)
+    assert (found.status, "--target: " in found.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
