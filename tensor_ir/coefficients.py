@@ -112,7 +112,7 @@ class Windows:
     most_rows: int
     """Rows of a tile."""
     most_vectors: int
-    """Vectors of a tile without rows."""
+    """Vectors of a tile without rows, or of a row where there are few."""
     loaded: int
     """Registers for what is just being loaded."""
     held: int

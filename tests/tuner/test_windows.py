@@ -113,6 +113,28 @@ def test_rows_that_are_read_one_after_the_other_are_not_asked_for(
     assert any(isinstance(s, PrefetchBlock) for s in steps) == asked
 
 
+@pytest.mark.parametrize(
+    ("machine", "taps", "vectors"),
+    [(x86.avx512(), 7, {4}), (x86.avx512(), 3, {1}), (x86.avx2(), 7, {1})],
+    ids=["few rows", "many rows", "few registers"],
+)
+def test_few_rows_of_long_windows_have_several_vectors(
+    machine: Machine, taps: int, vectors: set[int]
+) -> None:
+    """Products of few sums would wait for each other; more sums take registers."""
+    text = f"""
+    graph "long windows"
+    dims c = 96, y = 56, x = 56, p = {55 + taps}, q = {55 + taps}, ky = {taps}, kx = {taps}
+    %v : f32{{c,p,q}} = input "v" [c, p, q]
+    %w : f32{{c,kx,ky}} = input "w" [c, ky, kx]
+    %r : f32{{c,x,y}} = sum{{ky,kx}} %v[c, p=y+ky, q=x+kx] * %w[c, kx, ky]
+    output "r" [c, y, x] = %r
+    """
+    loops = loops_of(machine, text)
+    lanes = {(s.hi - s.lo).const for s in loops if s.kind is Kind.VECTOR}
+    assert {-(-n // machine.width) for n in lanes} == vectors
+
+
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_value_that_lies_in_columns_is_not_packed(*, constant: bool) -> None:
     """It lies as a constant would, for registers for matrices, but schedules cannot say how."""

@@ -112,7 +112,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     rows = _rows(found, vector, machine)
     vectors = min(machine.coefficients.windows.most_vectors, ceil(extents[vector] / machine.width))
     if rows is not None:
-        vectors = _vectors(found, vector, machine)
+        vectors = _beside(found, vector, rows, machine)
     tiled = {vector, *(rows[:1] if rows is not None else ())}
     own = [x.var for x in shape.shared]
     # Tiles of rows follow one another as they lie in memory: those of images' rows outside.
@@ -265,6 +265,32 @@ def _vectors(found: Pass, vector: str, machine: Machine) -> int:
     left = machine.registers - machine.coefficients.windows.held - (found.taps if weighted else 0)
     fit = max(1, left // (along + state_registers(found.reduction)))
     return ceil(most / ceil(most / fit))
+
+
+def _beside(found: Pass, vector: str, rows: tuple[str, int], machine: Machine) -> int:
+    """Vectors of each of a tile's rows: where neighbouring lanes are neighbours, mostly one.
+
+    Several where rows are so few that each product waits for the one before it to be added to the
+    same sum, as of long windows, of which a tile takes in few rows.
+    """
+    shape, r = found.shape, found.reduction
+    weights = _weights(found, vector)
+    known = weights and vector not in shape.symbolic and not r.adds_apart(machine)
+    if not known or found.strided(vector):
+        return _vectors(found, vector, machine)
+    held = max(shape.extents[b] for b, v in found.partners.items() if v == rows[0])
+    along = held if any(vector in t.strides for t in weights) else 0
+    states = rows[1] * state_registers(r)
+    w = machine.coefficients.windows
+    left = machine.registers - w.loaded - (0 if along else held)
+    most = ceil(shape.extents[vector] / machine.width)
+    fit = min(left // (states + along), most, w.most_vectors)
+    at_once = machine.fma_latency * machine.fma_per_cycle
+
+    def cycles(n: int) -> float:
+        return ceil(most / n) * n * max(1.0, at_once / (states * n))
+
+    return min(range(1, max(fit, 1) + 1), key=cycles)
 
 
 def _places(reads: tuple[Read, ...], v: str, bound: str, rows: int, taps: int) -> int:
