@@ -27,13 +27,14 @@ output "r" [c, y, x] = %r
 """
 
 
-def loops_of(machine: Machine, text: str = DEPTHWISE) -> list[Loop]:
-    """The loops of a depthwise convolution of bytes."""
+def loops_of(machine: Machine, text: str = DEPTHWISE, order: str = "cpq") -> list[Loop]:
+    """The loops of a depthwise convolution, of bytes or what a text says."""
     graph = parse(text)
-    orders = {"v": "cpq", "w": ("c", "ky", "kx"), "r": "cyx"}
+    result = order.replace("p", "y").replace("q", "x")
+    orders = {"v": order, "w": ("c", "ky", "kx"), "r": result}
     layouts = {v: dense(tuple(d), graph.extents) for v, d in orders.items()}
     nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
-    group = Group("g", nests, ("c", "y", "x"), ("r",))
+    group = Group("g", nests, tuple(result), ("r",))
     kernel = lower(group, graph.values, layouts, graph.extents)
     made = apply_schedule(kernel, choose(kernel, machine, frozenset({"w"})).schedule)
     return [s for s in walk_stmts(made.body) if isinstance(s, Loop)]
@@ -114,12 +115,17 @@ def test_rows_that_are_read_one_after_the_other_are_not_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("machine", "taps", "vectors"),
-    [(x86.avx512(), 7, {4}), (x86.avx512(), 3, {1}), (x86.avx2(), 7, {1})],
-    ids=["few rows", "many rows", "few registers"],
+    ("machine", "taps", "order", "vectors"),
+    [
+        (x86.avx512(), 7, "cpq", {4}),
+        (x86.avx512(), 3, "cpq", {1}),
+        (x86.avx2(), 7, "cpq", {1}),
+        (x86.avx512(), 7, "pqc", {1}),
+    ],
+    ids=["few rows", "many rows", "few registers", "weights of each lane"],
 )
 def test_few_rows_of_long_windows_have_several_vectors(
-    machine: Machine, taps: int, vectors: set[int]
+    machine: Machine, taps: int, order: str, vectors: set[int]
 ) -> None:
     """Products of few sums would wait for each other; more sums take registers."""
     text = f"""
@@ -130,7 +136,7 @@ def test_few_rows_of_long_windows_have_several_vectors(
     %r : f32{{c,x,y}} = sum{{ky,kx}} %v[c, p=y+ky, q=x+kx] * %w[c, kx, ky]
     output "r" [c, y, x] = %r
     """
-    loops = loops_of(machine, text)
+    loops = loops_of(machine, text, order)
     lanes = {(s.hi - s.lo).const for s in loops if s.kind is Kind.VECTOR}
     assert {-(-n // machine.width) for n in lanes} == vectors
 

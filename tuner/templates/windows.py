@@ -271,20 +271,20 @@ def _beside(found: Pass, vector: str, rows: tuple[str, int], machine: Machine) -
     """Vectors of each of a tile's rows: where neighbouring lanes are neighbours, mostly one.
 
     Several where rows are so few that each product waits for the one before it to be added to the
-    same sum, as of long windows, of which a tile takes in few rows.
+    same sum, as of long windows, of which a tile takes in few rows. Not where each has weights of
+    its own: they take registers, and nothing is shared.
     """
     shape, r = found.shape, found.reduction
     weights = _weights(found, vector)
-    known = weights and vector not in shape.symbolic and not r.adds_apart(machine)
-    if not known or found.strided(vector):
+    shared = weights and not any(t.depends(vector) for t in weights)
+    known = vector not in shape.symbolic and not r.adds_apart(machine)
+    if not (shared and known) or found.strided(vector):
         return _vectors(found, vector, machine)
     held = max(shape.extents[b] for b, v in found.partners.items() if v == rows[0])
-    along = held if any(vector in t.strides for t in weights) else 0
     states = rows[1] * state_registers(r)
     w = machine.coefficients.windows
-    left = machine.registers - w.loaded - (0 if along else held)
     most = ceil(shape.extents[vector] / machine.width)
-    fit = min(left // (states + along), most, w.most_vectors)
+    fit = min((machine.registers - w.loaded - held) // states, most, w.most_vectors)
     at_once = machine.fma_latency * machine.fma_per_cycle
 
     def cycles(n: int) -> float:
