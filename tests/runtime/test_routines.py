@@ -128,6 +128,7 @@ def test_topk(kind: DType, axis: int, k: int, largest: int, tmp_path: Path) -> N
         (DType.F32, (1, 15), 15),
         (DType.F32, (1, 3000), 16),
         (DType.F32, (1, 3000), 17),
+        (DType.F32, (3, 3000), 24),
         (DType.BF16, (1, 3000), 700),
         (DType.F32, (2, 100, 21), 40),
         (DType.U8, (2, 300, 21), 2),

@@ -2,8 +2,8 @@
 
 enum {
   LANES = 16,  /* rows, or keys of a row, that are looked at together */
-  SHORT = 16,  /* so many results are kept in order while they are selected */
-  CHUNK = 256  /* keys of a row that are made at once */
+  SHORT = 16,  /* so many results are selected from several rows at once */
+  CHUNK = 256  /* keys of a row that are made at once; so many turns put one in order */
 };
 
 typedef struct shape {

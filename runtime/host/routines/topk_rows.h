@@ -1,8 +1,10 @@
 /* The first k of rows. Included after items.h, once for each kind of item. */
 
-/* What is selected of a row so far: in order where k is small, else some more than k. */
+/* What is selected of a row so far: in order where k is small, while few are better than those
+ * before them; else some more than k. */
 typedef struct RUTC_OF(selection) {
   int64_t k, room, count;
+  int64_t turns;            /* how many more are put in order one by one, where k is small */
   RUTC_ITEM *items, *other; /* `room` items each */
   RUTC_KEY limit;           /* once there are k: what comes next has to be below it */
 } RUTC_OF(selection);
@@ -21,17 +23,17 @@ static int64_t RUTC_OF(next_below)(const RUTC_KEY *keys, int64_t at, int64_t n, 
 /* Takes the next keys of a row, CHUNK at most. */
 static void RUTC_OF(take)(RUTC_OF(selection) *s, const RUTC_KEY *keys, int64_t first, int64_t n) {
   int64_t at = 0;
-  if (s->k <= SHORT) {
+  if (s->k <= RUTC_OF(few) && s->turns > 0) {
     for (; at < n && s->count < s->k; at++) {
       RUTC_OF(insert)(s->items, s->count++, RUTC_OF(item)(keys[at], first + at));
     }
     if (s->count < s->k) return;
     s->limit = RUTC_OF(key)(s->items[s->k - 1]);
-    for (; (at = RUTC_OF(next_below)(keys, at, n, s->limit)) < n; at++) {
+    for (; s->turns > 0; at++, s->turns--) {
+      if ((at = RUTC_OF(next_below)(keys, at, n, s->limit)) == n) return;
       RUTC_OF(insert)(s->items, s->k - 1, RUTC_OF(item)(keys[at], first + at));
       s->limit = RUTC_OF(key)(s->items[s->k - 1]);
     }
-    return;
   }
   for (; at < n && s->count < s->k; at++) {
     s->items[s->count++] = RUTC_OF(item)(keys[at], first + at);
@@ -51,12 +53,9 @@ static void RUTC_OF(take)(RUTC_OF(selection) *s, const RUTC_KEY *keys, int64_t f
 
 /* The places of the first k in order. */
 static void RUTC_OF(finish)(RUTC_OF(selection) *s, RUTC_KEY *places) {
-  const RUTC_ITEM *sorted = s->items;
-  if (s->k > SHORT) {
-    /* To sort a few more takes less than to leave them out. */
-    s->count = RUTC_OF(keep)(s->items, s->count, s->k, 2 * s->k, &s->limit);
-    sorted = RUTC_OF(sort)(s->items, s->other, s->count);
-  }
+  /* To sort a few more takes less than to leave them out. */
+  s->count = RUTC_OF(keep)(s->items, s->count, s->k, 2 * s->k, &s->limit);
+  const RUTC_ITEM *sorted = RUTC_OF(sort)(s->items, s->other, s->count);
   for (int64_t i = 0; i < s->k; i++) places[i] = (RUTC_KEY)RUTC_OF(place)(sorted[i]);
 }
 
@@ -137,6 +136,7 @@ static void RUTC_OF(along)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *ke
   for (int64_t row = 0; row < s->outer; row++) {
     const group g = group_of(s, row, 1);
     one->count = 0;
+    one->turns = CHUNK;
     one->limit = (RUTC_KEY) ~(RUTC_KEY)0;
     for (int64_t j = 0; j < s->n; j += CHUNK) {
       int64_t count = s->n - j < CHUNK ? s->n - j : CHUNK;
@@ -159,6 +159,7 @@ static void RUTC_OF(across)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *k
       RUTC_OF(turn)(keys, s->n, rows, turned);
       for (int64_t i = 0; i < rows; i++) {
         one->count = 0;
+        one->turns = CHUNK;
         one->limit = (RUTC_KEY) ~(RUTC_KEY)0;
         for (int64_t j = 0; j < s->n; j += CHUNK) {
           int64_t count = s->n - j < CHUNK ? s->n - j : CHUNK;
@@ -204,7 +205,7 @@ static int RUTC_OF(topk)(const rutc_call *call, const shape *s) {
   RUTC_ITEM *items = rutc_call_scratch(
       call, 2 * room * (int64_t)sizeof(RUTC_ITEM) + all * (int64_t)sizeof(RUTC_KEY));
   if (items == NULL) return RUTC_OUT_OF_MEMORY;
-  RUTC_OF(selection) one = {k, room, 0, items, items + room, 0};
+  RUTC_OF(selection) one = {k, room, 0, 0, items, items + room, 0};
   RUTC_KEY *first = (RUTC_KEY *)(items + 2 * room), *second = first + keys;
   RUTC_KEY *results = second + keys;
   if (k <= SHORT && many) {
