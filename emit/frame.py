@@ -18,7 +18,7 @@ MOST_KNOWN_BYTES = 16 << 20
 
 More is most cores' share of a third cache."""
 STACK_ALIGNMENT = 64
-"""Where buffers in a thread's scratch begin."""
+"""Where buffers on the stack and in a thread's scratch begin; they have whole lines."""
 
 
 class Frame:
@@ -53,9 +53,8 @@ class Frame:
             most = buffer.most_elements(dict(self.kernel.symbols))
             if most is None:
                 raise InternalError(f"%{buffer.name} on the stack has no bound")
-            size = max(most, 1)
-            element = memory_type(buffer.dtype)
-            slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size), align=64)
+            type_ = ir.ArrayType(memory_type(buffer.dtype), room(buffer, max(most, 1)))
+            slot = ir.IRBuilder(self.entry).alloca(type_, align=STACK_ALIGNMENT)
             self.pointers[buffer.name] = slot
         return self.pointers[buffer.name]
 
@@ -90,6 +89,12 @@ class Frame:
         if full not in self.slots:
             self.slots[full] = ir.IRBuilder(self.entry).alloca(type_)
         return self.slots[full]
+
+
+def room(buffer: Buffer, elements: int) -> int:
+    """The elements that there is room for in the lines of a local buffer of so many."""
+    line = STACK_ALIGNMENT // buffer.dtype.bytes
+    return -(-elements // line) * line
 
 
 def scratch_bytes(kernel: Kernel) -> dict[str, Size]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rutc.emit import ir
+from rutc.emit.frame import room
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat, zeros
 from rutc.emit.shuffled_load import ShuffledLoads
 from rutc.emit.spread_store import SpreadStores
@@ -13,7 +14,7 @@ from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Monomial
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
-from rutc.tensor_ir.kernel import Buffer
+from rutc.tensor_ir.kernel import Buffer, Space
 from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
 
 BOOL = ir.IntType(1)
@@ -118,7 +119,7 @@ class MemoryEmitter:
         if self.contiguous(address, lane):
             start = address.subs({lane.var: Index.of(lane.base)})
             place = self.place(buffer, start)
-            if lane.mask is None:
+            if lane.mask is None or self._may_write_on(buffer, start, lane.mask):
                 b.store(value, place, align=align(buffer))
                 return
             self.masked_store(buffer, value, place, lane.mask)
@@ -150,6 +151,22 @@ class MemoryEmitter:
         """
         plain = buffer.dtype in (DType.F32, DType.F64)
         return plain and self.machine.has_masks and self.is_inside(buffer, start, lanes)
+
+    def _may_write_on(self, buffer: Buffer, start: Index, mask: ir.Value) -> bool:
+        """Whether idle lanes write what lies behind a local buffer, in its last line.
+
+        A load of what a store of some lanes wrote waits until it is in the cache; what a whole
+        vector wrote it takes from the store.
+        """
+        active, size = constant_lanes(mask), buffer.layout.size
+        bounds = start.bounds(self.index.ranges)
+        if buffer.space is not Space.STACK or active is None or bounds is None:
+            return False
+        if not isinstance(size, int) or all(active):
+            return False
+        count = active.index(False)
+        behind = not any(active[count:]) and bounds[0] + count == size
+        return behind and bounds[1] + len(active) <= room(buffer, size)
 
     def _is_better_whole(self, buffer: Buffer, start: Index, lanes: int) -> bool:
         """Whether idle lanes are better loaded and left out then: else each has its own load."""
