@@ -130,13 +130,13 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
         raise NotApplicable(f"the loops are {', '.join(own) or 'none'}")
     symbols, sizes = dict(kernel.symbols), shape.sizes
     vector = point.order[-1]
-    width = point.vectors * machine.width
     match point.form:
         case Form.VECTORS:
             made = [*_reordered(point, own), *_vectors(kernel, shape, point, machine)]
         case Form.PIECES:
             made = [*_reordered(point, own), *_pieces(kernel, shape, point, machine)]
         case Form.ARMS:
+            width = point.vectors * machine.width
             made = computed_arms(kernel, shape, point.order, width, machine, point.parallel)
         case Form.SQUARES:
             ends = {v: _edges(kernel, shape, v) for v in point.parts}
