@@ -103,6 +103,8 @@ def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
             term = term * (of_atom(a) if isinstance(a, Var) else _simplified_atom(a, ranges))
         total = total + term
     found = _join(total, ranges)
+    if not _has_far(found):
+        return found
     near = _nearer(found, ranges)
     if near != found:
         near = simplify(near, ranges)
@@ -331,14 +333,36 @@ def _nearer(x: Index, ranges: Ranges) -> Index:
 
 
 def _nearer_atom(atom: Compound, ranges: Ranges) -> Index:
-    x, y = (part if part.is_polynomial else _nearer(part, ranges) for part in atom.operands)
-    by = ZERO
-    if isinstance(atom, FloorDiv | Mod) and y.is_const and len(x.terms) > 1:
-        by = Index(tuple([(m, 1 if c > 0 else -1) for m, c in x.terms if 2 * abs(c) > y.const]))
+    if not _is_far(atom):
+        return of_atom(atom)
+    x, y = (_nearer(part, ranges) if _has_far(part) else part for part in atom.operands)
+    by = _farther(atom, x, y)
     if by == ZERO and (x, y) == atom.operands:
         return of_atom(atom)
     near = rebuilt(atom, x - by * y, y, ranges)
     return by + near if isinstance(atom, FloorDiv) else near
+
+
+def _farther(atom: Compound, x: Index, y: Index) -> Index:
+    """How many divisors nearer terms of `x` come, which is divided by `y` in such an atom."""
+    if not (isinstance(atom, FloorDiv | Mod) and y.is_const and len(x.terms) > 1):
+        return ZERO
+    return Index(tuple([(m, 1 if c > 0 else -1) for m, c in x.terms if 2 * abs(c) > y.const]))
+
+
+def _has_far(x: Index) -> bool:
+    """Whether an atom in `x` may have smaller coefficients in what is divided: few have."""
+    for mono, _ in x.terms:
+        for a in mono:
+            if not isinstance(a, Var) and _is_far(a):
+                return True
+    return False
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_far(atom: Compound) -> bool:
+    """Whether terms are nearer with other coefficients in an atom, or in one of its operands."""
+    return _farther(atom, *atom.operands) != ZERO or any(map(_has_far, atom.operands))
 
 
 def _join(x: Index, ranges: Ranges) -> Index:

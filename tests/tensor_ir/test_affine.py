@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rutc.tensor_ir import division
 from rutc.tensor_ir.affine import (
     FloorDiv,
     Index,
@@ -295,3 +296,21 @@ def test_multiples_of_sums_are_divided() -> None:
             env = {"new": new, "past": past}
             assert (a // b).evaluate(env) == a.evaluate(env) // b.evaluate(env)
             assert (a % b).evaluate(env) == a.evaluate(env) % b.evaluate(env)
+
+
+def test_what_is_divided_is_made_again_only_where_terms_can_be_nearer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[Index] = []
+    nearer = division._nearer
+
+    def counted(x: Index, ranges: Mapping[str, Range]) -> Index:
+        looked.append(x)
+        return nearer(x, ranges)
+
+    monkeypatch.setattr(division, "_nearer", counted)
+    ranges = {"rows": (0, 1 << 31), "columns": (0, 1 << 31), "row": (0, 500)}
+    parse_index("(min((rows + 7) // 8 - row, 3) * columns + 5) // 16").simplify(ranges)
+    assert not looked
+    parse_index("(min((rows + 7) // 8 - row, 3) * 15 + columns) // 16").simplify(ranges)
+    assert looked
