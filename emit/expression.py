@@ -86,6 +86,14 @@ class ExpressionEmitter:
         self.places = PlaceEmitter(builder, index, sites, self.emit, self._same_width)
         self.registers = RegisterEmitter(self.memory, sites, register)
 
+    def drop(self) -> None:
+        """Takes this and its parts apart, once all is emitted.
+
+        They call each other: only the search for cycles would find them to be garbage.
+        """
+        vars(self.memory).clear()
+        vars(self).clear()
+
     @contextmanager
     def region(self) -> Iterator[None]:
         """A straight-line region of its own: values outside and inside are not shared."""

@@ -84,6 +84,15 @@ class Module:
         triple = f'target triple = "{self.triple}"\n' if self.triple else ""
         return triple + "\n".join(map(Function.text, _functions(self))) + _tables(self)
 
+    def drop(self) -> None:
+        """Takes its functions apart, once its text is known.
+
+        They refer to what refers to them: only the search for cycles would find that to be garbage.
+        """
+        for f in _functions(self):
+            f.blocks.clear()
+        self.globals.clear()
+
 
 def _functions(module: Module) -> list[Function]:
     return [f for f in module.globals.values() if isinstance(f, Function)]

@@ -100,7 +100,9 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
         pointers.append(builder.load(place, type_=ir.PointerType()))
     builder.call(work, [*pointers, syms, begin, end], tail=True)
     builder.ret_void()
-    return EmittedKernel(str(module), tasks_of(kernel), thread_bytes(kernel))
+    text = str(module)
+    module.drop()
+    return EmittedKernel(text, tasks_of(kernel), thread_bytes(kernel))
 
 
 def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:
@@ -176,6 +178,7 @@ class _KernelEmitter:
                 self.matrix.end()
         self.builder.ret_void()
         self.expressions.registers.store()
+        self.expressions.drop()
         body = self.function.blocks[1]
         ir.IRBuilder(self.entry).branch(body)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_float
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from operator import is_
 from typing import assert_never
@@ -222,11 +223,12 @@ def walk(e: Expr) -> Iterator[Expr]:
     """`e` and all its subexpressions, parents first; an operation shared by several, only once."""
     if not isinstance(e, Apply | Cast):
         return iter(_walked(e))
-    # Expressions never change, and are walked by every step that looks at their node.
-    known: tuple[Expr, ...] | None = e.__dict__.get("_walked")
-    if known is None:
-        known = e.__dict__["_walked"] = _walked(e)
-    return iter(known)
+    # Expressions never change, and are walked by every step that looks at their node. They do not
+    # hold themselves: only the search for cycles would find those to be garbage.
+    below: tuple[Expr, ...] | None = e.__dict__.get("_below")
+    if below is None:
+        below = e.__dict__["_below"] = _walked(e)[1:]
+    return chain((e,), below)
 
 
 def operations(e: Expr) -> int:

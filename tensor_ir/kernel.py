@@ -369,67 +369,78 @@ def rewrite(
 
     Indices that are equal are given to `index` once.
     """
-    on_index = cache(index) if index else (lambda i: i)
-    on_access = access or (lambda a: a)
+    rewriter = _Rewriter(index, read, expr, access)
+    return tuple(map(rewriter.stmt, body))
 
-    def fix_coord(c: Coord) -> Coord:
-        return on_index(c) if isinstance(c, Index) else fix_expr(c)
 
-    def fix_expr(e: Expr) -> Expr:
-        if read:
-            e = map_reads(e, on_index, read)
-        elif index:
-            e = map_index(e, on_index)
-        return expr(e) if expr else e
+class _Rewriter:
+    """What `rewrite` does to each part of a statement."""
 
-    def fix_access(a: Access) -> Access:
-        coords = tuple([(d, fix_coord(c)) for d, c in a.coords])
-        return on_access(a if coords == a.coords else Access(a.buffer, coords))
+    # No closures that call each other: only the search for cycles would find those to be garbage.
 
-    indices_only = read is None and expr is None and access is None
+    def __init__(
+        self,
+        index: Callable[[Index], Index] | None,
+        read: Callable[[Read], Expr] | None,
+        expr: Callable[[Expr], Expr] | None,
+        access: Callable[[Access], Access] | None,
+    ) -> None:
+        """Apply these functions; None: nothing."""
+        self.index = cache(index) if index else (lambda i: i)
+        self.maps = index is not None
+        self.on_read, self.on_expr, self.on_access = read, expr, access
+        self.indices_only = read is None and expr is None and access is None
 
-    def fix(s: Stmt) -> Stmt:
+    def expr(self, e: Expr) -> Expr:
+        """An expression."""
+        if self.on_read:
+            e = map_reads(e, self.index, self.on_read)
+        elif self.maps:
+            e = map_index(e, self.index)
+        return self.on_expr(e) if self.on_expr else e
+
+    def access(self, a: Access) -> Access:
+        """A target."""
+        coords = tuple(
+            [(d, self.index(c) if isinstance(c, Index) else self.expr(c)) for d, c in a.coords]
+        )
+        found = a if coords == a.coords else Access(a.buffer, coords)
+        return self.on_access(found) if self.on_access else found
+
+    def stmt(self, s: Stmt) -> Stmt:
+        """A statement and all in it; the same one where indices alone change, and none does."""
         if isinstance(s, Loop):
-            lo, hi, inner = on_index(s.lo), on_index(s.hi), tuple(map(fix, s.body))
+            lo, hi, inner = self.index(s.lo), self.index(s.hi), tuple(map(self.stmt, s.body))
             if lo is s.lo and hi is s.hi and all(map(is_, inner, s.body)):
                 return s
             return Loop(s.var, lo, hi, s.kind, inner)
-        if indices_only and not isinstance(s, Branch):
+        if self.indices_only and not isinstance(s, Branch):
             kept = True
             for i in own_indices(s):
-                mapped = on_index(i)
+                mapped = self.index(i)
                 kept &= mapped is i or mapped == i
             if kept:
                 return s
         match s:
             case Assign():
-                return Assign(fix_access(s.target), fix_expr(s.value))
+                return Assign(self.access(s.target), self.expr(s.value))
             case Put():
-                return Put(fix_access(s.target), s.reducer, fix_expr(s.value))
+                return Put(self.access(s.target), s.reducer, self.expr(s.value))
             case Init():
-                return Init(tuple(map(fix_access, s.states)), s.reducer)
+                return Init(tuple(map(self.access, s.states)), s.reducer)
             case Update():
-                states, elements = map(fix_access, s.states), map(fix_expr, s.elements)
+                states, elements = map(self.access, s.states), map(self.expr, s.elements)
                 return Update(tuple(states), s.reducer, tuple(elements), s.lanes)
             case Merge():
-                return replace(
-                    s,
-                    states=tuple(map(fix_access, s.states)),
-                    sources=tuple(map(fix_access, s.sources)),
-                )
+                states, sources = map(self.access, s.states), map(self.access, s.sources)
+                return replace(s, states=tuple(states), sources=tuple(sources))
             case Branch():
-                return Branch(
-                    on_index(s.left),
-                    on_index(s.right),
-                    tuple(map(fix, s.then)),
-                    tuple(map(fix, s.orelse)),
-                )
+                then, orelse = map(self.stmt, s.then), map(self.stmt, s.orelse)
+                return Branch(self.index(s.left), self.index(s.right), tuple(then), tuple(orelse))
             case Prefetch():
-                return replace(s, address=on_index(s.address))
+                return replace(s, address=self.index(s.address))
             case _:
                 assert_never(s)
-
-    return tuple(map(fix, body))
 
 
 # -- text -------------------------------------------------------------------------------------

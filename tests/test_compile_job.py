@@ -1,5 +1,6 @@
 """Compile jobs: what decides code, and what it becomes."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from rutc.driver.compile_job import (
     MachineCode,
     Made,
     code_sources_digest,
+    draft,
     key,
+    made_of,
     make,
 )
 from rutc.emit import cache
@@ -72,6 +75,18 @@ def kernel(m: str = "m", n: str = "n", x: str = "x", y: str = "y") -> Kernel:
 
 def job(*kernels: Kernel) -> CompileJob:
     return CompileJob(canonical(*kernels).kernels, ((),) * len(kernels))
+
+
+def test_making_code_leaves_nothing_to_the_search_for_garbage() -> None:
+    for made in (job(kernel()), rows("h"), rows("7")):
+        make_without_code(made)
+        gc.collect()
+        make_without_code(made)
+        assert gc.collect() == 0
+
+
+def make_without_code(made: CompileJob) -> None:
+    made_of(draft(made, NATIVE), NATIVE, code=False)
 
 
 def test_names_do_not_matter() -> None:

@@ -275,36 +275,25 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     reductions: list[Reduction] = []
     within: dict[str, frozenset[str]] = {}
 
-    def visit(stmts: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> None:
+    for s, loops, seen in _within_loops(kernel.body, ()):
         names = tuple(x.var for x in loops)
-        seen: set[Read] = set()
-        for s in stmts:
-            if isinstance(s, Loop):
-                visit(s.body, (*loops, s))
-                continue
-            if isinstance(s, Branch):
-                visit(s.then, loops)
-                visit(s.orelse, loops)
-                continue
-            places = dict.fromkeys(r for e in exprs(s) for r in _memory_reads(e, buffers))
-            reads = {r: _touch(r, buffers, names, ranges, constants, within) for r in places}
-            # What several statements read at one place is loaded once.
-            touches.extend(t for r, t in reads.items() if r not in seen)
-            seen.update(places)
-            if isinstance(s, Assign | Put) and buffers[s.target.buffer].space is not Space.REGISTER:
-                target = buffers[s.target.buffer]
-                read = Read(target.name, s.target.coords, target.dtype)
-                store = _touch(read, buffers, names, ranges, frozenset(), within, is_store=True)
-                touches.append(store)
-            elif isinstance(s, Assign):
-                own = within.get(s.target.buffer, frozenset())
-                within[s.target.buffer] = own | _loops_of(s.value, within)
-            if isinstance(s, Update):
-                inner = loops[len(shared) :]
-                found = _windows(kernel, s, inner, extents, some)
-                reductions.append(Reduction(s, inner, tuple(reads.values()), *found))
-
-    visit(kernel.body, ())
+        places = dict.fromkeys(r for e in exprs(s) for r in _memory_reads(e, buffers))
+        reads = {r: _touch(r, buffers, names, ranges, constants, within) for r in places}
+        # What several statements read at one place is loaded once.
+        touches.extend(t for r, t in reads.items() if r not in seen)
+        seen.update(places)
+        if isinstance(s, Assign | Put) and buffers[s.target.buffer].space is not Space.REGISTER:
+            target = buffers[s.target.buffer]
+            read = Read(target.name, s.target.coords, target.dtype)
+            store = _touch(read, buffers, names, ranges, frozenset(), within, is_store=True)
+            touches.append(store)
+        elif isinstance(s, Assign):
+            own = within.get(s.target.buffer, frozenset())
+            within[s.target.buffer] = own | _loops_of(s.value, within)
+        if isinstance(s, Update):
+            inner = loops[len(shared) :]
+            found = _windows(kernel, s, inner, extents, some)
+            reductions.append(Reduction(s, inner, tuple(reads.values()), *found))
     return Shape(
         tuple(shared),
         body,
@@ -317,6 +306,21 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         shared_extents,
         longest,
     )
+
+
+def _within_loops(
+    stmts: tuple[Stmt, ...], loops: tuple[Loop, ...]
+) -> Iterator[tuple[Stmt, tuple[Loop, ...], set[Read]]]:
+    """(statement, the loops around it, a set that it shares with those beside it), in order."""
+    beside: set[Read] = set()
+    for s in stmts:
+        if isinstance(s, Loop):
+            yield from _within_loops(s.body, (*loops, s))
+        elif isinstance(s, Branch):
+            yield from _within_loops(s.then, loops)
+            yield from _within_loops(s.orelse, loops)
+        else:
+            yield s, loops, beside
 
 
 def moves_evenly(kernel: Kernel, buffer: str, loop: str) -> bool:

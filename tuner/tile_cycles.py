@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from math import ceil, log2, prod
+from weakref import ref
 
 from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
@@ -294,7 +295,8 @@ class TileCosts:
         self, shape: Shape, vector: str, shares: Mapping[str, float], machine: Machine
     ) -> None:
         """No tile was asked about yet."""
-        self.shape = shape
+        # The shape has these costs: only the search for cycles would find both to be garbage.
+        self._shape = ref(shape)
         self.vector = vector
         self.machine = machine
         self.order = bound_order(shape, shares)
@@ -305,6 +307,13 @@ class TileCosts:
         self._known: dict[tuple[int, Rows], float] = {}
         self._reduced: dict[tuple[int, Rows], float] = {}
         self._rows: dict[Rows, _RowCosts] = {}
+
+    @property
+    def shape(self) -> Shape:
+        """The shape whose costs these are."""
+        shape = self._shape()
+        assert shape is not None
+        return shape
 
     def cycles(self, vectors: int, rows: Rows) -> float:
         """The cycles of a tile of so many vectors and rows: parts of many tiles are the same."""

@@ -20,6 +20,7 @@ from rutc.tensor_ir.cost.operations import (
     depth_of,
     holds,
     is_larger,
+    is_waited_for,
     kind_of,
     reads_of,
 )
@@ -37,7 +38,6 @@ from rutc.tensor_ir.expr import (
     Read,
     bind,
     index_names,
-    walk,
 )
 from rutc.tensor_ir.gradual import row_chosen, table_along
 from rutc.tensor_ir.kernel import (
@@ -54,8 +54,6 @@ from rutc.tensor_ir.kernel import (
     Put,
     Stmt,
     Update,
-    exprs,
-    walk_stmts,
 )
 from rutc.tensor_ir.kernel import Space as Memory
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
@@ -110,7 +108,7 @@ class Counter(Accesses):
                 case Update():
                     self._update(s, frames)
                 case Merge():
-                    self._merge(s, frames, waits=_is_waited_for(s, body[number + 1 :]))
+                    self._merge(s, frames, waits=is_waited_for(s, body[number + 1 :]))
                 case Prefetch():
                     at, count = self.home(NONE.union(s.address.names()), frames)
                     self.tally(frames[: at + 1]).add("prefetches", count)
@@ -263,7 +261,7 @@ class Counter(Accesses):
         widened = together == PAIR
         for r in factors:
             before = dict(tally.work)
-            self._read(r, frames, tally.operands, steps)
+            self.read(r, frames, tally.operands, steps)
             loads = sum(
                 tally.work.get(k, 0.0) - before.get(k, 0.0) for k in ("loads", "broadcasts")
             )
@@ -307,71 +305,9 @@ class Counter(Accesses):
         steps: float = 0.0,
     ) -> Names:
         """What the value depends on; its operations are counted once."""
-        known = {} if known is None else known
+        return _Expression(self, frames, {} if known is None else known, operands, steps).visit(e)
 
-        def visit(x: Expr) -> Names:
-            if id(x) not in known:
-                known[id(x)] = inner(x)
-            return known[id(x)]
-
-        def inner(x: Expr) -> Names:
-            match x:
-                case Lit() | Local():
-                    return NONE
-                case IndexValue():
-                    return x.index.names()
-                case Read():
-                    return self._read(x, frames, operands, steps)
-                case Cast() | BitCast():
-                    names = visit(x.arg)
-                    if isinstance(x, Cast):
-                        bigger = max(x.dtype, x.arg.dtype, key=lambda d: d.bytes)
-                        self._operation("conversions", 1.0, bigger, names, frames)
-                    return names
-                case Apply():
-                    return operation(x)
-                case _:
-                    assert_never(x)
-
-        def chosen(x: Apply, taken: float) -> Names:
-            """A choice that the code knows: each arm in its share of the copies."""
-            before, names = self.share, index_names(x.args[0])
-            for arm, share in ((x.args[1], taken), (x.args[2], 1 - taken)):
-                if share:
-                    self.share = before * share
-                    names |= visit(arm)
-            self.share = before
-            return names
-
-        def operation(x: Apply) -> Names:
-            dtype = x.args[-1].dtype
-            if x.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
-                for product, other in ((x.args[1], x.args[0]), (x.args[0], x.args[1])):
-                    if isinstance(product, Apply) and product.op == "mul":
-                        names = NONE.union(*map(visit, product.args), visit(other))
-                        self._operation("multiply_adds", 1.0, dtype, names, frames)
-                        return names
-            if is_larger(x):
-                names = NONE.union(*map(visit, x.args[1:]))
-                self._operation("arithmetic", 1.0, dtype, names, frames)
-                return names
-            if x.op == "select":
-                taken = self._taken(x.args[0], frames)
-                if taken is not None:
-                    return chosen(x, taken)
-            names = NONE.union(*map(visit, x.args))
-            kind, count = kind_of(x, self.machine.coefficients.counting)
-            if kind == "function":
-                at, times = self.home(names, frames)
-                share = self.part(dtype, names, frames)
-                self.tally(frames[: at + 1]).call(x.op, times * share)
-            else:
-                self._operation(kind, count, dtype, names, frames)
-            return names
-
-        return visit(e)
-
-    def _taken(self, condition: Expr, frames: Frames) -> float | None:
+    def taken(self, condition: Expr, frames: Frames) -> float | None:
         """In what share of the copies a comparison with an index holds; None: the run tells."""
         match condition:
             case Apply(op=op, args=(IndexValue(index), Lit(value))) if op in COMPARE:
@@ -392,9 +328,10 @@ class Counter(Accesses):
             found.append(known)
         return sum(found) / len(found) if found else None
 
-    def _operation(
+    def operation(
         self, kind: str, count: float, dtype: DType, names: Names, frames: Frames
     ) -> None:
+        """So many operations of a kind, computed where what they depend on is known."""
         at, times = self.home(names, frames)
         lanes = self.lanes(names, frames)
         if dtype.is_float or kind != "divisions":
@@ -414,13 +351,14 @@ class Counter(Accesses):
         return self.machine.picks(buffer.dtype.bytes, row[1], lanes)
 
     # -- memory ---------------------------------------------------------------------------------
-    def _read(
+    def read(
         self,
         r: Read,
         frames: Frames,
         operands: list[tuple[float, float]] | None = None,
         steps: float = 0.0,
     ) -> Names:
+        """What the element depends on that is read."""
         buffer = self.buffers[r.value]
         names = names_of(r.coords)
         if buffer.space is Memory.REGISTER:
@@ -474,15 +412,86 @@ class Counter(Accesses):
         return names
 
 
-def _is_waited_for(merge: Merge, behind: tuple[Stmt, ...]) -> bool:
-    """Whether a loop behind reads what is merged: else the next row is begun meanwhile."""
-    known = {a.buffer for a in merge.states}
-    for s in behind:
-        inside = tuple(walk_stmts((s,)))
-        reads = (x for each in inside for e in exprs(each) for x in walk(e))
-        if not any(isinstance(x, Read) and x.value in known for x in reads):
-            continue
-        if any(isinstance(x, Loop) and x.kind in (Kind.SERIAL, Kind.PARALLEL) for x in inside):
-            return True
-        known |= {x.target.buffer for x in inside if isinstance(x, Assign)}
-    return False
+class _Expression:
+    """Counts an expression of a statement, its operations once.
+
+    These are no closures that call each other: only the search for cycles would find those to be
+    garbage.
+    """
+
+    def __init__(
+        self,
+        counter: Counter,
+        frames: Frames,
+        known: dict[int, Names],
+        operands: list[tuple[float, float]] | None,
+        steps: float,
+    ) -> None:
+        """Count in these frames; what is `known` is counted."""
+        self.counter = counter
+        self.frames = frames
+        self.known = known
+        self.operands = operands
+        self.steps = steps
+
+    def visit(self, e: Expr) -> Names:
+        """What the value depends on."""
+        names = self.known.get(id(e))
+        if names is None:
+            names = self.known[id(e)] = self._inner(e)
+        return names
+
+    def _inner(self, e: Expr) -> Names:
+        match e:
+            case Lit() | Local():
+                return NONE
+            case IndexValue():
+                return e.index.names()
+            case Read():
+                return self.counter.read(e, self.frames, self.operands, self.steps)
+            case Cast() | BitCast():
+                names = self.visit(e.arg)
+                if isinstance(e, Cast):
+                    bigger = max(e.dtype, e.arg.dtype, key=lambda d: d.bytes)
+                    self.counter.operation("conversions", 1.0, bigger, names, self.frames)
+                return names
+            case Apply():
+                return self._operation(e)
+            case _:
+                assert_never(e)
+
+    def _chosen(self, e: Apply, taken: float) -> Names:
+        """A choice that the code knows: each arm in its share of the copies."""
+        before, names = self.counter.share, index_names(e.args[0])
+        for arm, share in ((e.args[1], taken), (e.args[2], 1 - taken)):
+            if share:
+                self.counter.share = before * share
+                names |= self.visit(arm)
+        self.counter.share = before
+        return names
+
+    def _operation(self, e: Apply) -> Names:
+        counter, frames, dtype = self.counter, self.frames, e.args[-1].dtype
+        if e.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
+            for product, other in ((e.args[1], e.args[0]), (e.args[0], e.args[1])):
+                if isinstance(product, Apply) and product.op == "mul":
+                    names = NONE.union(*map(self.visit, product.args), self.visit(other))
+                    counter.operation("multiply_adds", 1.0, dtype, names, frames)
+                    return names
+        if is_larger(e):
+            names = NONE.union(*map(self.visit, e.args[1:]))
+            counter.operation("arithmetic", 1.0, dtype, names, frames)
+            return names
+        if e.op == "select":
+            taken = counter.taken(e.args[0], frames)
+            if taken is not None:
+                return self._chosen(e, taken)
+        names = NONE.union(*map(self.visit, e.args))
+        kind, count = kind_of(e, counter.machine.coefficients.counting)
+        if kind == "function":
+            at, times = counter.home(names, frames)
+            share = counter.part(dtype, names, frames)
+            counter.tally(frames[: at + 1]).call(e.op, times * share)
+        else:
+            counter.operation(kind, count, dtype, names, frames)
+        return names

@@ -5,7 +5,19 @@ from __future__ import annotations
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.coefficients import Counting
 from rutc.tensor_ir.cost.work import Tally
-from rutc.tensor_ir.expr import ELEMENTARY, Apply, BitCast, Cast, Expr, Lit, Local, Read, children
+from rutc.tensor_ir.expr import (
+    ELEMENTARY,
+    Apply,
+    BitCast,
+    Cast,
+    Expr,
+    Lit,
+    Local,
+    Read,
+    children,
+    walk,
+)
+from rutc.tensor_ir.kernel import Assign, Kind, Loop, Merge, Stmt, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.roots import ROOTS, roots_taken
 
@@ -136,3 +148,17 @@ def holds(op: str, bounds: Range, edge: int) -> bool | None:
     if always[op]:
         return True
     return False if always[opposite[op]] else None
+
+
+def is_waited_for(merge: Merge, behind: tuple[Stmt, ...]) -> bool:
+    """Whether a loop behind reads what is merged: else the next row is begun meanwhile."""
+    known = {a.buffer for a in merge.states}
+    for s in behind:
+        inside = tuple(walk_stmts((s,)))
+        reads = (x for each in inside for e in exprs(each) for x in walk(e))
+        if not any(isinstance(x, Read) and x.value in known for x in reads):
+            continue
+        if any(isinstance(x, Loop) and x.kind in (Kind.SERIAL, Kind.PARALLEL) for x in inside):
+            return True
+        known |= {x.target.buffer for x in inside if isinstance(x, Assign)}
+    return False

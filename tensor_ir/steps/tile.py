@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, maximum, minimum
+from rutc.tensor_ir.affine import ZERO, Index, Range, maximum, minimum
 from rutc.tensor_ir.expr import Expr, IndexValue, Read, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
@@ -89,29 +90,7 @@ class Tile(Step):
                         raise NotApplicable(f"the end of {x.var} moves with another moved loop")
                     ends[x.var] = (x.hi, bounds[1])
                 moved.append(replace(x, kind=k, body=()))
-            return choose(moved, chain[-1].body, ends)
-
-        def choose(
-            moved: list[Loop], body: tuple[Stmt, ...], ends: dict[str, tuple[Index, int]]
-        ) -> tuple[Stmt, ...]:
-            """Tiles of fixed extents in place of the loops in `ends`, whose extents are not."""
-            if not ends:
-                return _distribute(moved, _expand(body, set(expanded), self.loops))
-            (var, (end, most)), *others = ends.items()
-
-            def fixed(least: int, extent: int) -> tuple[Stmt, ...]:
-                """The tile for at least `least` and at most `extent` iterations."""
-                loops = [replace(x, hi=Index.of(extent)) if x.var == var else x for x in moved]
-                last = maximum(end - 1, Index.of(least - 1), ranges)
-                at = minimum(Index.of(var), last, ranges) if least < extent else Index.of(var)
-                return choose(loops, with_index(body, {var: at}), dict(others))
-
-            numbers = numbers_of_rows(most)
-            result = fixed(numbers[1] + 1 if len(numbers) > 1 else 1, most)
-            for extent, fewer in pairwise((*numbers[1:], 0)):
-                then = fixed(fewer + 1, extent)
-                result = (Branch(end, Index.of(extent + 1), then, result),)
-            return result
+            return self._chosen(moved, chain[-1].body, ends, expanded, ranges)
 
         locals_ = tuple(
             replace(b, layout=_with_axes(b.layout, expanded[b.name])) if b.name in expanded else b
@@ -119,6 +98,34 @@ class Tile(Step):
         )
         body = replace_loop(kernel.body, self.loops[0], tile)
         return replace(kernel, body=body, locals=locals_)
+
+    def _chosen(
+        self,
+        moved: list[Loop],
+        body: tuple[Stmt, ...],
+        ends: Mapping[str, tuple[Index, int]],
+        expanded: Collection[str],
+        ranges: Mapping[str, Range],
+    ) -> tuple[Stmt, ...]:
+        """Tiles of fixed extents in place of the loops in `ends`, whose extents are not."""
+        if not ends:
+            return _distribute(moved, _expand(body, set(expanded), self.loops))
+        (var, (end, most)), *others = ends.items()
+
+        def fixed(least: int, extent: int) -> tuple[Stmt, ...]:
+            """The tile for at least `least` and at most `extent` iterations."""
+            loops = [replace(x, hi=Index.of(extent)) if x.var == var else x for x in moved]
+            last = maximum(end - 1, Index.of(least - 1), ranges)
+            at = minimum(Index.of(var), last, ranges) if least < extent else Index.of(var)
+            inner = with_index(body, {var: at})
+            return self._chosen(loops, inner, dict(others), expanded, ranges)
+
+        numbers = numbers_of_rows(most)
+        result = fixed(numbers[1] + 1 if len(numbers) > 1 else 1, most)
+        for extent, fewer in pairwise((*numbers[1:], 0)):
+            then = fixed(fewer + 1, extent)
+            result = (Branch(end, Index.of(extent + 1), then, result),)
+        return result
 
 
 def rows_apart(most: int) -> int:
