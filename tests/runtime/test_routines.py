@@ -235,6 +235,7 @@ def test_unique_of_many(
         (20, 0, 0, 0, 0),
         (150, 150, 0, 0, 6),
         (150, 150, 1, 0, 2),
+        (200, 33, 0, 0, 60),
     ],
 )
 def test_non_max_suppression(

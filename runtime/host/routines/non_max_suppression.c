@@ -26,19 +26,46 @@ static float area(const box *b) {
   return (b->high[0] - b->low[0]) * (b->high[1] - b->low[1]);
 }
 
-/* The intersection as a part of the union; 0 where a box is empty. */
-static float overlap(const box *a, const box *b) {
-  float sides[2];
+/* Boxes that are compared with another one together. */
+enum { LANES = 16 };
+
+typedef struct lanes {
+  float low[2][LANES], high[2][LANES], area[LANES];
+} lanes;
+
+static void put(lanes *kept, int64_t at, const box *b) {
+  lanes *to = &kept[at / LANES];
   for (int i = 0; i < 2; i++) {
-    float low = a->low[i] > b->low[i] ? a->low[i] : b->low[i];
-    float high = a->high[i] < b->high[i] ? a->high[i] : b->high[i];
-    sides[i] = high - low;
-    if (!(sides[i] > 0)) return 0;
+    to->low[i][at % LANES] = b->low[i];
+    to->high[i][at % LANES] = b->high[i];
   }
-  float inside = sides[0] * sides[1], first = area(a), second = area(b);
-  float all = first + second - inside;
-  if (!(inside > 0 && first > 0 && second > 0 && all > 0)) return 0;
-  return inside / all;
+  to->area[at % LANES] = area(b);
+}
+
+/* Whether one of the first `count` boxes has an intersection with b that is more than `allowed` of
+ * the union; it is 0 where a box is empty. Lanes have no branches, so that vectors do them. */
+static int covered(const lanes *kept, int64_t count, const box *b, float allowed) {
+  const float second = area(b);
+  const int none = 0 > allowed;
+  for (int64_t at = 0; at < count; at += LANES, kept++) {
+    int32_t valid = count - at < LANES ? (int32_t)(count - at) : LANES, any = 0;
+    for (int32_t i = 0; i < LANES; i++) {
+      float sides[2];
+      for (int j = 0; j < 2; j++) {
+        float low = b->low[j] > kept->low[j][i] ? b->low[j] : kept->low[j][i];
+        float high = b->high[j] < kept->high[j][i] ? b->high[j] : kept->high[j][i];
+        sides[j] = high - low;
+      }
+      float inside = sides[0] * sides[1], first = kept->area[i];
+      float all = first + second - inside;
+      int more = inside / all > allowed;
+      int meet = (sides[0] > 0) & (sides[1] > 0) & (inside > 0) & (first > 0) & (second > 0);
+      meet &= all > 0;
+      any |= (i < valid) & ((meet & more) | ((1 - meet) & none));
+    }
+    if (any) return 1;
+  }
+  return 0;
 }
 
 int rutc_routine_non_max_suppression(const rutc_call *call) {
@@ -54,12 +81,13 @@ int rutc_routine_non_max_suppression(const rutc_call *call) {
   if (count > UINT32_MAX) {
     return rutc_call_fail(call, "%lld boxes are too many", (long long)count);
   }
+  const int64_t blocks = (count + LANES - 1) / LANES * (int64_t)sizeof(lanes);
   char *memory = rutc_call_scratch(
-      call, count * (int64_t)(2 * sizeof(uint64_t) + sizeof(box) + sizeof(int64_t)));
+      call, blocks + count * (int64_t)(2 * sizeof(uint64_t) + sizeof(box)));
   if (memory == NULL) return RUTC_OUT_OF_MEMORY;
-  uint64_t *items = (uint64_t *)(void *)memory;
-  int64_t *kept = (int64_t *)(items + 2 * count);
-  box *places = (box *)(kept + count);
+  lanes *kept = (lanes *)(void *)memory;
+  uint64_t *items = (uint64_t *)(void *)(memory + blocks);
+  box *places = (box *)(items + 2 * count);
   for (int64_t batch = 0; batch < batches; batch++) {
     const float *corner = (const float *)boxes->data + batch * count * 4;
     for (int64_t i = 0; i < count; i++) places[i] = corners(corner + 4 * i, centered);
@@ -75,10 +103,9 @@ int rutc_routine_non_max_suppression(const rutc_call *call) {
       }
       const uint64_t *sorted = rutc_short_sort(items, items + count, candidates);
       for (int64_t i = 0; i < candidates && taken < most; i++) {
-        int64_t k = 0, at = rutc_short_place(sorted[i]);
-        while (k < taken && !(overlap(&places[at], &places[kept[k]]) > allowed)) k++;
-        if (k < taken) continue;
-        kept[taken++] = at;
+        int64_t at = rutc_short_place(sorted[i]);
+        if (covered(kept, taken, &places[at], allowed)) continue;
+        put(kept, taken++, &places[at]);
         if (number < room) {
           int64_t *row = chosen + 3 * number;
           row[0] = batch;
