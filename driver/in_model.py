@@ -22,7 +22,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.build import PlanVersion, machine_of, plans_of
 from rutc.driver.compile_job import CompileJob, key, make, scheduled
-from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
+from rutc.driver.launch_times import LEAST_US, Profiled, TimedLibrary, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.served import Ended, Served, Unanswered
@@ -339,7 +339,8 @@ class ModelBench(Served):
             places = places[own.index(t.choice) :: len(own)]
         ran = [p for p in set(places) if turns.calls[p]]
         # Turns are next to each other in time: what slows the processor slows both.
-        ratios = turns.other[:, ran].sum(axis=1) / turns.usual[:, ran].sum(axis=1)
+        before = np.maximum(turns.usual[:, ran].sum(axis=1), LEAST_US)
+        ratios = turns.other[:, ran].sum(axis=1) / before
         ratios = np.maximum(1 + (ratios - 1) / share, LEAST_RATIO)
         calls = float(turns.calls[ran].sum())
         now = float(np.median(turns.usual[:, ran].sum(axis=1))) * share * 1e3 / calls

@@ -12,7 +12,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, CompileJob
 from rutc.driver.in_model import SECONDS
-from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
+from rutc.driver.launch_times import LEAST_US, Profiled, TimedLibrary, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.plan_steps import PlanSteps
@@ -208,7 +208,7 @@ Times = np.ndarray | int
 
 def _ratio(processes: Sequence[tuple[Times, Times]]) -> Ratio:
     """The ratio of what takes turns (before, after), by that of neighbouring runs."""
-    ratios = [np.atleast_1d(after / np.maximum(before, 1e-3)) for before, after in processes]
+    ratios = [np.atleast_1d(after / np.maximum(before, LEAST_US)) for before, after in processes]
     every = np.concatenate(ratios)
     low, high = interval(list(every))
     us = float(np.median(np.concatenate([np.atleast_1d(before) for before, _ in processes])))

@@ -3,10 +3,8 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from itertools import pairwise
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,11 +17,11 @@ from rutc.importer import import_model
 from rutc.importer.contents import contents
 from rutc.report import display
 from rutc.report.page import artifact_page, model_page
+from rutc.report.profiled import profiled
 from rutc.runtime.artifact import ArtifactFile, open_artifact, programs_of
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.ports import NodeArg, Ports, undamaged
-from rutc.runtime.session import ProfileEntry
 from rutc.runtime.weights_file import weights_path
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
@@ -31,12 +29,9 @@ from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import Range, common_size, common_sizes, limits_text, multiple
 from rutc.tuner.choice import OnRecord
 from rutc.verify.each_target import lacking
-from rutc.verify.session_values import Ran, run_once
 from rutc.verify.sizes import planned_ranges
-from rutc.verify.whole import WholeSession
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
-PROFILE_RUNS = 20
 MOST_LISTED = 24
 """Kernels that are listed without being asked for: a screen of them."""
 Shown = tuple[dict[str, object], list[RenderableType]]
@@ -123,10 +118,11 @@ def inspect_library(
     notes = tuple(item for item in shown[1:] if isinstance(item, str))
     times: list[display.StepTime] | None = None
     if profile:
-        times, ran = _step_times(path, kernels, inputs, dims or {}, threads, target)
+        found = profiled(path, kernels, inputs, dims or {}, threads, target)
+        times, ran = found.times, found.ran
         payload["profile"] = [asdict(time) for time in times]
-        payload |= {"sizes": ran.sizes, "refused": ran.refused}
-        shown += ran.lines
+        payload |= {"sizes": ran.sizes, "refused": ran.refused, "timed": found.clock}
+        shown += [*ran.lines, found.line]
         shown.append(display.profile_table(times))
     elif all_kernels or len(kernels) <= MOST_LISTED:
         shown.append(undamaged(path, lambda: display.kernels_table(kernels)))
@@ -145,35 +141,6 @@ def _write_page(page: Path, told: bytes, payload: dict[str, object]) -> str:
     write_file(page, told)
     payload["page"] = page
     return f"{page}: open it in a browser"
-
-
-def _step_times(
-    path: Path,
-    kernels: Sequence[Mapping[str, object]],
-    inputs: Sequence[str],
-    dims: Mapping[str, int],
-    threads: int | None,
-    target: str | None,
-) -> tuple[list[display.StepTime], Ran]:
-    """What the steps of a run take, the medians of some runs, and one before them."""
-    with WholeSession(
-        path, threads=threads, profile=True, check_integrity=True, target=target
-    ) as session:
-        ran = run_once(session, inputs, dims)
-        known: list[list[ProfileEntry]] = []
-        for _ in range(PROFILE_RUNS):
-            session.run(None, ran.values)
-            known.append(session.profile())
-    return display.step_times(
-        [_usual(of_step) for of_step in zip(*known, strict=True)], kernels
-    ), ran
-
-
-def _usual(totals: Sequence[ProfileEntry]) -> ProfileEntry:
-    """What a step takes of a run, of what it had taken after each of several runs."""
-    *_, before, last = totals
-    us = median(b.total_us - a.total_us for a, b in pairwise(totals))
-    return replace(last, calls=last.calls - before.calls, total_us=us)
 
 
 def _chosen(

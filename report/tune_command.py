@@ -300,6 +300,7 @@ def tuning_json(found: TuningReport) -> Json:
         "database": found.database,
         "interrupted": found.interrupted,
         "sizes": found.sizes,
+        "timed": "processor",
         "no_plans": found.no_plans,
         "default_us": found.default_us,
         "tuned_us": found.tuned_us,
@@ -383,7 +384,8 @@ def tuning_lines(found: TuningReport) -> list[str]:
 
     failed = f", {found.failed} of them failed" if found.failed else ""
     failed += f" ({found.errors[0]})" if found.errors else ""
-    lines = [f"timed at {found.sizes}"] if found.sizes else []
+    at = f" at {found.sizes}" if found.sizes else ""
+    lines = [f"timed in runs of the model on one thread, by its processor time{at}"]
     if found.plan is not None:
         lines.append(plan_line(found.plan))
     if found.no_plans:

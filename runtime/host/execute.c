@@ -2,9 +2,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "clock.h"
 #include "float_mode.h"
 #include "session.h"
+#include "timing.h"
 
 enum { CLAIMS_PER_PART = 8 };
 
@@ -199,11 +199,10 @@ static int execute_steps(rutc_session *session) {
     if (session->timings == NULL) {
       at = run_step(session, &steps[at], at, &status);
     } else {
-      rutc_timing *timing = &session->timings[at];
-      int64_t start = rutc_now_ns();
-      at = run_step(session, &steps[at], at, &status);
-      timing->ns += rutc_now_ns() - start;
-      timing->calls++;
+      const rutc_step *step = &steps[at];
+      int64_t start = rutc_step_ns(session);
+      at = run_step(session, step, at, &status);
+      rutc_add_call(session, step, start, 1);
     }
   }
   return status;

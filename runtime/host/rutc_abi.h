@@ -25,7 +25,8 @@ typedef struct rutc_options {
   int32_t threads;       /* threads of a run, the caller's included; 0: all CPUs that the process
                             may use, by its affinity mask and its cgroup's quota */
   int32_t pin_threads;   /* not 0: every thread of the pool stays on one CPU of the affinity mask */
-  int32_t profile;       /* not 0: measure every step, for NAME_profile */
+  int32_t profile;       /* not 0: measure every step, for NAME_profile: of one thread its processor
+                            time, of several the time that passes */
   /* An external thread pool in place of the session's own threads: calls task(arg, index) for every
    * index in [0, count), in any order and on any threads, and returns when all calls returned. */
   void (*parallel_for)(void *pool, void (*task)(void *arg, int64_t index), void *arg,

@@ -7,6 +7,7 @@
 
 #include "cpu.h"
 #include "memory.h"
+#include "timing.h"
 
 enum { MAX_THREADS = 4096 };
 
@@ -160,6 +161,7 @@ static int open_session(rutc_session *session, const rutc_options *options) {
     session->pool = rutc_pool_create(session->options.threads, session->options.pin_threads,
                                      &thread_error, &status);
   }
+  if (session->timings != NULL) rutc_time_clock(session);
   return status;
 }
 

@@ -81,6 +81,7 @@ struct rutc_session {
   int lends;      /* whether the caller has been given memory of the session */
   uint64_t *draws; /* how often each of program->calls was made */
   rutc_timing *timings; /* one per step; NULL: not asked for */
+  int64_t clock_ns;     /* what is in the time of a step and is none of its own: its clock's */
   rutc_error error;
 };
 

@@ -2,9 +2,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "clock.h"
 #include "float_mode.h"
 #include "session.h"
+#include "timing.h"
 
 enum { LINE = 64 };
 
@@ -46,15 +46,12 @@ static void point_to(const turns *self, const place *own, int64_t trip) {
 }
 
 static int64_t started(const rutc_session *session) {
-  return session->timings != NULL ? rutc_now_ns() : 0;
+  return session->timings != NULL ? rutc_step_ns(session) : 0;
 }
 
 /* Each of `threads` threads does other launches meanwhile. */
 static void ended(rutc_session *session, const rutc_step *step, int64_t start, int64_t threads) {
-  if (session->timings == NULL) return;
-  rutc_timing *timing = &session->timings[step - session->program->steps];
-  atomic_fetch_add_explicit(&timing->ns, (rutc_now_ns() - start) / threads, memory_order_relaxed);
-  atomic_fetch_add_explicit(&timing->calls, 1, memory_order_relaxed);
+  if (session->timings != NULL) rutc_add_call(session, step, start, threads);
 }
 
 /* Does all launches for one index on the calling thread. */

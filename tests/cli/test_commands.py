@@ -222,6 +222,18 @@ def test_inspect_profiles_an_artifact(rutc: Rutc, artifact: Path) -> None:
     assert all(step["us"] >= 0 for step in profile)
 
 
+@pytest.mark.parametrize(
+    ("threads", "timed", "line"),
+    [(1, "processor", "processor time of the thread"), (2, "elapsed", "time that passes")],
+)
+def test_a_profile_says_what_is_timed(
+    rutc: Rutc, artifact: Path, threads: int, timed: str, line: str
+) -> None:
+    told = rutc("inspect", artifact, "--profile", "--threads", threads, "--json").json
+    assert told["timed"] == timed
+    assert line in rutc("inspect", artifact, "--profile", "--threads", threads).stdout
+
+
 def test_inspect_shows_a_model(rutc: Rutc, model: Path) -> None:
     result = rutc("inspect", model)
     assert result.status == 0, result.stderr

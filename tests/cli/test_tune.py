@@ -92,6 +92,8 @@ def test_a_search_keeps_what_it_measures(rutc: Rutc, wide: Path, database: Path)
     assert more.status == 0, more.stderr
     assert "trials in" in more.stdout
     assert "kept in" in more.stdout
+    assert said["timed"] == "processor"
+    assert "timed in runs of the model on one thread, by its processor time" in more.stdout
     with Database.open(database, create=False) as db:
         assert db.count() > again
 

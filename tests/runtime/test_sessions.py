@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
+from time import thread_time_ns
 
 import ml_dtypes
 import numpy as np
@@ -274,9 +276,34 @@ def test_profile_counts_and_times_steps(doubling: Path) -> None:
             session.run(None, {"x": X})
         (entry,) = session.profile()
     assert (entry.name, entry.origin, entry.calls) == ("twice", "node_0", 3)
-    assert entry.total_us > 0
+    assert entry.total_us >= 0
     with load(doubling) as session, pytest.raises(ModelError, match="profile=True"):
         session.profile()
+
+
+def _profiled_us(library: Path, runs: int, **options: int) -> float:
+    """The microseconds of the step of a model in so many runs."""
+    with load(library, profile=True, **options) as session:
+        for _ in range(runs):
+            session.run(None, {"x": X})
+        (entry,) = session.profile()
+    return entry.total_us
+
+
+def test_a_profile_of_one_thread_has_its_processor_time(compile_c: Compile, tmp_path: Path) -> None:
+    slept_us = 100_000
+    sleeps = kernel("sleeps", f"usleep({slept_us});")
+    objects = [compile_c(f"#define _GNU_SOURCE\n#include <unistd.h>\n{sleeps}")]
+    build_library(simple("model", **elementwise("sleeps")), objects, tmp_path / "m.so", {})
+    assert _profiled_us(tmp_path / "m.so", 1, threads=2) >= slept_us
+    assert _profiled_us(tmp_path / "m.so", 1, threads=1) < slept_us / 10
+
+
+def test_a_profile_has_not_what_its_clock_takes(compile_c: Compile, tmp_path: Path) -> None:
+    _build(compile_c, tmp_path / "m.so", 1)
+    starts = [thread_time_ns() for _ in range(1000)]
+    least_us = min(b - a for a, b in pairwise(starts)) / 1000
+    assert min(_profiled_us(tmp_path / "m.so", 100, threads=1) for _ in range(5)) < 100 * least_us
 
 
 def test_external_thread_pool(compile_c: Compile, tmp_path: Path) -> None:

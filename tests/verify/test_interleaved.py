@@ -5,6 +5,7 @@ import os
 import time
 from functools import partial
 from pathlib import Path
+from resource import RUSAGE_THREAD, getrusage
 
 import numpy as np
 import onnx
@@ -13,9 +14,19 @@ from onnx import parser
 
 from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
-from rutc.verify.bench import aligned, allocated, room_for, run_onnxruntime, run_rutc
+from rutc.verify.bench import (
+    aligned,
+    allocated,
+    room_for,
+    run_in_place,
+    run_onnxruntime,
+    run_rutc,
+)
 from rutc.verify.interleaved import ROUNDS, Job, Run, require, take_turns
+from rutc.verify.whole import load_whole
 
+FEW_FAULTS = 16
+"""Pages; large arrays have at least twice as many, of the largest size."""
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[2, 3] x) => (float[2, 3] y, float[2] s) {
@@ -120,6 +131,21 @@ def test_bound_runs_write_into_the_outputs(tmp_path: Path, monkeypatch: pytest.M
     run_rutc(library, 1, {"x": x}, room)()
     np.testing.assert_array_equal(made["y"], -x)
     np.testing.assert_array_equal(made["s"], x.max(axis=1))
+
+
+def test_what_runs_in_place_writes_no_new_memory(tmp_path: Path) -> None:
+    # So large that the system gives new pages for each array, and takes them back.
+    large = MODEL.replace("2, 3", "16, 1048576").replace("[2] s", "[16] s")
+    onnx.save(parser.parse_model(large), tmp_path / "m.onnx")
+    library = compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options(), None).library
+    x = np.ones((16, 1048576), np.float32)
+    with load_whole(library, threads=1) as session:
+        run = run_in_place(session, {"x": x})
+        before = getrusage(RUSAGE_THREAD).ru_minflt
+        run()
+        assert getrusage(RUSAGE_THREAD).ru_minflt - before < FEW_FAULTS
+        session.run(None, {"x": x})
+        assert getrusage(RUSAGE_THREAD).ru_minflt - before > FEW_FAULTS
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i8", "?", "f2"])
