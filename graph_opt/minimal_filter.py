@@ -24,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, cached_property, reduce
-from math import lcm, prod, sqrt
+from math import inf, lcm, prod, sqrt
 
 import numpy as np
 
 from rutc.base.record import record
-from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, apply
+from rutc.tensor_ir import Apply, Data, DType, Expr, Index, IndexValue, Lit, apply
 
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
@@ -282,7 +282,7 @@ def transform_weights(filters: Mapping[int, Filter], weights: np.ndarray) -> np.
         axis: np.array([[float(c) for c in row] for row in f.of_weights])
         for axis, f in filters.items()
     }
-    shape = [len(matrices[n]) if n in matrices else size for n, size in enumerate(weights.shape)]
+    shape = points_shape(filters, weights.shape)
     found = np.empty(shape, weights.dtype if floats else np.float64)
     others = [n for n in range(weights.ndim) if n not in filters]
     for at in _pieces(found, others[0] if others else None):
@@ -295,6 +295,21 @@ def transform_weights(filters: Mapping[int, Filter], weights: np.ndarray) -> np.
     found *= prod(f.denominator for f in filters.values())
     fits = np.abs(found).max(initial=0) <= np.iinfo(np.int16).max
     return np.ascontiguousarray(found.astype(np.int16 if fits else np.int32))
+
+
+def points_shape(filters: Mapping[int, Filter], shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of what `transform_weights` gives for weights of a shape."""
+    return tuple(
+        len(filters[n].of_weights) if n in filters else size for n, size in enumerate(shape)
+    )
+
+
+def stays_finite(filters: Mapping[int, Filter], weights: Data) -> bool:
+    """Whether what `transform_weights` gives is sure to be finite numbers."""
+    most = weights.largest if weights.is_finite else inf
+    for f in filters.values():
+        most *= float(_magnitudes(f.of_weights).sum(axis=1).max())
+    return most <= LARGEST
 
 
 def _pieces(array: np.ndarray, axis: int | None) -> Iterator[tuple[slice, ...]]:

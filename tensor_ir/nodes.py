@@ -33,14 +33,15 @@ class Value:
             raise ValueError(f"dims of %{self.name} are not sorted and distinct: {self.dims}")
 
 
-SAMPLES = 64
-"""Elements of an array by which it is told from most others."""
+SAMPLES, FEW = 64, 16
+"""Elements of an array by which it is told from most others, and those that text is made of."""
 
 
 class Data:
     """An immutable array that compares and hashes by content.
 
-    One that is computed of others may be forgotten by who asks for it last.
+    One that is computed of others may be forgotten by who asks for it last, and may be made no
+    sooner than somebody asks for it: then it hashes by what it is computed of.
     """
 
     def __init__(self, array: np.ndarray, again: Callable[[], np.ndarray] | None = None) -> None:
@@ -48,6 +49,41 @@ class Data:
         array.flags.writeable = False
         self.__dict__["array"] = array
         self._again = again
+
+    @classmethod
+    def later(
+        cls,
+        name: Hashable,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        again: Callable[[], np.ndarray],
+    ) -> Data:
+        """An array of finite floats that `again` makes: another one for each other name."""
+        data = cls.__new__(cls)
+        known = {"shape": shape, "dtype": dtype, "is_finite": True, "_sample": (name,)}
+        data.__dict__.update(known, _again=again, _name=name)
+        return data
+
+    _name: Hashable = None
+    """What it is computed of, and how, where that tells it from others."""
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of its axes."""
+        return self.array.shape
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """The type of its elements."""
+        return self.array.dtype
+
+    @property
+    def few(self) -> str:
+        """Some of its elements as text, or its name."""
+        if self._name is not None:
+            return repr(hash(self._name))
+        flat, size = self.array.flat, self.array.size
+        return str([flat[i] for i in range(0, size, max(1, size // FEW))])
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -145,13 +181,14 @@ class Data:
         return np.array2string(self.array, separator=", ", threshold=16, max_line_width=1 << 20)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Data) and (
-            self is other
-            or (
-                self._sample == other._sample
-                and (self._is_that_of(other) or self.digest == other.digest)
-            )
-        )
+        if self is other or not isinstance(other, Data):
+            return self is other
+        if self._name is not None and other._name is not None:
+            return self._name == other._name
+        alike = self._sample == other._sample
+        if self._name is not None or other._name is not None:
+            alike = self.shape == other.shape and self.dtype == other.dtype
+        return alike and (self._is_that_of(other) or self.digest == other.digest)
 
     def _is_that_of(self, other: Data) -> bool:
         """Whether both have one array, and have not forgotten it."""

@@ -202,11 +202,8 @@ class _Verifier:
         if symbolic:
             self.fail(f"{what} has the symbolic dims {symbolic}")
         shape = tuple(self.graph.extent(d) for d in axes)
-        array = data.array
-        if array.dtype != out.dtype.numpy or array.shape != shape:
-            self.fail(
-                f"the data are {array.dtype}{list(array.shape)}, not {out.dtype}{list(shape)}"
-            )
+        if data.dtype != out.dtype.numpy or data.shape != shape:
+            self.fail(f"the data are {data.dtype}{list(data.shape)}, not {out.dtype}{list(shape)}")
 
     def nest(self, n: Nest, scope: Scope) -> None:
         if not n.outs or any(v.dims != n.out.dims for v in n.outs):

@@ -34,6 +34,7 @@ def test_filtered_weights_are_freed_once_kernels_have_theirs(target: str) -> Non
     plan = decide(version.graph, machine, version.assigned)
     points = [n for n in plan.graph.nodes if isinstance(n, Const) and "points" in n.out.name]
     assert points, "sums are filtered"
+    assert not any("array" in n.data.__dict__ for n in points), "nobody has read an element"
     before = [n.data.array.copy() for n in points]
     Builder(plan, machine, "m", 1, code=False).build()
     assert all("array" in n.data.__dict__ for n in points), "they may be built from again"
@@ -65,6 +66,30 @@ def test_what_can_be_made_again_may_be_forgotten() -> None:
     assert made[0] == 2, "they are made once"
     data.forget()
     assert pickle.loads(pickle.dumps(data)) == same
+
+
+def test_what_is_made_later_is_known_by_what_it_is_made_of() -> None:
+    made: list[int] = []
+
+    def doubled(of: Data, times: int) -> Data:
+        def again() -> np.ndarray:
+            made.append(times)
+            return of.array * np.float32(times)
+
+        return Data.later((times, of), of.shape, of.dtype, again)
+
+    array = np.arange(7, dtype=np.float32)
+    one, same = doubled(Data(array.copy()), 2), doubled(Data(array.copy()), 2)
+    assert one == same
+    assert {one: "found"}[same] == "found"
+    assert one.few == same.few
+    assert one not in (doubled(Data(array), 3), doubled(Data(array + 1), 2))
+    assert (one.shape, one.dtype, one.is_finite) == ((7,), np.dtype(np.float32), True)
+    assert one != Data(np.zeros(8, np.float32))
+    assert not made, "nobody asked for elements"
+    assert one == Data(array * 2)
+    assert made == [2], "they are compared with those of an array that is there"
+    assert pickle.loads(pickle.dumps(one)) == one
 
 
 def test_what_cannot_be_made_again_is_not_forgotten() -> None:

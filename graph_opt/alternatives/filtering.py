@@ -23,6 +23,8 @@ from rutc.graph_opt.minimal_filter import (
     Bounds,
     Filter,
     bounds,
+    points_shape,
+    stays_finite,
     transform_weights,
     transformed,
 )
@@ -376,8 +378,18 @@ def _transformed_weights(
 
     # Several sums may have the same weights, as those over maps of several sizes do.
     key = "points", tuple(position.items()), factor
-    data = const.data.once(key, lambda _: Data(made(), again=made))
-    kind = DType.of(data.array.dtype)
+
+    def found(weights: np.ndarray) -> Data:
+        if factor is not None or const.out.dtype is not DType.F32:
+            return Data(made(), again=made)
+        if not stays_finite(position, const.data):
+            return Data(made(), again=made)
+        # Until kernels have their own, nothing is read of them but their shape.
+        shape = points_shape(position, weights.shape)
+        return Data.later((key, const.data), shape, weights.dtype, made)
+
+    data = const.data.once(key, found)
+    kind = DType.of(data.dtype)
     value = Value(name, kind, tuple(sorted(axes)))
     coords = [
         (points[along[d]], Index.of(points[along[d]])) if d in along else (d, c)
