@@ -389,6 +389,14 @@ class Forests:
 
 
 @record
+class Fourier:
+    """Of Fourier transforms in stages, in products of a number."""
+
+    moved: float
+    """A number that a stage stores and the next one loads (Zen 5, lengths of 16 to 1024)."""
+
+
+@record
 class Coefficients:
     """The coefficients of all decisions, in groups."""
 
@@ -409,6 +417,7 @@ class Coefficients:
     remainders: Remainders
     counting: Counting
     forests: Forests
+    fourier: Fourier
 
     def __hash__(self) -> int:
         """Of few numbers: machines are hashed often, and most have the same coefficients."""

@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms as contractions with a table of cosines and sines."""
+"""Discrete Fourier transforms as contractions with tables of cosines and sines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.ops.fourier_stages import factors_of, staged
 from rutc.importer.ops.operands import array, axis_of, static
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import one_axis
@@ -50,8 +51,15 @@ def dft(
     half = floordiv(length, Index.of(2), b.ranges) + 1
     size = half if onesided and not inverse else length
     real_only = half_given
-    shape = (*x.shape[:at], size, *x.shape[at + 1 : -1], Index.of(1 if real_only else 2))
+    shown = 1 if real_only else 2
+    shape = (*x.shape[:at], size, *x.shape[at + 1 : -1], Index.of(shown))
     used = minimum(have, half if half_given else length, b.ranges)
+    if length.is_const and size.is_const and length.const > 0:
+        factors = factors_of(length.const, parts, size.const * shown / (2 * length.const))
+        if len(factors) > 1 and (not half_given or (have.is_const and have.const <= half.const)):
+            if half_given:
+                x = _both_halves(b, x, at, length.const)
+            return staged(b, x, at, factors, (size.const, shown), inverse=bool(inverse))
     wide = x.dtype.computing
     if length.is_const and used.is_const:
         table = _table(
@@ -94,10 +102,22 @@ def _table(
     angle = 2 * np.pi * turns / length
     scale = np.full(used, 1 / length if inverse else 1.0)
     if folded:
-        twice = np.arange(used)
-        scale = scale * np.where((twice == 0) | (2 * twice == length), 1.0, 2.0)
+        scale = scale * _times(length, used)
     sign = 1.0 if inverse else -1.0
     return np.cos(angle) * scale, sign * np.sin(angle) * scale
+
+
+def _times(length: int, used: int) -> np.ndarray:
+    """How often the whole spectrum has the numbers {used} of a one-sided one: once or twice."""
+    at = np.arange(used)
+    return np.where((at == 0) | (2 * at == length), 1.0, 2.0)
+
+
+def _both_halves(b: Builder, x: Tensor, at: int, length: int) -> Tensor:
+    """A one-sided spectrum whose transform's real part is that of the whole one's."""
+    times = _times(length, x.shape[at].const).astype(x.dtype.computing.numpy)
+    weights = b.constant(times.reshape(-1, *[1] * (x.rank - 1 - at)))
+    return b.wide(lambda e, w: apply("mul", e, w), x, weights, onto=True)
 
 
 def _computed_table(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -94,6 +96,42 @@ def test_grid_sample(mode, padding, align, check, make_node, rng):
 def test_dft(onesided, check, make_node, rng):
     x = {"x": rng.standard_normal((2, 12, 1)).astype("f4")}
     check(make_node("DFT", ["x", "", "a"], onesided=onesided), x, {"a": i64(1).reshape(())})
+
+
+@pytest.mark.parametrize(("have", "length"), [(120, None), (90, 128), (150, 105)])
+@pytest.mark.parametrize(
+    ("parts", "inverse", "onesided"), [(1, 0, 0), (1, 0, 1), (2, 0, 0), (2, 1, 0)]
+)
+def test_dft_of_factors(have, length, parts, inverse, onesided, check, make_node, rng):
+    x = {"x": rng.standard_normal((2, have, 3, parts)).astype("f4")}
+    constants = {"a": i64(1).reshape(())} | ({} if length is None else {"n": np.array(length)})
+    names = ["x", "n" if "n" in constants else "", "a"]
+    # ONNX Runtime's own angles of such lengths are rounded far more.
+    signal = x["x"].astype("f8") @ np.array([1, 1j])[:parts]
+    turned = np.fft.ifft(signal, length, 1) if inverse else np.fft.fft(signal, length, 1)
+    shown = turned[:, : turned.shape[1] // 2 + 1 if onesided else None]
+    want = np.stack([shown.real, shown.imag], -1).astype("f4")
+    step = make_node("DFT", names, inverse=inverse, onesided=onesided)
+    graph = check(step, x, constants, expected=[want])
+    longest = max(prod(extents(graph, n)) for n in graph.nodes if isinstance(n, Nest))
+    assert longest <= 2 * 21
+
+
+@pytest.mark.parametrize("length", [128, 105])
+def test_dft_back_from_one_side(length, check, make_node, rng):
+    x = rng.standard_normal((2, length, 1)).astype("f4")
+    spectrum = np.fft.rfft(x[..., 0]).astype("c8")
+    parts = np.stack([spectrum.real, spectrum.imag], -1)
+    constants = {"a": i64(1).reshape(()), "n": np.array(length)}
+    step = make_node("DFT", ["x", "n", "a"], inverse=1, onesided=1)
+    graph = check(step, {"x": parts}, constants, expected=[x])
+    longest = max(prod(extents(graph, n)) for n in graph.nodes if isinstance(n, Nest))
+    assert longest <= 2 * 21
+
+
+def extents(graph, nest):
+    """Those of the dims that a nest reduces over."""
+    return [graph.extents[d].const for d in nest.bound]
 
 
 def body(make_node, condition):
