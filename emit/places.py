@@ -115,6 +115,23 @@ class PlaceEmitter:
             guard = inside if guard is None else self._both(guard, inside)
         return coords, guard
 
+    def never_inside(
+        self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
+    ) -> bool:
+        """Whether coordinates are known to be outside of the buffer, in all lanes."""
+        extents = dict(buffer.layout.extents)
+        for d, c in places:
+            if not isinstance(c, Index):
+                continue
+            before, after = buffer.layout.room(d, fill)
+            bounds = self.index.resolve(c).bounds(self.index.ranges)
+            last = (Index.of(extents[d]) + (after - 1)).bounds(self.index.ranges)
+            if bounds is None or last is None:
+                continue
+            if bounds[1] < -before or bounds[0] > last[1]:
+                return True
+        return False
+
     def _ends_before(self, index: Index, high: Index) -> bool:
         """Whether an index is that of a loop that ends before `high` or at it."""
         end = self.index.ends.get(index.as_var or "")

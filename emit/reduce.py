@@ -10,8 +10,9 @@ from rutc.emit.index import I32, Lane, is_vector
 from rutc.emit.opaque import opaque, opaque_mask, vector_register
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Expr, Read, bind
+from rutc.tensor_ir.expr import Expr, Read, bind, walk
 from rutc.tensor_ir.kernel import Access, Init, Merge, Update
+from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.products import narrow_factors
 
 
@@ -28,6 +29,8 @@ class _Taken:
     merged: Expr | None
     """The state after the update, where there is only one."""
     adds_pairs: bool
+    padded: tuple[Read, ...]
+    """What is read with a fill that changes nothing."""
 
 
 class ReductionEmitter:
@@ -55,6 +58,8 @@ class ReductionEmitter:
             self._dot_update(s, self.dot_loop)
             return
         taken = self._taken_in(s)
+        if any(self._outside(r) for r in taken.padded):
+            return
         old = [self.expressions.emit(r) for r in taken.states]
         if taken.merged is not None:
             new = [self.expressions.emit(taken.merged)]
@@ -88,8 +93,25 @@ class ReductionEmitter:
             merged = None
             if len(states) == 1:
                 merged = bind(s.reducer.merge[0], {"a0": states[0], "b0": lifted[0]})
-            found = self._taken[id(s)] = _Taken(s, states, lifted, merged, self._adds_pairs(s))
+            padded = self._padded(s)
+            pairs = self._adds_pairs(s)
+            found = self._taken[id(s)] = _Taken(s, states, lifted, merged, pairs, padded)
         return found
+
+    def _padded(self, s: Update) -> tuple[Read, ...]:
+        """The reads of an update that take in nothing where they are outside of their buffers."""
+        return tuple(
+            r
+            for e in s.elements
+            for r in walk(e)
+            if isinstance(r, Read)
+            and all(isinstance(c, Index) for _, c in r.coords)
+            and adds_nothing(s.reducer, s.elements, r, lambda v: self.expressions.buffers[v].finite)
+        )
+
+    def _outside(self, r: Read) -> bool:
+        buffer = self.expressions.buffers[r.value]
+        return self.expressions.places.never_inside(r.coords, buffer, r.fill)
 
     def _adds_pairs(self, s: Update) -> bool:
         """Whether an update adds products that LLVM makes of pairs of factors in 16 bits."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import pytest
@@ -28,6 +28,7 @@ from tests.machines import RUNNABLE, V3, V4, on_machines
 pytestmark = pytest.mark.sampled(4)
 
 VECTOR_LOAD = re.compile(r"^\tv(?!broad)\w+\t-?\w*\((?!%rip)[^)]*\), .*%[yz]mm", re.MULTILINE)
+PRODUCT = re.compile(r"^\tv(?:fmadd\w+|mul)ps\t", re.MULTILINE)
 LEAST = {"f32": "-inf", "f64": "-inf", "i32": "-2147483648", "i16": "-32768", "i8": "-128"}
 
 
@@ -257,6 +258,17 @@ def test_taps_of_which_lanes_are_apart_share_their_loads(
     kernel = tuned(case, V4, frozenset({"w"}))[0]
     assembly = compile_assembly(emit_kernel(kernel, V4).text, V4)
     assert len(VECTOR_LOAD.findall(assembly)) == loads
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_taps_that_are_outside_are_not_multiplied(*, finite: bool) -> None:
+    """Of rows of a window that lie outside of a picture, where weights are finite numbers."""
+    case = window([Axis(5, 5, before=2, after=2), Axis(16, 1)], channels=1)
+    kernel = tuned(case, V4, frozenset({"w"}))[0]
+    known = tuple(replace(b, finite=finite and b.name == "w") for b in kernel.args)
+    text = emit_kernel(replace(kernel, args=known), V4).text
+    inside, products = 3 + 4 + 5 + 4 + 3, len(PRODUCT.findall(compile_assembly(text, V4)))
+    assert products == inside if finite else products > inside
 
 
 def test_only_the_edges_have_tests() -> None:
