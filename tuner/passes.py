@@ -43,6 +43,12 @@ class Pass:
         """Elements of a window."""
         return prod(self.shape.extents[b] for b in self.partners)
 
+    def written_out(self, v: str, rows: int) -> int:
+        """Elements in the code of tiles of rows along v: the first, the last, and one between."""
+        tiles = ceil(self.shape.extents[v] / rows)
+        codes = 3 if v in self.shape.symbolic else min(tiles, 3)
+        return rows * self.taps * codes
+
     def strided(self, vector: str) -> bool:
         """Whether neighbouring lanes read elements that are no neighbours."""
         touches = (t for t in self.reduction.reads if not t.packed)

@@ -141,6 +141,21 @@ def test_few_rows_of_long_windows_have_several_vectors(
     assert {-(-n // machine.width) for n in lanes} == vectors
 
 
+@pytest.mark.parametrize(("size", "rows"), [(7, {7}), (14, {3}), (28, {3})])
+def test_small_pictures_are_one_tile_of_long_windows(size: int, rows: set[int]) -> None:
+    """Its code is there once: that of a tile with edges, three times."""
+    text = f"""
+    graph "small pictures"
+    dims c = 96, y = {size}, x = {size}, p = {size}, q = {size}, ky = 7, kx = 7
+    %v : f32{{c,p,q}} = input "v" [c, p, q]
+    %w : f32{{c,kx,ky}} = input "w" [c, ky, kx]
+    %r : f32{{c,x,y}} = sum{{ky,kx}} %v[c, p=y+ky-3, q=x+kx-3 else 0.0] * %w[c, kx, ky]
+    output "r" [c, y, x] = %r
+    """
+    loops = [s for s in loops_of(x86.avx512(), text) if s.var in ("y", "y.i")]
+    assert {max((s.hi - s.lo).const for s in loops if s.kind is Kind.UNROLL)} == rows
+
+
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_value_that_lies_in_columns_is_not_packed(*, constant: bool) -> None:
     """It lies as a constant would, for registers for matrices, but schedules cannot say how."""

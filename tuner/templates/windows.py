@@ -50,8 +50,8 @@ from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.tile_cycles import state_registers
 
-MOST_WRITTEN_OUT = 160
-"""Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""
+MOST_WRITTEN_OUT = 480
+"""Elements of windows that are written out: their code has to stay small."""
 MOST_APART = 80
 """Elements of windows in a row of code where neighbouring lanes are apart."""
 MOST_PERMUTED = 4
@@ -217,8 +217,7 @@ def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
     best: tuple[bool, float, str, int] | None = None
     w, shape, taps = machine.coefficients.windows, found.shape, found.taps
     extents = shape.extents
-    weights = _weights(found, vector)
-    strided = found.strided(vector)
+    weights, strided = _weights(found, vector), found.strided(vector)
     for bound, v in sorted(found.partners.items()):
         if v == vector or not _may_be_rows(found, v):
             continue
@@ -230,12 +229,13 @@ def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
         # Rows that lie apart by what the run tells have places of their own, which take registers.
         places = any(not isinstance(t.exact.get(v, 0), int) for t in shape.touches)
         most = min(w.most_rows, MOST_EXACT) if v in shape.symbolic else w.most_rows
-        for rows in range(2, min(extents[v], most) + 1):
+        some = range(2, min(extents[v], most) + 1)
+        for rows in (n for n in some if found.written_out(v, n) <= MOST_WRITTEN_OUT):
             if strided:
                 crowded = rows * vectors * taps > MOST_APART
             else:
                 crowded = rows * each + held + w.loaded > machine.registers
-            if crowded or rows * taps > MOST_WRITTEN_OUT:
+            if crowded:
                 break
             loads = _places(found.reads, v, bound, rows, extents[bound]) * beside
             cost = (loads + rows * taps + (taps if weights else 0) + w.tile) / rows
@@ -437,7 +437,7 @@ def _check(found: Pass, point: Windows, machine: Machine) -> None:
         raise NotApplicable("the loops over the window are others")
     if any(found.partners.get(b) in {*tile, None} for b in point.looped):
         raise NotApplicable("loops over the window that lie along a tile are written out")
-    if rows is not None and rows[1] * found.taps > MOST_WRITTEN_OUT:
+    if rows is not None and found.written_out(*rows) > MOST_WRITTEN_OUT:
         raise NotApplicable("a tile takes in too many elements of windows")
 
 
