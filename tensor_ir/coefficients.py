@@ -42,8 +42,6 @@ class Tiles:
     """What it costs to get a line from the second cache before it is written to."""
     stores: int
     """Vectors that a tile may store at once while arithmetic goes on."""
-    shortest_row: int
-    """Rows of a tile along memory from which on vectors across it are transposed."""
     far: float
     """Slow-down for every doubling of the bytes that a tile's rows lie apart."""
     unknown: float
@@ -128,7 +126,8 @@ class Vectors:
     """Of vectors in kernels without tiles."""
 
     shortest: int
-    """The shortest loop that becomes the vector, or a side of a square that is transposed."""
+    """The shortest loop or dim along which vectors pay, or a reciprocal of its own where it divides;
+    and the shortest side of a square that is transposed, of the rows of a tile, too."""
     long: int
     """Vectors in the states of a reduction over so many at least."""
     copies: int
@@ -217,8 +216,6 @@ class Fusion:
     """A row of this size no longer stays in a core's nearest caches between two passes."""
     widened: int
     """An element read so often costs more to convert each time than to store in 32 bits."""
-    least_lanes: int
-    """The shortest dim along which vectors pay, or a reciprocal of its own where it divides."""
     halo: int
     """A value takes at most so many times its own memory with a halo,"""
     halo_elements: int

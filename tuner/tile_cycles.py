@@ -336,7 +336,7 @@ class TileCosts:
             stride = t.strides.get(vector, 0)
             per_vector = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
             row = max((f for v, f in rows if t.unit(v)), default=1)
-            if per_vector > 1.0 and row >= w.shortest_row:
+            if per_vector > 1.0 and row >= machine.coefficients.vectors.shortest:
                 # Vectors across memory are transposed in squares, and stored row by row.
                 per_vector = 2.0 * width * ceil(row / width) / row
             cycles += per_vector * size

@@ -51,7 +51,7 @@ def masked_at_edges(
     most = coefficients.windows.most_taps
     if not bound or prod(extents[d] for d in bound) > most or lane is None or along is None:
         return False
-    if lane in names or along in names or extents[lane] < coefficients.fusion.least_lanes:
+    if lane in names or along in names or extents[lane] < coefficients.vectors.shortest:
         return False
     steps = {d: c.coefficient(lane) for d, c in coords.items()}
     if steps.pop(along) not in (1, *NEAR_STRIDES) or any(step != 0 for step in steps.values()):

@@ -244,7 +244,7 @@ class MultiplyByReciprocal:
                 pass
             case _:
                 return Reason("nothing is divided by a value")
-        fewest = self.machine.coefficients.fusion.least_lanes
+        fewest = self.machine.coefficients.vectors.shortest
         if editor.typical(set(n.out.dims) - _names(z)) < fewest:
             return Reason("few quotients have one divisor")
         total = _total(z, editor)
