@@ -337,7 +337,8 @@ class Model:
         self.count = len(times.points)
         self.owner = np.array([i for i, _ in pairs])
         self.work = {k: np.array([r.work.get(k, 0.0) for r in regions]) for k in KINDS}
-        called = [times.functions[times.points[i].target] for i, _ in pairs]
+        shared = functions_by_bits(times)
+        called = [shared[times.bits[times.points[i].target]] for i, _ in pairs]
         self.polynomial = np.array(
             [
                 sum(n * own[f] for f, n in r.functions.items())
@@ -400,7 +401,7 @@ def _costs(start: Costs, x: np.ndarray) -> Costs:
     return replace(start, **dict(zip(FREE, map(float, np.exp(x)), strict=True)))
 
 
-def _by_bits(times: Times) -> dict[int, dict[str, float]]:
+def functions_by_bits(times: Times) -> dict[int, dict[str, float]]:
     """What elementary functions take in registers of so many bits: the mean of all processors."""
     found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for target, each in times.functions.items():
@@ -433,7 +434,7 @@ def main() -> None:
     kept = ("cpu", "processor", "date", "commit")
     data = {
         "costs": asdict(costs),
-        "functions": _by_bits(times),
+        "functions": functions_by_bits(times),
         "provenance": {"machines": [{n: p[n] for n in kept} for p in times.provenance], **errors},
     }
     FITTED.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

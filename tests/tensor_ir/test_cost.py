@@ -480,7 +480,7 @@ def test_the_constants_are_those_of_the_measurements() -> None:
     times = fit.load()
     model = fit.Model(times)
     known = load()
-    assert known.functions == {times.bits[n]: each for n, each in times.functions.items()}
+    assert known.functions == fit.functions_by_bits(times)
     again = fit.fit(times, model)
     difference = model.logarithms(again) - model.logarithms(known.costs)
     assert float(np.abs(difference).max()) < 0.05
@@ -496,3 +496,24 @@ def test_fits_estimate_as_the_compiler_does() -> None:
     (found,) = np.exp(fit.Model(times).logarithms(constants.costs))
     assert found == pytest.approx(estimate(s, V4).cycles, rel=1e-6)
     assert Costs() != constants.costs
+
+
+def test_fits_take_elementary_functions_as_estimates_do() -> None:
+    """Processors with registers of the same bits share what functions take: the mean of theirs."""
+    text = """
+    graph "exponentials"
+    dims i = 4096
+    %x : f32{i} = input "x" [i]
+    %y : f32{i} = exp(%x[i])
+    output "y" [i] = %y
+    """
+    s = summarise(after(text, "split(i, 16); mark(i.i, vector)"), V4)
+    called = {"fast": {"exp": 8.0}, "slow": {"exp": 24.0}}
+    rows = [fit.Timed("", "", "0", n, "pointwise", 0, "", 1.0, s.regions) for n in called]
+    rates, bits = dict.fromkeys(called, fit.Rates.of(V4)), dict.fromkeys(called, V4.vector_bits)
+    times = fit.Times(tuple(rows), rates, called, bits, ())
+    known = load()
+    constants = replace(known, functions=fit.functions_by_bits(times))
+    assert constants.functions == {V4.vector_bits: {"exp": 16.0}}
+    found = np.exp(fit.Model(times).logarithms(known.costs))
+    assert found == pytest.approx([estimate(s, V4, constants).cycles] * 2, rel=1e-6)
