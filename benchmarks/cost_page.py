@@ -30,9 +30,10 @@ an arm of a branch. Of each region the summary has
 - how often it is done, and how often its loop is entered;
 - its instructions by kind (`KINDS` in `work.py`), those on vectors in registers: an operation of a
   register that is not full counts as the part of one that the machine has to move. Equal loads are
-  one; what does not depend on a loop is counted before it; reads across memory are blocks that are
-  transposed where an unrolled loop goes along memory, loads that are shuffled where lanes are known
-  to lie near each other, and single lanes elsewhere;
+  one; what does not depend on a loop is counted before it; reads and stores across memory are
+  blocks that are transposed where an unrolled loop goes along memory, loads that are shuffled where
+  lanes are known to lie near each other (stores with masks, where there are registers for these),
+  and single lanes elsewhere;
 - elementary functions by name;
 - the registers that its sums and operands take, and what is spilled of them;
 - the cycles of operations that wait for those of the iteration before, and those in which lanes of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import fit
+from benchmarks import cost_page, fit
 from rutc.driver.compile_job import with_schedule
 from rutc.emit.targets import aarch64
 from rutc.tensor_ir.cost import Costs, Estimate, Summary, estimate, summarise
@@ -484,6 +484,12 @@ def test_the_constants_are_those_of_the_measurements() -> None:
     again = fit.fit(times, model)
     difference = model.logarithms(again) - model.logarithms(known.costs)
     assert float(np.abs(difference).max()) < 0.05
+
+
+def test_the_page_says_what_its_command_writes() -> None:
+    page = (cost_page.ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    assert cost_page.INTRODUCTION in page
+    assert cost_page.REASONS in page
 
 
 def test_fits_estimate_as_the_compiler_does() -> None:
