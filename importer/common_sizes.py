@@ -1,6 +1,8 @@
 """What the free sizes of a model commonly are, which plans are made for.
 
-What a user says holds. Of the others, a batch is 1: most runs have one picture or one text. A batch
+What a user says holds. Of the others, a batch is 1: most runs have one picture or one text. Where
+one example is little work, as a row of a small classifier is, a batch is as many as take as long as
+it takes to start threads: of one alone the call is most, whatever the plan. A batch
 is what is called so, or else a size that every input which has it has as its outermost dim and
 nowhere else, as exports make it; an input of one dim alone, a text or a sound, tells nothing.
 The sides of a picture are longer than other sizes: what two free sizes beside known ones are, of an
@@ -18,13 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.affine import FloorDiv, Var, typical
-from rutc.tensor_ir.ranges import Range, with_common
+from rutc.tensor_ir.graph import Const, Input, Nest
+from rutc.tensor_ir.machine import COMMON
+from rutc.tensor_ir.ranges import COMMON_SIZE, Range, with_common
 
 BATCH = 1
-"""Examples that a run commonly has."""
+"""Examples that a run commonly has, if they are no little work."""
 SIDE = 320
 """Pixels of a side of a picture: detectors take 320 to 640, classifiers 224 or so."""
 BLOCKS = 8
@@ -48,7 +53,10 @@ def with_common_sizes(
         computed: What symbols are that a run computes from others.
     """
     batches = _batches(g, params)
-    common = {**_sides(g, frozenset(batches)), **dict.fromkeys(batches, BATCH), **told}
+    sides = _sides(g, frozenset(batches))
+    one = {**sides, **dict.fromkeys(batches, BATCH), **told}
+    examples = _examples(g, one)
+    common = {**sides, **dict.fromkeys(batches, examples), **told}
     symbols: dict[str, Range] = {}
     quotients = _quotients(g)
     for s, limits in g.symbols:
@@ -59,6 +67,21 @@ def with_common_sizes(
             common.setdefault(s, typical(size, symbols))
         symbols[s] = with_common(limits, common.get(s))
     return replace(g, symbols=tuple(symbols.items()))
+
+
+def _examples(g: Graph, one: Mapping[str, int]) -> int:
+    """As many examples as a run takes to compute about as long as threads take to start.
+
+    `one` are the common sizes of a run with one example. What routines and loops do is not known,
+    nor how much an example is that has free sizes of its own.
+    """
+    if len(g.symbols) > 1 or not all(isinstance(n, Input | Const | Nest) for n in g.nodes):
+        return BATCH
+    symbols = {s: with_common(limits, one.get(s)) for s, limits in g.symbols}
+    extents = {d: typical(Index.of(e), symbols) for d, e in g.extents.items()}
+    points = sum(prod(extents[d] for d in n.dims) for n in g.nodes if isinstance(n, Nest))
+    few = COMMON.launch_cycles * COMMON.width // max(points, 1)
+    return min(max(few, BATCH), COMMON_SIZE)
 
 
 def _quotients(g: Graph) -> dict[str, list[Index]]:

@@ -64,6 +64,25 @@ def test_a_batch_is_taken_as_one(tmp_path: Path, shapes: Shapes, common: dict[st
 
 
 @pytest.mark.parametrize(
+    ("features", "told", "common"),
+    [
+        (1 << 3, {}, 128),
+        (1 << 9, {}, 93),
+        (1 << 15, {}, 1),
+        (1 << 22, {}, 1),
+        (1 << 9, {"n": (1, 64)}, 64),
+        (1 << 9, {"n": (1, 64, 2)}, 2),
+    ],
+)
+def test_examples_of_little_work_are_taken_as_many(
+    tmp_path: Path, features: int, told: Mapping[str, tuple[int, ...]], common: int
+) -> None:
+    spelled = [f"{n}={r[0]}..{r[1]}" + "".join(f"@{c}" for c in r[2:]) for n, r in told.items()]
+    graph = import_model(model(tmp_path, {"x": ["n", features]}), dims=parse_dims(spelled))
+    assert common_sizes(dict(graph.symbols)) == {"n": common}
+
+
+@pytest.mark.parametrize(
     ("spelling", "limits", "common"),
     [
         ("N=1..64", (1, 64), 1),
