@@ -217,9 +217,7 @@ class Fusion:
     widened: int
     """An element read so often costs more to convert each time than to store in 32 bits."""
     halo: int
-    """A value takes at most so many times its own memory with a halo,"""
-    halo_elements: int
-    """and so many elements."""
+    """A value takes at most so many times its own memory with a halo."""
 
 
 @record

@@ -95,10 +95,10 @@ def needed_halo(
     w, value = coefficients.fusion, values[r.value]
     common = {name: (size, size) for name, size in common_sizes(symbols).items()}
     usual = reach(nest, r, sizes, common) or {}
-    if any(sum(n) > w.halo * sum(usual.get(d, (0, 0))) + w.halo_elements for d, n in halo.items()):
+    if any(sum(n) > w.halo * sum(usual.get(d, (0, 0))) for d, n in halo.items()):
         return None
     open_ = {d for d in halo if _is_mostly_inside(nest, r, d, halo, sizes, symbols)}
-    most = w.halo * _elements(value, {}, sizes, symbols) + w.halo_elements
+    most = w.halo * _elements(value, {}, sizes, symbols)
 
     def fits(found: Halo) -> bool:
         # A halo is as long at any size, and a value that is short at common ones may be long.
