@@ -126,8 +126,8 @@ class Vectors:
     """Of vectors in kernels without tiles."""
 
     shortest: int
-    """The shortest loop or dim along which vectors pay, or a reciprocal of its own where it divides;
-    and the shortest side of a square that is transposed, of the rows of a tile, too."""
+    """The shortest loop or dim along which vectors pay, or a reciprocal of its own where it
+    divides; and the shortest side of a square that is transposed, of the rows of a tile, too."""
     long: int
     """Vectors in the states of a reduction over so many at least."""
     copies: int
