@@ -14,7 +14,7 @@ from tests.refusing import rows_of_48
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Squares of `n` rows, of which there may be none."""
+    """Squares of `n` rows, of which there may be none: little work, so that most runs have many."""
     folder = tmp_path_factory.mktemp("sizes")
     ports = [helper.make_tensor_value_info(p, TensorProto.FLOAT, ["n", 3]) for p in "xy"]
     graph = helper.make_graph(
@@ -40,14 +40,14 @@ def test_a_run_has_the_size_that_is_asked_for(rutc: Rutc, library: Path, size: i
 )
 def test_the_size_is_told(rutc: Rutc, library: Path, command: tuple[str, ...]) -> None:
     name, *options = command
-    assert "at n=1" in rutc(name, library, *options).stdout.splitlines()
+    assert "at n=64" in rutc(name, library, *options).stdout.splitlines()
     assert "at n=5" in rutc(name, library, *options, "--dim", "n=5").stdout.splitlines()
     assert rutc(name, library, *options, "--dim", "n=5", "--json").json["sizes"] == {"n": 5}
 
 
 def test_an_artifact_tells_its_sizes(rutc: Rutc, library: Path) -> None:
     shown = rutc("inspect", library).stdout.splitlines()
-    assert "sizes that a run chooses: n (0..64, planned for 1)" in shown
+    assert "sizes that a run chooses: n (0..64, planned for 64)" in shown
 
 
 @pytest.mark.parametrize("name", ["run", "bench", "inspect"])
