@@ -368,9 +368,8 @@ def outer_vectors(
         raise NotApplicable(f"{v} has no vectors outside of other loops")
     around = (f"{v}.o", *others)
     steps: list[Step] = [Split(v, width), Reorder((*around, f"{v}.i"))]
-    steps.append(Mark(f"{v}.i", Kind.VECTOR))
-    steps += [Peel(f"{v}.o")] if leaves_rest(size, width) else []
-    return [*steps, *shared_out(around, parallel)]
+    steps += [Mark(f"{v}.i", Kind.VECTOR), *shared_out(around, parallel)]
+    return [*steps, Peel(f"{v}.o")] if leaves_rest(size, width) else steps
 
 
 def _short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:

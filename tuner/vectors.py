@@ -20,14 +20,20 @@ def copies_of_body(body: tuple[Stmt, ...], machine: Machine) -> int:
     return max(1, min(own.copies, own.operations // max(found, 1)))
 
 
-def vectorised(v: str, size: Size, machine: Machine, copies: int) -> list[Step]:
-    """Steps that make vectors of a loop, of that many iterations, without reductions."""
+def vectorised(
+    v: str, size: Size, machine: Machine, copies: int, sharing: Iterable[Step] = ()
+) -> list[Step]:
+    """Steps that make vectors of a loop, of that many iterations, without reductions.
+
+    Steps by which threads share the vectors come while all of these have one code: where the last
+    one's stands apart, it asks of no iteration any more.
+    """
     block = copies * machine.width
     if isinstance(size, int):
         if size <= block:
-            return [Mark(v, Kind.VECTOR)]
+            return [Mark(v, Kind.VECTOR), *sharing]
         block = machine.width * max(1, min(copies, size // machine.width))
-    steps: list[Step] = [Split(v, block), Mark(f"{v}.i", Kind.VECTOR)]
+    steps: list[Step] = [Split(v, block), Mark(f"{v}.i", Kind.VECTOR), *sharing]
     if leaves_rest(size, block):
         steps.append(Peel(f"{v}.o"))
     return steps

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from rutc.emit.kernel import parallel_loops
 from rutc.tensor_ir.affine import ONE, ZERO, Index
 from rutc.tensor_ir.kernel import Kernel
@@ -9,6 +11,7 @@ from rutc.tensor_ir.steps import Peel, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import loops_of_long_tasks, worth_threads
 from rutc.tuner.sharing import Operand, Piece, Shared, Way, large, share, stored, ways
+from tests.machines import V4, eager
 from tests.tuner.test_schedules import MACHINE, lowered
 
 THREADS = MACHINE.cores
@@ -50,6 +53,34 @@ def test_a_shorter_last_panel_leaves_rows_to_share() -> None:
     panels, *rows = parallel_loops(apply_schedule(kernel, schedule))
     assert Peel(panels.var) in schedule
     assert rows
+
+
+VECTORS_THAT_LEAVE_A_REST = {
+    "fused rows": """
+        graph "pictures"
+        symbols n = 2..3@2
+        dims i = n, y = 5, x = 7
+        %x : f32{i,y,x} = input "x" [i, y, x]
+        %z : f32{i,y,x} = exp(%x[i, y, x])
+        output "z" [i, y, x] = %z
+        """,
+    "columns": """
+        graph "columns in another order"
+        dims r = 5, c = 2000, k = 1031
+        %x : f32{r,c} = input "x" [r, c]
+        %at : i64{k} = input "at" [k]
+        %y : f32{k,r} = %x[r, c=%at[k]]
+        output "y" [r, k] = %y
+        """,
+}
+
+
+@pytest.mark.parametrize("kind", VECTORS_THAT_LEAVE_A_REST)
+def test_vectors_are_shared_whose_last_one_has_code_of_its_own(kind: str) -> None:
+    kernel, constants = lowered(VECTORS_THAT_LEAVE_A_REST[kind])
+    schedule = choose(kernel, eager(V4), constants).schedule
+    (peeled,) = (s.var for s in schedule if isinstance(s, Peel))
+    assert peeled in [x.var for x in parallel_loops(apply_schedule(kernel, schedule))]
 
 
 def test_turns_divide_the_tasks() -> None:

@@ -222,12 +222,13 @@ def _vectors(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) -
         inner = f"{vector}.i"
         around.append(f"{vector}.o")
         yield from shared_out(around, point.parallel)
-    if point.vectors:
-        yield from vectorised(inner, size, machine, point.vectors)
     if point.chunks == 0:
         around.append(f"{vector}.o")
-    if point.chunks <= 1:
-        yield from shared_out(around, point.parallel)
+    sharing = shared_out(around, point.parallel) if point.chunks <= 1 else []
+    if point.vectors:
+        yield from vectorised(inner, size, machine, point.vectors, sharing)
+    else:
+        yield from sharing
     yield from _parted(kernel, shape, point, around)
 
 
