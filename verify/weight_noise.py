@@ -16,12 +16,15 @@ from functools import reduce
 
 import numpy as np
 
+from rutc.graph_opt.decide.stored_types import factors_of_sums
 from rutc.tensor_ir import Const, Data, DType, Graph
+from rutc.tensor_ir.expr import index_names
 from rutc.verify.float64 import WIDENED
 from rutc.verify.tolerance import BLOCK_STEP, MULTIPLE, WEIGHT_STEP, unit_roundoff
 
 LEAST_DIMS = 2
-"""Weights of products have so many dims longer than 1; what has fewer is stored as it is."""
+"""Weights of products have so many dims longer than 1, or sums of products go along the only one;
+what else has fewer is stored as it is."""
 
 
 def stored_type(manifest: Mapping[str, object]) -> DType | None:
@@ -51,10 +54,12 @@ def moved_weights(graph: Graph, stored: DType, seed: int) -> Graph:
     """The graph with its weights off by random roundings to a type; what that holds stays."""
     random = np.random.default_rng(seed)
     step = np.float32(2 * MULTIPLE * roundoff_of(stored))
+    summed = set(_summed_along(graph))
 
     def moved(n: Const) -> Const:
         own = n.data.array
-        if n.out.dtype not in WIDENED or sum(e > 1 for e in own.shape) < LEAST_DIMS:
+        long = sum(e > 1 for e in own.shape)
+        if n.out.dtype not in WIDENED or (long < LEAST_DIMS and n.out.name not in summed):
             return n
         w = own.astype(np.float32, copy=False)
         noise = step * (random.random(w.shape, np.float32) - np.float32(0.5))
@@ -72,10 +77,22 @@ def moved_weights(graph: Graph, stored: DType, seed: int) -> Graph:
     return replace(graph, nodes=nodes)
 
 
+def _summed_along(graph: Graph) -> Iterator[str]:
+    """Yields the values that are factors of sums over one of their own dims."""
+    for n, read in factors_of_sums(graph):
+        if not index_names(read).isdisjoint(n.bound):
+            yield read.value
+
+
 def _largest_beside(w: np.ndarray) -> np.ndarray:
-    """The largest magnitude at an element's index of an axis: of those axes where it is least."""
+    """The largest magnitude at an element's index of an axis: of those axes where it is least.
+
+    Beside an element of a single row stand the others.
+    """
     size = np.abs(w)
     axes = [a for a, e in enumerate(w.shape) if e > 1]
+    if len(axes) < LEAST_DIMS:
+        return np.asarray(size.max(keepdims=True, initial=0))
     others = (tuple(i for i in range(w.ndim) if i != a) for a in axes)
     found = [size.max(axis=o, keepdims=True) for o in others]
     return np.asarray(reduce(np.minimum, found))

@@ -65,6 +65,33 @@ def test_noise_moves_weights_by_roundings_of_their_type() -> None:
         assert (most >= limit * 0.7).all()
 
 
+def test_a_row_of_weights_is_moved_where_a_sum_goes_along_it() -> None:
+    graph = parse("""
+        graph "a product with a row"
+        dims m = 2, k = 3
+        %x : f32{m,k} = input "x" [m, k]
+        %w : f32{k} = const [k] [0.1, -100.0, 0.0]
+        %s : f32{m} = const [m] [0.3, 0.7]
+        %y : f32{m} = sum{k} %x[m, k] * %w[k] * %s[m]
+        output "y" [m] = %y
+        """)
+    before = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
+    for dtype in (DType.BF16, DType.I8):
+        runs = []
+        for seed in range(40):
+            moved = {n.out.name: n for n in moved_weights(graph, dtype, seed).nodes}
+            assert moved["s"] == before["s"]
+            n = moved["w"]
+            assert isinstance(n, Const)
+            runs.append(n.data.array - before["w"].data.array)
+        most = np.abs(runs).max(axis=0)
+        # All elements of the row have steps of one size.
+        size = np.float32([100.0] * 3 if dtype is DType.I8 else [0.1, 0.0, 0.0])
+        limit = MULTIPLE * roundoff_of(dtype) * size
+        assert (most <= limit * 1.001).all()
+        assert (most >= limit * 0.7).all()
+
+
 @pytest.mark.parametrize("own", ["f16", "bf16"])
 def test_weights_of_16_bits_are_moved_as_well(own: str) -> None:
     graph = parse(NETWORK.replace("f32", own).replace(", 0.0]", ", 0.001]"))
