@@ -70,7 +70,8 @@ class Database:
     def open(cls, given: str | Path | None = None, *, create: bool = True) -> Self:
         """Returns the database at a path or URL; None: that of `$RUTC_DB`, or the user's.
 
-        With `create` it is made where there is none, and its folder. An older one is made today's.
+        With `create` it is made where there is none, and its folder, by the first trials that are
+        added. An older one is made today's.
 
         Raises:
             UserError: it cannot be opened, is of a newer rutc, or is something else.
@@ -259,6 +260,9 @@ class Database:
             return self._add(source.trials, replace=replace)
 
     def _add(self, source: exchange.Source, *, replace: bool) -> Added:
+        # What cannot be read at all makes no database.
+        next(iter(source()), None)
+
         def work(connection: Connection) -> Added:
             added, rest = Added(), source()
             while chunk := list(islice(rest, CHUNK)):

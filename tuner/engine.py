@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EACCES
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -48,11 +49,21 @@ class Transactions:
     def __init__(self, location: Location, *, create: bool) -> None:
         """Takes where it is, and whether to make it where there is none.
 
+        A file is made by the first transaction that writes; until then memory stands for it.
+
         Raises:
             UserError: there is none, or it cannot be used.
         """
         self.where = str(location)
-        self._engine = _engine(location, create=create)
+        self._missing: Location | None = None
+        if create and location.path is not None and _is_missing(location.path, self.where):
+            # Relative names stay what they are where the current folder changes.
+            self._missing = Location(location.path.absolute(), "")
+            location = Location(None, "")
+        self._open(location, create=create)
+
+    def _open(self, location: Location, *, create: bool) -> None:
+        self._engine = _engine(location, self.where, create=create)
         self._process = os.getpid()
         try:
             self._prepare(create=create)
@@ -60,13 +71,20 @@ class Transactions:
             self.close()
             raise
 
+    def _make(self) -> None:
+        """Makes a file that is missing, or opens the one that others made meanwhile."""
+        if self._missing is not None:
+            self.close()
+            self._open(self._missing, create=True)
+            self._missing = None
+
     def _prepare(self, *, create: bool) -> None:
-        version = self.read(lambda connection: tables.version_of(connection, self.where))
+        version = self._run(lambda c: tables.version_of(c, self.where), writes=False)
         if version is None and not create:
             raise UserError(f"there are no tuning records in {self.where}: name another database")
         if version != tables.VERSION:
             try:
-                self.write(lambda connection: tables.prepare(connection, self.where))
+                self._run(lambda c: tables.prepare(c, self.where), writes=True)
             except UserError as error:
                 if version is None:
                     raise
@@ -83,6 +101,8 @@ class Transactions:
         Raises:
             UserError: the database cannot be used.
         """
+        if self._missing is not None and self._missing.there:
+            self._make()
         return self._run(work, writes=False)
 
     def write(self, work: Callable[[Connection], T]) -> T:
@@ -91,6 +111,7 @@ class Transactions:
         Raises:
             UserError: the database cannot be used.
         """
+        self._make()
         return self._run(work, writes=True)
 
     def close(self) -> None:
@@ -102,6 +123,8 @@ class Transactions:
             # A process that was forked has no part in its parent's connections.
             self._engine.dispose(close=False)
             self._process = os.getpid()
+            if self._missing is not None:
+                self._prepare(create=True)
         deadline = time.monotonic() + PATIENCE_S
         collisions = 0
         engine = self._engine.execution_options(**{WRITES: writes})
@@ -122,14 +145,14 @@ def _is_tried_again(error: Fault, collisions: int, deadline: float) -> bool:
     return passes(error) and time.monotonic() < deadline
 
 
-def _engine(location: Location, *, create: bool) -> Engine:
+def _engine(location: Location, where: str, *, create: bool) -> Engine:
     if location.url:
         return _server(location)
     if location.path is None:
         # One connection, or each would have a memory of its own.
         engine = create_engine("sqlite://", creator=_memory, poolclass=StaticPool)
     else:
-        path = _checked(location.path, str(location), create=create)
+        path = _checked(location.path, where, create=create)
         writable = os.access(path if path.exists() else path.parent, os.W_OK)
         writable = writable and os.access(path.parent, os.W_OK)
 
@@ -172,27 +195,39 @@ def _checked(path: Path, where: str, *, create: bool) -> Path:
     Raises:
         UserError: there is something else, or nothing and it is not to be made.
     """
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
+    if _is_missing(path, where):
         if not create:
             raise UserError(
                 f"there is no database of tuning records at {where}: name another one with --db "
                 f"or {VARIABLE}, or import records into it"
-            ) from None
-        mode = None
-    except (OSError, ValueError) as error:
-        raise _cannot(where, error) from error
-    if mode is None:
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _cannot(where, error) from error
-    elif not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-        raise UserError(f"cannot use {where} as a database: it is {kind}; name a file")
     # Relative names stay what they are where the current folder changes.
     return path.absolute()
+
+
+def _is_missing(path: Path, where: str) -> bool:
+    """Whether there is no file at a path, where one may be.
+
+    Raises:
+        UserError: there is something else, or there can be none.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        folder = next(p for p in path.absolute().parents if p.exists())
+        if not os.access(folder, os.W_OK):
+            raise _cannot(where, PermissionError(EACCES, os.strerror(EACCES))) from None
+        return True
+    except (OSError, ValueError) as error:
+        raise _cannot(where, error) from error
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        raise UserError(f"cannot use {where} as a database: it is {kind}; name a file")
+    return False
 
 
 def _cannot(where: str, error: Exception) -> UserError:

@@ -216,12 +216,13 @@ def test_an_interrupted_search_keeps_all_it_measured(wide: Path, database: Path)
     ],
 )
 def test_what_cannot_be_searched_is_one_error(
-    rutc: Rutc, wide: Path, arguments: list[str], words: str
+    rutc: Rutc, wide: Path, database: Path, arguments: list[str], words: str
 ) -> None:
     found = rutc("tune", wide, "--trials", "1", *arguments)
     assert found.status == 2
     assert found.stderr.count("error:") == 1
     assert words in found.stderr
+    assert not database.exists()
 
 
 def test_a_compilation_searches_first_if_asked(

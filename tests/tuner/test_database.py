@@ -417,7 +417,8 @@ def _set_version(path: Path, version: object) -> None:
 
 def test_newer_tables_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
-    Database.open(path).close()
+    with Database.open(path) as db:
+        db.add([])
     for version, words in ((3, "made by a newer rutc.* Update rutc"), (0, "does not say")):
         _set_version(path, version)
         for create in (True, False):

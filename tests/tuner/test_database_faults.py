@@ -127,16 +127,16 @@ def test_a_forked_process_may_use_what_is_open(tmp_path: Path) -> None:
 
 def test_waiting_for_others_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.sqlite"
-    Database.open(path).close()
+    add_one(path)
     monkeypatch.setattr(engine, "PATIENCE_S", 0.2)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with Database.open(path) as db:
         with pytest.raises(UserError, match="others have been writing to it for too long"):
-            db.add([trial(0)])
-        assert db.count() == 0
+            db.add([trial(1)])
+        assert db.count() == 1
         holder.execute("ROLLBACK")
-        db.add([trial(0)])
+        db.add([trial(1)])
     holder.close()
 
 
@@ -182,7 +182,7 @@ def test_a_full_disk(small_disk: Path) -> None:
         while True:
             file.write(bytes(4096))
     with pytest.raises(UserError):
-        Database.open(small_disk / "new.sqlite")
+        add_one(small_disk / "new.sqlite")
 
 
 def test_a_limit_of_a_files_size(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_what_another_user_writes_to_is_read(open_folder: Path) -> None:
 
 def test_a_file_that_may_not_be_read(open_folder: Path) -> None:
     path = open_folder / "t.sqlite"
-    Database.open(path).close()
+    add_one(path)
     path.chmod(0)
     if os.geteuid() != 0:
         pytest.skip("only the super-user can be another one")
@@ -339,6 +339,27 @@ def test_an_empty_file_becomes_one(tmp_path: Path) -> None:
     for impossible in (path / "below", tmp_path / ("x" * 300), Path("a\0b")):
         with pytest.raises(UserError, match="cannot make or read"):
             add_one(impossible)
+
+
+def test_a_file_is_made_by_what_is_written_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("folder") / "t.sqlite"
+    with Database.open(path) as db, Database.open(path) as other:
+        assert (db.count(), list(db.trials()), db.stats().trials) == (0, [], 0)
+        assert elsewhere(db.count) == 0
+        (tmp_path / "text").write_text("no records")
+        with pytest.raises(UserError, match="text"):
+            db.load(tmp_path / "text")
+        assert not path.parent.exists()
+        monkeypatch.chdir("/")
+        db.add([trial(0)])
+        assert other.count() == db.count() == 1
+        other.add([trial(1)])
+        assert db.count() == 2
+    with Database.open(tmp_path / path, create=False) as db:
+        assert db.count() == 2
 
 
 @pytest.mark.parametrize(
