@@ -20,7 +20,7 @@ from rutc.tensor_ir import Const, DType
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.parse import parse
 from tests.fuzz.cases import Case, DataSet
-from tests.fuzz.check import Verdict, differs, judge, within
+from tests.fuzz.check import Verdict, beyond, differs, judge, within
 from tests.fuzz.child import INTERPRETED, Answer, Child
 from tests.fuzz.graph import RUNS, tensor
 from tests.fuzz.oracles import evaluate
@@ -247,6 +247,16 @@ def test_subnormal_numbers_may_be_zeros() -> None:
     (normal,) = bounds(graph, [{"x": np.full((5, 3), 1e-37, np.float32)}]) or ()
     allowed = within(normal["y"], (normal["y"][0],) * RUNS)
     assert differs(np.zeros(3, np.float32), allowed, 5)
+
+
+def test_a_budget_asks_nothing_of_subnormal_numbers() -> None:
+    x = np.full((5, 3), 1e-39, np.float32)
+    (found,) = bounds(parse(SUM), [{"x": x}]) or ()
+    assert not beyond(0.1, np.zeros(3, np.float32), found["y"])
+    assert beyond(0.1, np.ones(3, np.float32), found["y"])
+    of_zeros = SUM.replace("%x[k, n]\n", "(%x[k, n] / %x[k, n])\n")
+    (found,) = bounds(parse(of_zeros), [{"x": x}]) or ()
+    assert not beyond(0.1, np.full(3, np.nan, np.float32), found["y"])
 
 
 @pytest.mark.parametrize(
