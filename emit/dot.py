@@ -26,8 +26,8 @@ from rutc.emit.storage import memory_type
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.kernel import Kind, Loop, Update, exprs, walk_stmts
-from rutc.tensor_ir.machine import OCTET, PAIR, QUAD
+from rutc.tensor_ir.kernel import Kind, Loop, Stmt, Update, exprs, walk_stmts
+from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import Factor, narrow_factors
 
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
@@ -37,13 +37,15 @@ I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
 class DotLoop:
     """The loop being emitted: `var` from 0 below `extent`, of at most `group` iterations.
 
-    What it reads is `away` from where it is known to be, by nothing.
+    What it reads is `away` from where it is known to be, by nothing. Registers have `room` for
+    both parts of a factor whose signs are apart, for all rows of the tile.
     """
 
     var: str
     extent: int
     away: ir.Value | None = None
     start: int = 0
+    room: bool = False
 
     def parts(self, length: int) -> list[DotLoop]:
         """Loops of so many of its iterations each, from `start` on."""
@@ -63,6 +65,37 @@ def shares_windows(loop: Loop) -> bool:
         if isinstance(c, Index)
     )
     return any(loop.var in names and inside & names for names in places)
+
+
+def has_room(loop: Loop, machine: Machine) -> bool:
+    """Whether a tile's sums leave registers for magnitudes and signs of all columns of a step.
+
+    Besides, there are one that all lanes share, a product, and the ones that add up its halves.
+    """
+    found = _sums(loop.body, machine)
+    if found is None:
+        return False
+    sums, columns = found
+    return sums + 2 * columns + 3 <= machine.registers
+
+
+def _sums(body: tuple[Stmt, ...], machine: Machine) -> tuple[int, int] | None:
+    """(vectors of sums, vectors of columns) of a tile; None where their number is not known."""
+    sums = columns = 0
+    for s in body:
+        if not isinstance(s, Loop):
+            sums, columns = sums + 1, columns + 1
+            continue
+        inside = _sums(s.body, machine)
+        if inside is None or not (s.lo.is_const and s.hi.is_const):
+            return None
+        extent = s.hi.value - s.lo.value
+        if s.kind is Kind.VECTOR:
+            vectors = -(-extent // machine.width)
+            sums, columns = sums + vectors * inside[0], columns + vectors * inside[1]
+        else:
+            sums, columns = sums + extent * inside[0], max(columns, inside[1])
+    return sums, columns
 
 
 class DotEmitter:
@@ -196,8 +229,9 @@ class DotEmitter:
         first, *signs = f.reads
         found: ir.Value = self._grouped(first, loop, group, lane)
         for r in signs:
-            # An operand of the operation itself takes no register.
-            found = self.builder.xor(found, self._grouped(r, loop, group, lane, anew=self.few))
+            # An operand of the operation itself takes no register, but a load for each row.
+            anew = self.few and not loop.room
+            found = self.builder.xor(found, self._grouped(r, loop, group, lane, anew=anew))
         return found
 
     def _grouped(

@@ -19,7 +19,7 @@ from typing import assert_never
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.dot import DotLoop, shares_windows
+from rutc.emit.dot import DotLoop, has_room, shares_windows
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.frame import Frame, thread_bytes
 from rutc.emit.index import I64, IndexEmitter, Lane, Unrolled, chunk, i64
@@ -279,7 +279,8 @@ class _KernelEmitter:
             case Kind.DOT:
                 # Windows share neighbours with those of other steps, which LLVM would all keep.
                 away = opaque_zero(self.builder) if shares_windows(loop) else None
-                self.reductions.dot_loop = DotLoop(loop.var, hi.value, away)
+                room = has_room(loop, self.machine)
+                self.reductions.dot_loop = DotLoop(loop.var, hi.value, away, room=room)
                 self._stmts(loop.body)
                 self.reductions.dot_loop = None
             case Kind.SERIAL | Kind.PARALLEL:

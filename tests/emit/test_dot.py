@@ -161,6 +161,30 @@ def test_what_all_lanes_share_is_loaded_once_for_the_vectors_of_a_tile() -> None
     assert assembly.count("vpmaddubsw") == 2 * len(loaded) > 0
 
 
+@pytest.mark.parametrize(("rows", "kept"), [(4, True), (6, False)])
+def test_signs_are_kept_for_all_rows_where_registers_have_room(rows: int, *, kept: bool) -> None:
+    """Six rows of two vectors leave none: each product reads the signs as it changes them."""
+    text = """
+        graph "signs"
+        dims m = 24, n = 64, k = 128
+        %x : i8{k,m} = input "x" [m, k]
+        %s : i8{k,n} = input "s" [k, n]
+        %w : u8{k,n} = input "w" [k, n]
+        %y : i32{m,n} = sum{k} i32(%x[k, m] ^ %s[k, n]) * i32(%w[k, n])
+        output "y" [m, n] = %y
+        """
+    schedule = (
+        "pack(s, [n, k], [[n, 16], [k, 4]]); pack(w, [n, k], [[n, 16], [k, 4]]); "
+        f"split(m, {rows}); split(n, 16); reorder([n.o, m.o, m.i, n.i]); "
+        "tile([m.i, n.i], [unroll, vector]); split(k, 4); mark(k.i, dot)"
+    )
+    scheduled = apply_schedule(with_small(text, ANY), parse_schedule(schedule))
+    assembly = compile_assembly(emit_kernel(scheduled, V3).text, V3)
+    changed = re.findall(r"vpxor\t(\S+)\(%r", assembly)
+    assert "vpmaddubsw" in assembly
+    assert bool(changed) is not kept
+
+
 def test_what_windows_share_is_not_kept_from_step_to_step() -> None:
     """Every second window begins where the last group of another one does.
 
