@@ -21,8 +21,9 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.driver.build import PlanVersion, machine_of, plans_of
+from rutc.driver.certainty import Asked, known
 from rutc.driver.compile_job import CompileJob, key, make, scheduled
-from rutc.driver.launch_times import LEAST_US, Profiled, TimedLibrary, run_in_turns, written
+from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.served import Ended, Served, Unanswered
@@ -43,13 +44,11 @@ from rutc.verify.sizes import narrowed
 ROUND = 64
 """Candidates that are tried at once, at most."""
 SECONDS = 1.0
-"""For each of two libraries that take turns in a round."""
+"""For each of two libraries that take turns in a round, at most."""
 COMPILE_S = 20
 """A kernel that takes longer to compile hangs."""
 SLOWEST = 50
 """A library that takes so many times as long as the default one hangs."""
-LEAST_RATIO = 0.02
-"""Of the time of a kernel in a chain: what it is found to take is not exact."""
 
 
 @record
@@ -179,6 +178,14 @@ class Turns:
     cycle_ns: float
 
 
+@record
+class Question:
+    """A library to run in turns with the default one, and the candidates that it is asked about."""
+
+    artifact: TimedLibrary
+    asked: tuple[Asked, ...]
+
+
 class ModelBench(Served):
     """Times schedules of kernels in a run of their model, and the default ones beside them."""
 
@@ -201,6 +208,7 @@ class ModelBench(Served):
         super().__init__(partial(_served, self.default, planned.machine, planned.sizes), cpu)
         self._usual: dict[Subject, Usual] = {}
         self._run_s = 0.0
+        self._calls = np.zeros(0)
         self._rounds = 0
 
     # -- default schedules ----------------------------------------------------------------------
@@ -212,6 +220,7 @@ class ModelBench(Served):
         """
         if not self._usual:
             turns = self._ask(None)
+            self._calls = turns.calls
             self._run_s = float(np.median(turns.usual.sum(axis=1))) * 1e-6
             for subject, places in self._places.items():
                 calls = float(turns.calls[places].sum())
@@ -321,56 +330,66 @@ class ModelBench(Served):
         choices: defaultdict[Subject, list[Choice]] = defaultdict(list)
         for t in tries:
             choices[t.subject].append(t.choice)
+        asked = {t: self._asked(t, choices[t.subject]) for t in tries}
         self._rounds += 1
         path = self._folder / f"{self._rounds}.so"
         artifact = self._written(path, chooser=HandedOut(choices))
         try:
-            turns = self._ask(artifact)
+            turns = self._ask(Question(artifact, tuple(asked.values())))
         finally:
             path.unlink()
-        return {t: self._outcome(t, choices[t.subject], turns) for t in tries}
+        return {t: self._outcome(t, own, turns) for t, own in asked.items()}
 
-    def _outcome(self, t: Try, own: Sequence[Choice], turns: Turns) -> Outcome:
-        """What turns tell of a schedule that launches have in turn with others."""
-        known = self.usual()[t.subject]
-        usual, share = known.timing, known.share
+    def _asked(self, t: Try, own: Sequence[Choice]) -> Asked:
+        """The launches of a schedule that a subject has in turn with others."""
         places = self._places[t.subject]
+        share = self.usual()[t.subject].share
         if share == 1:
             places = places[own.index(t.choice) :: len(own)]
-        ran = [p for p in set(places) if turns.calls[p]]
-        # Turns are next to each other in time: what slows the processor slows both.
-        before = np.maximum(turns.usual[:, ran].sum(axis=1), LEAST_US)
-        ratios = turns.other[:, ran].sum(axis=1) / before
-        ratios = np.maximum(1 + (ratios - 1) / share, LEAST_RATIO)
-        calls = float(turns.calls[ran].sum())
-        now = float(np.median(turns.usual[:, ran].sum(axis=1))) * share * 1e3 / calls
-        low, high = interval(ratios)
+        ran = tuple(p for p in sorted(set(places)) if self._calls[p])
+        return Asked(ran, ran, share)
+
+    def _outcome(self, t: Try, asked: Asked, turns: Turns) -> Outcome:
+        """What turns tell of a schedule."""
+        ratios = asked.ratios(turns.usual, turns.other)
+        calls = float(turns.calls[list(asked.usual)].sum())
+        now = float(np.median(asked.before(turns.usual))) * asked.share * 1e3 / calls
+        low, high = interval(list(ratios))
+        usual = self.usual()[t.subject].timing
         timing = Timing(now * float(np.median(ratios)), now * low, now * high, now / usual.cycles)
         return Outcome("measured", model=timing)
 
-    def _ask(self, artifact: TimedLibrary | None) -> Turns:
+    def _ask(self, question: Question | None) -> Turns:
         """Runs a library in turns with the default one, or that one alone."""
-        found = self.ask(artifact, COMPILE_S + SLOWEST * max(SECONDS, self._run_s))
+        found = self.ask(question, COMPILE_S + SLOWEST * max(SECONDS, self._run_s))
         assert isinstance(found, Turns)
         return found
 
 
 def _served(
     default: TimedLibrary, machine: Machine, sizes: Mapping[str, int]
-) -> Callable[[TimedLibrary | None], Turns]:
+) -> Callable[[Question | None], Turns]:
     """What answers how long a library's launches take beside the default one's."""
     clock = Clock(machine)
     usual = Profiled(default.library)
     given = session_values(usual.session, (), dims=sizes)
 
-    def turns(artifact: TimedLibrary | None) -> Turns:
-        if artifact is None:
+    def turns(question: Question | None) -> Turns:
+        if question is None:
             (us,) = run_in_turns([usual], given, SECONDS)
             steps = usual.steps_of(default.launches)
             return Turns(us[:, steps], us[:, steps], usual.calls[steps], clock.cycle_ns())
-        with Profiled(artifact.library) as other:
-            us, others = run_in_turns([usual, other], given, SECONDS)
-            steps, own = usual.steps_of(default.launches), other.steps_of(artifact.launches)
-        return Turns(us[:, steps], others[:, own], usual.calls[steps], clock.cycle_ns())
+        with Profiled(question.artifact.library) as other:
+
+            def launches(found: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+                own = other.steps_of(question.artifact.launches)
+                return found[0][:, usual.steps_of(default.launches)], found[1][:, own]
+
+            def enough(found: Sequence[np.ndarray]) -> bool:
+                return known(question.asked, *launches(found))
+
+            us, others = launches(run_in_turns([usual, other], given, SECONDS, enough))
+            calls = usual.calls[usual.steps_of(default.launches)]
+        return Turns(us, others, calls, clock.cycle_ns())
 
     return turns

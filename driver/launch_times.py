@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -121,20 +121,32 @@ class Profiled:
         return steps
 
 
+Enough = Callable[[Sequence[np.ndarray]], bool]
+"""Whether runs so far, microseconds of each library's steps {run, step}, tell what is asked."""
+
+
 def run_in_turns(
-    profiled: Sequence[Profiled], given: Mapping[str, Value], seconds: float
+    profiled: Sequence[Profiled],
+    given: Mapping[str, Value],
+    seconds: float,
+    enough: Enough = lambda us: False,
 ) -> list[np.ndarray]:
     """Returns the microseconds of each one's steps {run, step}, run in turns.
 
-    Each runs for so many seconds, about; the first runs are not counted.
+    Each runs for so many seconds, about, or until that is `enough`, which is asked each time that
+    runs are twice as many; the first runs are not counted.
     """
     found: list[list[np.ndarray]] = [[] for _ in profiled]
     for p in profiled:
         p.run(given)
-    began = perf_counter()
+    began, asked = perf_counter(), FEWEST_RUNS
     while len(found[0]) < FEWEST_RUNS or perf_counter() - began < seconds * len(profiled):
         for own, p in zip(found, profiled, strict=True):
             own.append(p.run(given))
+        if len(found[0]) == asked:
+            if enough([np.array(own) for own in found]):
+                break
+            asked *= 2
     return [np.array(own) for own in found]
 
 

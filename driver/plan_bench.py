@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from rutc.base.record import record
+from rutc.driver.certainty import Asked, known
 from rutc.driver.compile_job import Chooser, CompileJob
 from rutc.driver.in_model import SECONDS
 from rutc.driver.launch_times import LEAST_US, Profiled, TimedLibrary, run_in_turns, written
@@ -67,6 +68,14 @@ class Ratio:
 
 
 @record
+class PlanQuestion:
+    """A library to run in turns, and the changes that it is asked about; None: the whole run."""
+
+    artifact: TimedLibrary
+    asked: tuple[Asked, ...] | None = None
+
+
+@record
 class Runs:
     """Microseconds of the steps {run, step} of two libraries that took turns, and their names."""
 
@@ -101,8 +110,8 @@ class PlanBench:
         self._lowered = Lowered()
         self.launches = self.launches_of(found)
         self.artifact = self._written(found)
-        self._served = Served(partial(_answering, self.artifact.library, sizes), cpu)
-        runs = self._ask(self.artifact)
+        self._served = Served(partial(_answering, self.artifact, sizes), cpu)
+        runs = self._ask(PlanQuestion(self.artifact))
         own = _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0])
         self.us = {x: float(np.median(t)) for x, t in own.items()}
         self.total_us = float(np.median(runs.us[0].sum(axis=1)))
@@ -136,11 +145,13 @@ class PlanBench:
             Unanswered: it crashes or hangs.
         """
         artifact = self._written(found)
+        launches = self.launches_of(found)
+        changes = [Asked(_places(c.gone, self.launches), _places(c.new, launches)) for c in tries]
+        question = PlanQuestion(artifact, None if processes else tuple(changes))
         try:
-            asked = [self._ask(artifact, new=processes > 0) for _ in range(max(processes, 1))]
+            asked = [self._ask(question, new=processes > 0) for _ in range(max(processes, 1))]
         finally:
             _removed(artifact)
-        launches = self.launches_of(found)
         us: list[tuple[dict[PlanLaunch, np.ndarray], dict[PlanLaunch, np.ndarray]]] = [
             (
                 _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0]),
@@ -163,10 +174,10 @@ class PlanBench:
             keep_subnormals=self._keep_subnormals,
         )
 
-    def _ask(self, artifact: TimedLibrary, *, new: bool = False) -> Runs:
+    def _ask(self, question: PlanQuestion, *, new: bool = False) -> Runs:
         if new:
             self._served.close()
-        runs = self._served.ask(artifact.library, TIMEOUT_S)
+        runs = self._served.ask(question, TIMEOUT_S)
         assert isinstance(runs, Runs)
         return runs
 
@@ -177,14 +188,29 @@ def _removed(artifact: TimedLibrary) -> None:
         path.unlink(missing_ok=True)
 
 
-def _answering(library: Path, sizes: Mapping[str, int] | None) -> Callable[[Path], Runs]:
+def _places(own: frozenset[PlanLaunch], launches: Sequence[PlanLaunch]) -> tuple[int, ...]:
+    """The numbers of some launches among all."""
+    return tuple(number for number, launch in enumerate(launches) if launch in own)
+
+
+def _answering(
+    artifact: TimedLibrary, sizes: Mapping[str, int] | None
+) -> Callable[[PlanQuestion], Runs]:
     """What answers how long the steps of a library take, in turns with those of this one."""
-    usual = Profiled(library)
+    usual = Profiled(artifact.library)
     given = session_values(usual.session, (), dims=sizes)
 
-    def runs(other: Path) -> Runs:
-        with Profiled(other) as instead:
-            first, second = run_in_turns([usual, instead], given, SECONDS)
+    def runs(question: PlanQuestion) -> Runs:
+        with Profiled(question.artifact.library) as instead:
+
+            def enough(found: Sequence[np.ndarray]) -> bool:
+                if question.asked is None:
+                    return False
+                own = found[0][:, usual.steps_of(artifact.launches)]
+                other = found[1][:, instead.steps_of(question.artifact.launches)]
+                return known(question.asked, own, other)
+
+            first, second = run_in_turns([usual, instead], given, SECONDS, enough)
             return Runs((first, second), (usual.names, instead.names))
 
     return runs

@@ -22,11 +22,11 @@ from random import Random
 from time import monotonic
 
 from rutc.base.record import record
+from rutc.driver.certainty import CERTAIN
 from rutc.driver.compile_job import Chooser, CompileJob, joined
 from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch, Ratio
 from rutc.driver.search_rounds import Rounds
 from rutc.driver.served import Unanswered
-from rutc.driver.tuning import CERTAIN
 from rutc.emit.interrupts import ending
 from rutc.errors import RutcError
 from rutc.graph_opt.alternatives import Assigned

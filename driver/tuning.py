@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Protocol
 
 from rutc.base.record import record
+from rutc.driver.certainty import CERTAIN
 from rutc.driver.compile_job import with_schedule
 from rutc.driver.in_model import Subject, Try, Usual
 from rutc.driver.search_rounds import Rounds
@@ -39,8 +40,6 @@ PATIENCE = 4
 """A subject has had enough when so many batches brought nothing."""
 SHARED = "parallel"
 """The parameter that no measurement on one thread tells anything of."""
-CERTAIN = 0.015
-"""So much faster than the default, at least, the fastest has to be when both take turns."""
 HOPE = 0.1
 """What is expected of a subject that nothing is known of: the share of its time that it loses."""
 WORTH = 0.02

@@ -13,9 +13,10 @@ from typing import Any
 
 from rutc.base.processor import cpu_name
 from rutc.base.record import record
+from rutc.driver.certainty import CERTAIN
 from rutc.driver.in_model import Subject
 from rutc.driver.trials import Timing
-from rutc.driver.tuning import CERTAIN, Known, Tried, kernel_after
+from rutc.driver.tuning import Known, Tried, kernel_after
 from rutc.emit.targets.select import host_processor
 from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.kernel import Kernel

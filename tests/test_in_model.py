@@ -14,7 +14,7 @@ import pytest
 from rutc.driver import in_model
 from rutc.driver.compile_job import draft, made_of
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject, Try
-from rutc.driver.launch_times import Profiled, run_in_turns
+from rutc.driver.launch_times import Enough, Profiled, run_in_turns
 from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError, UserError
@@ -115,9 +115,12 @@ def test_what_crashes_is_told_from_the_others(
     bad = symbol_of(model, tries[1])
 
     def dying(
-        profiled: Sequence[Profiled], given: Mapping[str, Value], seconds: float
+        profiled: Sequence[Profiled],
+        given: Mapping[str, Value],
+        seconds: float,
+        enough: Enough = lambda us: False,
     ) -> list[np.ndarray]:
-        found = run_in_turns(profiled, given, seconds)
+        found = run_in_turns(profiled, given, seconds, enough)
         if bad in profiled[-1].names:
             os.kill(os.getpid(), signal.SIGSEGV)
         return found

@@ -14,7 +14,7 @@ from onnx import helper
 
 import rutc
 from rutc.driver import plan_bench
-from rutc.driver.launch_times import Profiled, run_in_turns, written
+from rutc.driver.launch_times import Enough, Profiled, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.options import Options
@@ -144,7 +144,11 @@ class Clock:
         self.share = share
 
     def __call__(
-        self, profiled: Sequence[Profiled], given: Mapping[str, Value], seconds: float
+        self,
+        profiled: Sequence[Profiled],
+        given: Mapping[str, Value],
+        seconds: float,
+        enough: Enough,
     ) -> list[np.ndarray]:
         found = run_in_turns(profiled, given, 0.0)
         rng = np.random.default_rng(0)

@@ -1,0 +1,62 @@
+"""What runs in turns tell of candidates, and whether more of them would tell more.
+
+A candidate that is no faster than what is usual, for sure, is known well enough, however wide its
+interval is: of those that may be faster, the intervals decide how long a round goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rutc.base.record import record
+from rutc.driver.launch_times import LEAST_US
+from rutc.driver.trials import interval
+
+CERTAIN = 0.015
+"""So much faster than what is usual, at least, the fastest has to be when both take turns."""
+LEAST_RATIO = 0.02
+"""Of the time of a kernel in a chain: what it is found to take is not exact."""
+
+
+@record
+class Asked:
+    """The launches that a candidate has instead of which, by their numbers in two libraries.
+
+    It has a `share` in them: all of it, unless they are chains.
+    """
+
+    usual: tuple[int, ...]
+    other: tuple[int, ...]
+    share: float = 1.0
+
+    def before(self, usual: np.ndarray) -> np.ndarray:
+        """Microseconds {run} of the usual launches, of those of all {run, launch}."""
+        found: np.ndarray = usual[:, list(self.usual)].sum(axis=1)
+        return found
+
+    def ratios(self, usual: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """What the others take by the usual ones {run}, of microseconds of all {run, launch}.
+
+        Turns are next to each other in time: what slows the processor slows both.
+        """
+        after = other[:, list(self.other)].sum(axis=1)
+        ratios = after / np.maximum(self.before(usual), LEAST_US)
+        found: np.ndarray = np.maximum(1 + (ratios - 1) / self.share, LEAST_RATIO)
+        return found
+
+
+def known(asked: Sequence[Asked], usual: np.ndarray, other: np.ndarray) -> bool:
+    """Returns whether the intervals of those that may be faster are narrow, by what they take.
+
+    Narrow is what tells as much as `CERTAIN`, in the mean.
+    """
+    open_us = wide_us = 0.0
+    for each in asked:
+        low, high = interval(list(each.ratios(usual, other)))
+        if low <= 1 - CERTAIN:
+            us = float(np.median(each.before(usual)))
+            open_us += us
+            wide_us += us * (high - low)
+    return bool(wide_us <= CERTAIN * open_us)

@@ -1,0 +1,83 @@
+"""Rounds of trials go on until what may be faster is known well enough, and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import pytest
+
+from rutc.driver.certainty import CERTAIN, Asked, known
+from rutc.driver.launch_times import FEWEST_RUNS, Profiled, run_in_turns
+from rutc.verify.compare import Value
+
+RUNS = 100
+
+
+def times(*launches: tuple[float, float]) -> np.ndarray:
+    """Microseconds {run, launch} that lie evenly around (middle, width) of each."""
+    around = np.linspace(-0.5, 0.5, RUNS)
+    np.random.default_rng(0).shuffle(around)
+    return np.array([middle + width * around for middle, width in launches]).T
+
+
+FIRST, SECOND = Asked((0,), (0,)), Asked((1,), (1,))
+USUAL = times((100, 0), (1000, 0))
+
+
+@pytest.mark.parametrize(
+    ("other", "enough"),
+    [
+        pytest.param(((150, 60), (1000, 0)), True, id="slower for sure"),
+        pytest.param(((80, 60), (1000, 0)), False, id="faster, who knows how much"),
+        pytest.param(((100, 60), (1000, 0)), False, id="perhaps faster"),
+        pytest.param(((80, 1), (900, 10)), True, id="faster, known well"),
+        pytest.param(((80, 40), (900, 10)), True, id="what takes little is known less well"),
+        pytest.param(((80, 1), (900, 400)), False, id="so is what takes long"),
+    ],
+)
+def test_what_may_be_faster_has_to_be_known(
+    other: tuple[tuple[float, float], ...], enough: bool
+) -> None:
+    assert known((FIRST, SECOND), USUAL, times(*other)) is enough
+
+
+def test_a_candidate_may_have_other_launches_instead() -> None:
+    both = Asked((0, 1), (1,))
+    assert both.before(USUAL) == pytest.approx(1100)
+    assert both.ratios(USUAL, times((7, 0), (550, 0))) == pytest.approx(0.5)
+    # Of a chain that takes a tenth less, a kernel with half of it takes a fifth less.
+    assert Asked((0,), (0,), 0.5).ratios(USUAL, times((90, 0))) == pytest.approx(0.8)
+
+
+class Steps:
+    """Stands for a library whose steps take these microseconds in each run."""
+
+    def __init__(self, us: Callable[[], float]) -> None:
+        self._us = us
+        self.ran = 0
+
+    def run(self, given: Mapping[str, Value]) -> np.ndarray:
+        self.ran += 1
+        return np.array([self._us()])
+
+
+def test_runs_end_when_they_tell_enough() -> None:
+    rng = np.random.default_rng(1)
+    usual, other = Steps(lambda: 100.0), Steps(lambda: 80 + 20 * rng.standard_normal())
+    asked: list[int] = []
+
+    def enough(us: Sequence[np.ndarray]) -> bool:
+        asked.append(len(us[0]))
+        return known((FIRST,), *us)
+
+    found = run_in_turns(cast(list[Profiled], [usual, other]), {}, 60.0, enough)
+    assert usual.ran == other.ran == 1 + len(found[0])
+    assert asked[0] == FEWEST_RUNS
+    assert all(b == 2 * a for a, b in zip(asked, asked[1:], strict=False))
+    low, high = np.percentile(FIRST.ratios(*found), (45, 55))
+    assert high - low < CERTAIN * 4
+    slow = Steps(lambda: 200 + 60 * rng.random())
+    slower = run_in_turns(cast(list[Profiled], [usual, slow]), {}, 60.0, enough)
+    assert len(slower[0]) == FEWEST_RUNS
