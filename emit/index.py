@@ -124,11 +124,11 @@ class Unrolled:
 
 @record
 class Scope:
-    """What has been computed where it dominates all that follows in a part of the code."""
+    """A part of the code, and the keys of what has been computed where it dominates all of it."""
 
     block: ir.Block
     """The first of the part: all that is computed at its end dominates the part."""
-    values: dict[object, ir.Value]
+    keys: list[object]
 
 
 class IndexEmitter:
@@ -159,7 +159,9 @@ class IndexEmitter:
         self.unrolled: dict[str, Unrolled] = {}
         """Unrolled loops around, outermost first; `constants` has the iteration."""
         self.lane: Lane | None = None
-        self._scopes = [Scope(builder.block, {})]
+        self._scopes = [Scope(builder.block, [])]
+        self._values: dict[object, ir.Value] = {}
+        """What has been computed in the scopes around: each key is that of one of them."""
         self._counters: dict[str, tuple[int, Range | None]] = {}
         """Counters and symbols: how many scopes are around, and the range there."""
         self._homes: dict[str, int] = {}
@@ -169,9 +171,10 @@ class IndexEmitter:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Values computed inside are forgotten at the end (they may not dominate what follows)."""
-        self._scopes.append(Scope(self.builder.block, {}))
+        self._scopes.append(Scope(self.builder.block, []))
         yield
-        self._scopes.pop()
+        for key in self._scopes.pop().keys:
+            del self._values[key]
 
     @contextmanager
     def variable(
@@ -279,17 +282,18 @@ class IndexEmitter:
 
         It is emitted as far outside as what it `needs` allows, if that is told.
         """
-        for scope in reversed(self._scopes):
-            found = scope.values.get(key)
-            if found is not None:
-                return found
+        found = self._values.get(key)
+        if found is not None:
+            return found
         depth = max(map(self._depth, needs), default=FARTHEST)
         if depth == FARTHEST:
-            value = self._scopes[-1].values[key] = build()
+            value = self._values[key] = build()
+            self._scopes[-1].keys.append(key)
             return value
         scope, here = self._scopes[depth - 1], self.builder.block
         self.builder.position_at_end(scope.block)
-        value = scope.values[key] = build()
+        value = self._values[key] = build()
+        scope.keys.append(key)
         self.builder.position_at_end(here)
         self._homes[value.ref] = depth
         return value
