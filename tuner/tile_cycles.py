@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import ceil, log2, prod
+from math import ceil, gcd, log2, prod
 from weakref import ref
 
 from rutc.base.record import record
@@ -67,13 +67,20 @@ def _is_full(size: int, vectors: int, kept: int, machine: Machine) -> bool:
 
 
 def kept_places(r: Reduction, rows: Rows, inner: str, extent: int) -> int:
-    """The places that a window reads again in a later step of the loop `inner`, at most."""
+    """The places that a window reads again in a later step of the loop `inner`, at most.
+
+    What a row reads, the one `apart` rows before it reads `again` steps later: of windows that move
+    by s places the next row s steps before, of dilated ones the next but one in the next step.
+    """
     kept = 0
     for v, f in rows:
         for t in r.reads:
             row, step = t.strides.get(v), t.strides.get(inner)
-            if row and step and not t.packed and row % step == 0 and abs(row // step) < extent:
-                kept = max(kept, f * abs(row // step))
+            if row and step and not t.packed:
+                common = gcd(row, step)
+                again, apart = abs(row) // common, abs(step) // common
+                if again < extent and apart < f:
+                    kept = max(kept, (f - apart + 1) * again)
     return kept
 
 

@@ -15,7 +15,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.windows import Window, share_inside
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.tile_cost import lanes_cost
-from rutc.tuner.tile_cycles import TileCosts
+from rutc.tuner.tile_cycles import TileCosts, kept_places
 from rutc.tuner.tile_loads import _crammed
 from rutc.tuner.tiles import choose_tile, register_tiles
 from tests.tuner.test_schedules import PRODUCTS
@@ -101,6 +101,23 @@ def test_a_last_row_leaves_out_no_more_than_its_part() -> None:
 def test_shorter_tiles_count_as_much_less(rows: int, tile: int, taps: int) -> None:
     w = Window("k", 1, "i", 1, -1, rows)
     assert share_inside(w, 3, rows, tile) == taps / (3 * rows)
+
+
+def kept(rows: int, step: int, taps: int) -> int:
+    """The most places that wait at one time to be read again in a later step, one by one."""
+    reads = [(k, i + step * k) for k in range(taps) for i in range(rows)]
+    return max(
+        len({p for _, p in reads[: n + 1]} & {p for k, p in reads[n + 1 :] if k > now})
+        for n, (now, _) in enumerate(reads)
+    )
+
+
+@pytest.mark.parametrize(("rows", "step"), [(12, 1), (12, 2), (6, 3), (6, 5), (3, 3), (3, 4)])
+def test_places_that_dilated_windows_read_again_are_counted(rows: int, step: int) -> None:
+    (reduction,) = shape_of(WINDOWS.format(x=28, y=28, step=step)).reductions
+    most, waiting = kept_places(reduction, (("x", rows),), "kx", 3), kept(rows, step, 3)
+    assert waiting <= most <= waiting + 1
+    assert (most == 0) == (waiting == 0)
 
 
 def test_what_follows_the_sums_of_dear_tiles_is_not_counted(
