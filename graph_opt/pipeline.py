@@ -44,7 +44,7 @@ from rutc.graph_opt.rules.normalize import (
 from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.pairs import MultiplyPairs
-from rutc.graph_opt.rules.phases import solve_phase
+from rutc.graph_opt.rules.phases import solve_phase, solve_place
 from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -144,7 +144,7 @@ def pipeline_for(
         # Before dims are split: a constant is then still read at the dims that it has.
         Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
         # Before dims are split: what is left of the remainders then goes with the split.
-        Sweep("solve phases", (solve_phase, *CLEAN)),
+        Sweep("solve phases", (solve_phase, solve_place, *CLEAN)),
         # Windows of transposed convolutions have no phases any more; before dims are split, of
         # which constants then have what is left.
         Sweep("leave out what lies outside", (drop_outside, *CLEAN)),

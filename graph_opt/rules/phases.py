@@ -44,6 +44,58 @@ def solve_phase(n: Node, editor: Editor) -> Result:
     return _joined(n, solved, editor)
 
 
+@matches("reduction")
+def solve_place(n: Node, editor: Editor) -> Result:
+    """A condition that only one index of a bound dim meets picks that index.
+
+    %y{j} = sum{k} select(index(j - k) == 0, %x[], 0) * %w[k]   ->   %y{j} = %x[] * %w[k=j]
+    for extent(j) <= extent(k).
+
+    So are windows over a picture of one pixel. The terms that go are 0 unless a weight is infinite
+    or NaN.
+    """
+    if not isinstance(n, Nest) or not n.is_sum:
+        return Reason("not a sum")
+    parts = factors(n.body[0])
+    why = Reason("no factor is chosen by a place")
+    for i, part in enumerate(parts):
+        found = _chosen_by_zero(part)
+        if found is None:
+            continue
+        condition, kept = found
+        for k in n.bound:
+            at = _solution(condition, k)
+            if at is None:
+                continue
+            if not _is_index_of(at, k, editor):
+                why = Reason(f"{k} may be no index at {at}")
+                continue
+            whole = replace(n, body=(product_of([*parts[:i], kept, *parts[i + 1 :]]),))
+            return (_with_phase(whole, k, at, 1, 1, editor),)
+    return why
+
+
+def _solution(e: Index, k: str) -> Index | None:
+    """Where `e` is 0, as an index of k that is found without a remainder."""
+    step = e.coefficient(k)
+    if not step:
+        return None
+    rest = Index.of(k) * step - e
+    numbers = (rest.const, *(c for _, c in rest.terms))
+    if k in rest.names() or any(c % step for c in numbers):
+        return None
+    return Index(tuple((a, c // step) for a, c in rest.terms), rest.const // step)
+
+
+def _is_index_of(at: Index, dim: str, editor: Editor) -> bool:
+    """Whether a place is always below the extent of a dim, and never negative."""
+    sizes = {d: editor.size((d,)) for d in (dim, *at.names())}
+    if not all(sizes.values()):
+        return False
+    bounds = at.bounds({d: (0, size - 1) for d, size in sizes.items() if size})
+    return bounds is not None and bounds[0] >= 0 and bounds[1] < (sizes[dim] or 0)
+
+
 @record
 class _Uneven:
     """A sum of which `dim`, in its phases, takes different numbers of taps along `k`."""
@@ -148,19 +200,21 @@ def _phases(e: Expr) -> int:
 
 def _chosen_by_remainder(e: Expr) -> tuple[Mod[Index], Expr] | None:
     """(a % K, x) of `select(index(a % K) == 0, x, 0)`."""
+    found = _chosen_by_zero(e)
+    match found:
+        case (Index(terms=(((Mod() as m,), 1),), const=0), kept) if m.den.is_const:
+            return m, kept
+        case _:
+            return None
+
+
+def _chosen_by_zero(e: Expr) -> tuple[Index, Expr] | None:
+    """(a, x) of `select(index(a) == 0, x, 0)`."""
     match e:
         case Apply(
-            op="select",
-            args=(
-                Apply(
-                    op="eq", args=(IndexValue(Index(terms=(((Mod() as m,), 1),), const=0)), zero)
-                ),
-                kept,
-                Lit() as other,
-            ),
-        ):
-            plain = zero == Lit(0, DType.I64) and other.value == 0 and m.den.is_const
-            return (m, kept) if plain else None
+            op="select", args=(Apply(op="eq", args=(IndexValue(a), zero)), kept, Lit() as other)
+        ) if zero == Lit(0, DType.I64) and other.value == 0:
+            return a, kept
         case _:
             return None
 

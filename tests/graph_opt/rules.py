@@ -30,7 +30,7 @@ from rutc.graph_opt.rules.normalize import (
 from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.pairs import MultiplyPairs
-from rutc.graph_opt.rules.phases import solve_phase
+from rutc.graph_opt.rules.phases import solve_phase, solve_place
 from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -78,6 +78,7 @@ RULES: tuple[Rule, ...] = (
     join_weights,
     simplify_expressions,
     solve_phase,
+    solve_place,
     split_bound_dim,
     split_constant,
     split_free_dim,
