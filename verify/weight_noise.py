@@ -91,7 +91,7 @@ def _largest_beside(w: np.ndarray) -> np.ndarray:
     """
     size = np.abs(w)
     axes = [a for a, e in enumerate(w.shape) if e > 1]
-    if len(axes) < LEAST_DIMS:
+    if len(axes) < LEAST_DIMS or not w.size:
         return np.asarray(size.max(keepdims=True, initial=0))
     others = (tuple(i for i in range(w.ndim) if i != a) for a in axes)
     found = [size.max(axis=o, keepdims=True) for o in others]

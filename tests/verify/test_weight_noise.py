@@ -92,6 +92,17 @@ def test_a_row_of_weights_is_moved_where_a_sum_goes_along_it() -> None:
         assert (most >= limit * 0.7).all()
 
 
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.I8])
+def test_weights_without_elements_stay(dtype: DType) -> None:
+    graph = parse("""
+        graph "no rows"
+        dims m = 0, n = 3, k = 2
+        %w : f32{k,m,n} = const [m, n, k] []
+        output "y" [m, n, k] = %w
+        """)
+    assert moved_weights(graph, dtype, 0) == graph
+
+
 @pytest.mark.parametrize("own", ["f16", "bf16"])
 def test_weights_of_16_bits_are_moved_as_well(own: str) -> None:
     graph = parse(NETWORK.replace("f32", own).replace(", 0.0]", ", 0.001]"))
