@@ -273,7 +273,8 @@ def unordered(a: Assignment) -> Hashable:
     """What is assigned, whatever the order in which it is listed."""
     groups = frozenset(a.groups)
     arrangements = frozenset(a.arrangements.items())
-    return arrangements, groups, a.copies, a.slices, a.turns, a.recomputed, a.types, a.joins
+    anew = frozenset(a.recomputed)
+    return arrangements, groups, a.copies, a.slices, a.turns, anew, a.types, a.joins
 
 
 def of_order(found: Realisation, n: Neighbour) -> bool:

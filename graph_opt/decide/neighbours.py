@@ -6,7 +6,8 @@ what depends on what is changed is changed with it, as far as it has to be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import pairwise
 
@@ -119,16 +120,24 @@ def _recomputed(found: Realisation) -> Iterator[Neighbour]:
         if isinstance(n, Nest):
             for r in reads_of(n):
                 readers.setdefault(r.value, set()).add(n.out.name)
-    for n in walk_nodes(found.computed.nodes):
-        if isinstance(n, Nest) and recomputable(known, n) and n.out.name in given.arrangements:
-            name = n.out.name
-            others = {v: a for v, a in given.arrangements.items() if v != name}
-            types = tuple(s for s in given.types if s.value != name)
-            recomputed = (*given.recomputed, name)
-            without = replace(given, arrangements=others, recomputed=recomputed, types=types)
-            without = _without(without, name)
-            fewer = _without_copies(without, {name, *readers.get(name, ())}, name)
-            yield Neighbour("computing", name, "by its readers", fewer)
+    able = {
+        n.out.name: n
+        for n in walk_nodes(found.computed.nodes)
+        if isinstance(n, Nest) and recomputable(known, n) and n.out.name in given.arrangements
+    }
+    groups = {n: g for g in given.groups for n in g.nests}
+    for name, n in able.items():
+        yield Neighbour("computing", name, "by its readers", _read_anew(given, readers, (name,)))
+        chain, left = [name], [n]
+        while left:
+            for r in reads_of(left.pop()):
+                own = r.value in able and name in groups and r.value in groups[name].nests
+                if own and r.value not in chain and readers[r.value] <= {*chain}:
+                    chain.append(r.value)
+                    left.append(able[r.value])
+        if len(chain) > 1:
+            other = _read_anew(given, readers, chain)
+            yield Neighbour("computing", name, f"by its readers, with {_names(chain[1:])}", other)
     for name in given.recomputed:
         kept = tuple(v for v in given.recomputed if v != name)
         dims = known.graph.values[name].dims
@@ -137,6 +146,24 @@ def _recomputed(found: Realisation) -> Iterator[Neighbour]:
         # Who reads what is only known once it is computed.
         every = {c.reader for c in given.copies}
         yield Neighbour("computing", name, "once", _without_copies(other, every, name))
+
+
+def _read_anew(
+    given: Assignment, readers: Mapping[str, AbstractSet[str]], values: Sequence[str]
+) -> Assignment:
+    """The assignment with some values more that what reads them computes."""
+    for name in values:
+        others = {v: a for v, a in given.arrangements.items() if v != name}
+        types = tuple(s for s in given.types if s.value != name)
+        recomputed = (*given.recomputed, name)
+        given = replace(given, arrangements=others, recomputed=recomputed, types=types)
+        given = _without(given, name)
+        given = _without_copies(given, {name, *readers.get(name, ())}, name)
+    return given
+
+
+def _names(values: Sequence[str]) -> str:
+    return ", ".join(map(value_name, values))
 
 
 def _without_copies(given: Assignment, readers: set[str], value: str) -> Assignment:
@@ -190,11 +217,29 @@ def _copied(found: Realisation) -> Iterator[Neighbour]:
 def _without(given: Assignment, nest: str) -> Assignment:
     """The assignment without a nest that is there no more."""
     groups: list[Grouping] = []
+    left: tuple[str, ...] = ()
     for g in given.groups:
         rest = tuple(n for n in g.nests if n != nest)
+        left = rest if nest in g.nests else left
         if len(rest) > 1:
             groups.append(replace(g, nests=rest))
-    return replace(given, groups=tuple(groups))
+
+    def still(kernels: tuple[str, ...]) -> list[str | None]:
+        """Kernels by the nests that are first now; None where nothing is left of one."""
+        first = left[0] if left else None
+        return [first if k == nest else k for k in kernels]
+
+    slices, turns = list[Slicing](), list[Turning]()
+    for s in given.slices:
+        kept = tuple(k for k in still(s.kernels) if k is not None)
+        if len(kept) > 1:
+            slices.append(replace(s, kernels=kept))
+    for t in given.turns:
+        named = [(k, d) for k, d in zip(still(t.kernels), t.dims, strict=True) if k is not None]
+        if named:
+            kernels, dims = zip(*named, strict=True)
+            turns.append(Turning(kernels, dims))
+    return replace(given, groups=tuple(groups), slices=tuple(slices), turns=tuple(turns))
 
 
 # -- types ----------------------------------------------------------------------------------------
