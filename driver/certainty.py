@@ -1,7 +1,7 @@
 """What runs in turns tell of candidates, and whether more of them would tell more.
 
-A candidate that is no faster than what is usual, for sure, is known well enough, however wide its
-interval is: of those that may be faster, the intervals decide how long a round goes on.
+A candidate that is no faster than the best before it, for sure, is known well enough, however wide
+its interval is: of those that may be faster, the intervals decide how long a round goes on.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ LEAST_RATIO = 0.02
 class Asked:
     """The launches that a candidate has instead of which, by their numbers in two libraries.
 
-    It has a `share` in them: all of it, unless they are chains.
+    It has a `share` in them: all of it, unless they are chains. Its ratio is asked for if that may
+    be below the `goal`; None: in any case, as exactly as time allows.
     """
 
     usual: tuple[int, ...]
     other: tuple[int, ...]
     share: float = 1.0
+    goal: float | None = 1 - CERTAIN
 
     def before(self, usual: np.ndarray) -> np.ndarray:
         """Microseconds {run} of the usual launches, of those of all {run, launch}."""
@@ -48,15 +50,16 @@ class Asked:
 
 
 def known(asked: Sequence[Asked], usual: np.ndarray, other: np.ndarray) -> bool:
-    """Returns whether the intervals of those that may be faster are narrow, by what they take.
+    """Returns whether runs so far tell enough of all candidates together.
 
-    Narrow is what tells as much as `CERTAIN`, in the mean.
+    What intervals leave open below their goals is less than `CERTAIN` of what all take.
     """
-    open_us = wide_us = 0.0
+    open_us = all_us = 0.0
     for each in asked:
+        if each.goal is None:
+            return False
+        us = float(np.median(each.before(usual)))
         low, high = interval(list(each.ratios(usual, other)))
-        if low <= 1 - CERTAIN:
-            us = float(np.median(each.before(usual)))
-            open_us += us
-            wide_us += us * (high - low)
-    return bool(wide_us <= CERTAIN * open_us)
+        all_us += us
+        open_us += us * max(0.0, min(high, each.goal) - low)
+    return bool(open_us <= CERTAIN * all_us)

@@ -67,10 +67,14 @@ class Subject:
 
 @record(eq=False)
 class Try:
-    """A subject with another schedule than its default one; equal to itself only."""
+    """A subject with another schedule than its default one; equal to itself only.
+
+    What it takes by that is asked for if it may be below the `goal`; None: in any case.
+    """
 
     subject: Subject
     choice: Choice
+    goal: float | None = None
 
 
 @record
@@ -347,7 +351,7 @@ class ModelBench(Served):
         if share == 1:
             places = places[own.index(t.choice) :: len(own)]
         ran = tuple(p for p in sorted(set(places)) if self._calls[p])
-        return Asked(ran, ran, share)
+        return Asked(ran, ran, share, t.goal)
 
     def _outcome(self, t: Try, asked: Asked, turns: Turns) -> Outcome:
         """What turns tell of a schedule."""

@@ -87,6 +87,11 @@ class Progressing:
         return inf if best is None else exp(best[1])
 
     @property
+    def goal(self) -> float:
+        """What is to be believed, or better than the best, takes less: by the default schedule."""
+        return min(1 - CERTAIN, self.best_cycles / self.default_cycles)
+
+    @property
     def finished(self) -> bool:
         """Whether no more is expected of it."""
         return self.idle >= PATIENCE
@@ -241,7 +246,7 @@ class Tuning:
             chosen = self._chosen(limits.trials - self.trials)
             if not chosen:
                 return
-            tries = [Try(t.subject, c.choice) for t, c in chosen]
+            tries = [Try(t.subject, c.choice, t.goal) for t, c in chosen]
             for (t, c), outcome in zip(chosen, self._bench.time(tries), strict=True):
                 self._seen(t, c, outcome)
             for t in {id(t): t for t, _ in chosen}.values():

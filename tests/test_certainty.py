@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -23,18 +25,18 @@ def times(*launches: tuple[float, float]) -> np.ndarray:
 
 
 FIRST, SECOND = Asked((0,), (0,)), Asked((1,), (1,))
-USUAL = times((100, 0), (1000, 0))
+USUAL = times((400, 0), (1000, 0))
 
 
 @pytest.mark.parametrize(
     ("other", "enough"),
     [
-        pytest.param(((150, 60), (1000, 0)), True, id="slower for sure"),
-        pytest.param(((80, 60), (1000, 0)), False, id="faster, who knows how much"),
-        pytest.param(((100, 60), (1000, 0)), False, id="perhaps faster"),
-        pytest.param(((80, 1), (900, 10)), True, id="faster, known well"),
-        pytest.param(((80, 40), (900, 10)), True, id="what takes little is known less well"),
-        pytest.param(((80, 1), (900, 400)), False, id="so is what takes long"),
+        pytest.param(((600, 200), (1000, 0)), True, id="slower for sure"),
+        pytest.param(((300, 200), (1000, 0)), False, id="faster, who knows how much"),
+        pytest.param(((380, 200), (1000, 0)), False, id="perhaps faster"),
+        pytest.param(((300, 10), (900, 10)), True, id="faster, known well"),
+        pytest.param(((300, 80), (900, 10)), True, id="what takes less is known less well"),
+        pytest.param(((300, 10), (900, 200)), False, id="than what takes long"),
     ],
 )
 def test_what_may_be_faster_has_to_be_known(
@@ -45,10 +47,22 @@ def test_what_may_be_faster_has_to_be_known(
 
 def test_a_candidate_may_have_other_launches_instead() -> None:
     both = Asked((0, 1), (1,))
-    assert both.before(USUAL) == pytest.approx(1100)
-    assert both.ratios(USUAL, times((7, 0), (550, 0))) == pytest.approx(0.5)
+    assert both.before(USUAL) == pytest.approx(1400)
+    assert both.ratios(USUAL, times((7, 0), (700, 0))) == pytest.approx(0.5)
     # Of a chain that takes a tenth less, a kernel with half of it takes a fifth less.
-    assert Asked((0,), (0,), 0.5).ratios(USUAL, times((90, 0))) == pytest.approx(0.8)
+    assert Asked((0,), (0,), 0.5).ratios(USUAL, times((360, 0))) == pytest.approx(0.8)
+
+
+def test_what_is_no_better_than_the_best_is_known_well_enough() -> None:
+    other = times((300, 200), (1000, 0))
+    assert not known((FIRST, SECOND), USUAL, other)
+    assert known((replace(FIRST, goal=0.6), SECOND), USUAL, other)
+
+
+def test_at_last_runs_take_all_the_time() -> None:
+    same = times((400, 0), (1000, 0))
+    assert known((FIRST, SECOND), USUAL, same)
+    assert not known((FIRST, replace(SECOND, goal=None)), USUAL, same)
 
 
 class Steps:
@@ -75,7 +89,7 @@ def test_runs_end_when_they_tell_enough() -> None:
     found = run_in_turns(cast(list[Profiled], [usual, other]), {}, 60.0, enough)
     assert usual.ran == other.ran == 1 + len(found[0])
     assert asked[0] == FEWEST_RUNS
-    assert all(b == 2 * a for a, b in zip(asked, asked[1:], strict=False))
+    assert all(b == 2 * a for a, b in pairwise(asked))
     low, high = np.percentile(FIRST.ratios(*found), (45, 55))
     assert high - low < CERTAIN * 4
     slow = Steps(lambda: 200 + 60 * rng.random())
