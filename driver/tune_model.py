@@ -182,6 +182,7 @@ def tune_model(
                 lambda subject: known_of(subject, origin, database, timed[subject]),
                 given,
                 seeds_in(database, machine) if seeds else (),
+                jobs,
             )
             # At the end, the model is built once more as it was for this, and run.
             rest = limits.after(before + tuning.seconds + IN_MODEL_S, planned_trials)

@@ -9,6 +9,7 @@ if it is faster than the default one again.
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,13 +25,14 @@ from rutc.driver.compile_job import with_schedule
 from rutc.driver.in_model import Subject, Try, Usual
 from rutc.driver.search_rounds import Rounds
 from rutc.driver.trials import Outcome
+from rutc.driver.worker_pool import done_in_pool
 from rutc.emit.interrupts import ending
 from rutc.errors import InternalError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.steps import NotApplicable
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.search import Candidate, Judge, Place, Search
+from rutc.tuner.search import Candidate, Judge, Met, Place, Search
 from rutc.tuner.seeds import Seed, first_proposals
 from rutc.tuner.trial import State
 
@@ -101,11 +103,14 @@ class Progressing:
         """Cycles of a run that the next batch is expected to save."""
         return 0.0 if self.finished else self.runs * self.best_cycles * self.hope
 
-    def next(self, count: int) -> list[Candidate]:
-        """Returns so many candidates to try, or fewer where there are no others in the batch."""
+    def next(self, count: int, met: Sequence[Met] | None) -> list[Candidate]:
+        """Returns so many candidates to try, or fewer where there are no others in the batch.
+
+        A new batch is of what chains have `met`.
+        """
         if not self.queue:
             self.before = self.best_cycles
-            self.queue = self.search.propose(BATCH)
+            self.queue = self.search.propose(BATCH, met)
             if not self.queue:
                 self.idle = PATIENCE
         taken, self.queue = self.queue[:count], self.queue[count:]
@@ -188,10 +193,12 @@ class Tuning:
         known: Callable[[Subject], Sequence[Known]] = lambda subject: (),
         given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
         seeds: Sequence[Seed] = (),
+        jobs: int = 1,
     ) -> None:
         """`keep` is given each trial; `known` has what was tried before, `given` what comes first.
 
-        After that comes what was the fastest of other kernels, `seeds`.
+        After that comes what was the fastest of other kernels, `seeds`. At most `jobs` processes
+        look for more.
 
         Nothing is searched of subjects without a space, or that a run does not have.
 
@@ -200,6 +207,7 @@ class Tuning:
         """
         self._bench = bench
         self._keep = keep
+        self._jobs = jobs
         self._began = monotonic()
         self.subjects: list[Progressing] = []
         usual = bench.usual()
@@ -255,18 +263,29 @@ class Tuning:
 
     def _chosen(self, most: float) -> list[tuple[Progressing, Candidate]]:
         """What is tried next, all at once: candidates of those of which most is expected."""
+        wanted = sorted((t for t in self.subjects if not t.finished), key=lambda t: -t.expected)
+        least = WORTH * wanted[0].expected if wanted else inf
+        wanted = [t for t in wanted if t.expected >= least]
+        met = self._met([t for t in wanted if not t.queue])
         taken: Counter[Subject] = Counter()
         chosen: list[tuple[Progressing, Candidate]] = []
-        wanted = sorted(self.subjects, key=lambda t: -t.expected)
-        least = WORTH * wanted[0].expected if wanted else inf
         for t in wanted:
             room = min(self._bench.room(t.subject, taken), most - len(chosen))
-            if t.finished or t.expected < least or room < 1:
-                continue
-            own = t.next(int(room))
-            taken[t.subject] = len(own)
-            chosen += [(t, c) for c in own]
+            if room >= 1:
+                own = t.next(int(room), met.get(t.subject))
+                taken[t.subject] = len(own)
+                chosen += [(t, c) for c in own]
         return chosen
+
+    def _met(self, wanted: Sequence[Progressing]) -> dict[Subject, list[Met]]:
+        """What chains of changes come by that are made of some subjects, on all CPUs."""
+        chances = [t.search.chance() for t in wanted]
+
+        def work(number: int) -> bytes:
+            return pickle.dumps(wanted[number].search.met(chances[number]))
+
+        done = done_in_pool(range(len(wanted)), work, self._jobs)
+        return {wanted[number].subject: pickle.loads(met) for number, met in done}
 
     def _seen(self, t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> None:
         """Keep what became of a candidate."""

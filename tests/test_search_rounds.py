@@ -33,7 +33,8 @@ def begun(clock: Clock, until: float, lengths: list[float]) -> int:
 
 def test_no_round_is_begun_that_would_end_late(clock: Clock) -> None:
     assert begun(clock, 10.0, [3.0] * 9) == 3
-    assert begun(clock, 10.0, [3.0, 5.0, 1.0, 1.0]) == 2  # as long as the longest
+    assert begun(clock, 10.0, [3.0, 5.0, 1.0, 1.0]) == 2  # as long as the longest of two
+    assert begun(clock, 12.0, [5.0, 1.0, 1.0, 1.0, 1.0, 1.0]) == 6  # the first was longer
 
 
 def test_the_first_is_begun_whatever_it_takes(clock: Clock) -> None:

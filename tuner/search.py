@@ -13,6 +13,7 @@ process over the same features, whose spread tells where little is known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from math import exp, inf, log
 from random import Random
@@ -115,6 +116,19 @@ class Place:
     numbers: tuple[int, ...]
 
 
+@record
+class Met:
+    """A point that chains came by: where it is, its schedule's text, and what a model says of it.
+
+    What it says is without regions, which are large: another process may have met it.
+    """
+
+    space: int
+    point: Any
+    text: str
+    judged: Judged
+
+
 class Corrected:
     """A model corrected by measurements of one kernel: a Gaussian process of what it missed."""
 
@@ -188,7 +202,7 @@ class Search:
         self.measured: list[tuple[Candidate, float]] = []
         """What was tried, and the logarithm of its cycles; infinity of what failed."""
         self._seen: set[str] = set()
-        self._pool: dict[str, Candidate] = {}
+        self._pool: dict[str, Met] = {}
         """What chains came by and was not tried yet."""
 
     @cached_property
@@ -262,38 +276,56 @@ class Search:
             self.observe(found, cycles)
         return True
 
-    def propose(self, count: int) -> list[Candidate]:
-        """So many candidates to try next, or fewer where no others are found."""
+    def chance(self) -> Random:
+        """Returns what the next chains draw by, here or in another process."""
+        return Random(self._rng.random())
+
+    def met(self, rng: Random) -> list[Met]:
+        """Returns what chains of changes come by, which were not tried: the work of a proposal."""
+        own = {id(space): number for number, space in enumerate(self._spaces)}
         model = Corrected([(c, m) for c, m in self.measured if m < inf])
-        for c in self._wandered(model):
-            if c.text not in self._seen:
-                self._pool[c.text] = c
-        fresh = list(self._pool.values())
-        scores = {
-            c.text: mean - LIKED_SPREAD * spread
-            for c, (mean, spread) in zip(fresh, model.of([c.judged for c in fresh]), strict=True)
+        found = {
+            c.text: Met(own[id(c.space)], c.point, c.text, replace(c.judged, regions=()))
+            for c in self._wandered(model, rng)
         }
-        fresh.sort(key=lambda c: (scores[c.text], c.text))
+        return [m for m in found.values() if m.text not in self._seen]
+
+    def propose(self, count: int, met: Sequence[Met] | None = None) -> list[Candidate]:
+        """So many candidates to try next, or fewer where no others are found.
+
+        They are of what chains have `met`, now or for an earlier proposal.
+        """
+        self._pool |= {m.text: m for m in (self.met(self.chance()) if met is None else met)}
+        model = Corrected([(c, m) for c, m in self.measured if m < inf])
+        fresh = [m for m in self._pool.values() if m.text not in self._seen]
+        scores = {
+            m.text: mean - LIKED_SPREAD * spread
+            for m, (mean, spread) in zip(fresh, model.of([m.judged for m in fresh]), strict=True)
+        }
+        fresh.sort(key=lambda m: (scores[m.text], m.text))
         taken: list[Candidate] = []
         for number in range(count):
-            drawn = self.drawn() if (len(self.measured) + number) % RANDOM_EVERY == 0 else None
+            by_chance = (len(self.measured) + number) % RANDOM_EVERY == 0
+            drawn = self.drawn() if by_chance else None
             if drawn is not None and drawn.text not in self._seen:
                 taken.append(drawn)
                 continue
-            found = next((c for c in fresh if not any(_alike(c, t) for t in taken)), None)
+            found = next((m for m in fresh if not any(self._alike(m, t) for t in taken)), None)
             found = found or next(iter(fresh), None)
             if found is None:
                 break
             fresh.remove(found)
-            taken.append(found)
+            candidate = self.candidate(self._spaces[found.space], found.point)
+            if candidate is not None:
+                taken.append(candidate)
         return list({c.text: c for c in taken}.values())
 
-    def _wandered(self, model: Corrected) -> Iterator[Candidate]:
+    def _wandered(self, model: Corrected, rng: Random) -> Iterator[Candidate]:
         """Everything that chains of changes come by."""
         points = [(c, cycles) for c, cycles in self.measured if c.space is not None]
         chains = [c for c, _ in sorted(points, key=lambda x: x[1])[: self._chains // 2]]
         while len(chains) < self._chains:
-            drawn = self.drawn()
+            drawn = self.drawn(rng)
             if drawn is None:
                 break
             chains.append(drawn)
@@ -302,7 +334,7 @@ class Search:
         for step in range(STEPS):
             heat = WARM * (COLD / WARM) ** (step / max(STEPS - 1, 1))
             near = [
-                (i, c.space, c.space.nearby(c.point, self._rng, partial(self._made, c.space)))
+                (i, c.space, c.space.nearby(c.point, rng, partial(self._made, c.space)))
                 for i, c in enumerate(chains)
                 if c.space is not None
             ]
@@ -313,13 +345,14 @@ class Search:
             means = model.of([c.judged for c in others])
             for (i, *_), other, (mean, _) in zip(found, others, means, strict=True):
                 yield other
-                if mean <= at[i] or self._rng.random() < exp((at[i] - mean) / heat):
+                if mean <= at[i] or rng.random() < exp((at[i] - mean) / heat):
                     chains[i], at[i] = other, mean
 
-    def drawn(self) -> Candidate | None:
+    def drawn(self, rng: Random | None = None) -> Candidate | None:
         """A random candidate of any space."""
-        for space in self._rng.sample(self._spaces, len(self._spaces)):
-            made = space.drawn(self._rng, partial(self._made, space))
+        rng = rng or self._rng
+        for space in rng.sample(self._spaces, len(self._spaces)):
+            made = space.drawn(rng, partial(self._made, space))
             if made is not None:
                 return self._judged([(space, made)])[0]
         return None
@@ -343,11 +376,11 @@ class Search:
             for (space, (point, (choice, kernel))), j in zip(made, judged, strict=True)
         ]
 
-
-def _alike(a: Candidate, b: Candidate) -> bool:
-    """Whether two candidates differ in one parameter only, of several that they might."""
-    if a.space is None or b.space is None or a.space is not b.space:
-        return False
-    pairs = zip(a.space.numbers(a.point), b.space.numbers(b.point), strict=True)
-    free = [x != y for (x, y), axis in zip(pairs, a.space.axes.values(), strict=True) if axis[1:]]
-    return len(free) > 2 and sum(free) <= 1
+    def _alike(self, a: Met, b: Candidate) -> bool:
+        """Whether two points differ in one parameter only, of several that they might."""
+        space = self._spaces[a.space]
+        if space is not b.space:
+            return False
+        pairs = zip(space.numbers(a.point), space.numbers(b.point), strict=True)
+        free = [x != y for (x, y), axis in zip(pairs, space.axes.values(), strict=True) if axis[1:]]
+        return len(free) > 2 and sum(free) <= 1

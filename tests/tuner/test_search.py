@@ -1,5 +1,6 @@
 """The search: what it tries, what it learns from what was measured, and how it goes on later."""
 
+import pickle
 from collections.abc import Sequence
 from math import exp, log
 from random import Random
@@ -200,3 +201,16 @@ def test_a_schedule_made_by_hand_is_a_candidate(kernel: tuple[Kernel, frozenset[
     assert all(c.space is not None for c in search.propose(6))
     broken = Choice((Mark("nothing", Kind.PARALLEL),))
     assert search.given(broken) is None
+
+
+def test_chains_may_be_followed_in_another_process(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    """What they met is sent; nothing changes in the search that it is of."""
+    here, there = search_of(kernel), search_of(kernel)
+    for _ in range(3):
+        sent = pickle.dumps(there.met(there.chance()))
+        found, alike = here.propose(6), there.propose(6, pickle.loads(sent))
+        assert [c.text for c in found] == [c.text for c in alike]
+        assert [c.judged for c in found] == [c.judged for c in alike]
+        for search, candidates in ((here, found), (there, alike)):
+            for c in candidates:
+                search.observe(c, truth(c))
