@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rutc.tensor_ir.affine import ONE, Index
-from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Read, children
+from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Local, Read, children
 from rutc.tensor_ir.gradual import row_chosen
 from rutc.tensor_ir.kernel import (
     Branch,
@@ -31,6 +31,9 @@ def repeats(kernel: Kernel, machine: Machine) -> bool:
     Or a row of which lanes pick what data choose: its registers are loaded before the loop.
 
     for i in [0, n) { for k in [0, 16) vector { %y[i, k] = %x[%at[i, k]] } }
+
+    What literals and iterations of unrolled loops tell is no operation of the code, and what is
+    done in the last iteration alone is not repeated.
     """
     buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
 
@@ -39,51 +42,81 @@ def repeats(kernel: Kernel, machine: Machine) -> bool:
         row = row_chosen(r, b.layout)
         return row is not None and machine.picks(b.dtype.bytes, row[1], machine.width) > 0
 
-    found = _innermost(kernel.body, None)
+    found = _innermost(kernel.body)
     return any(_repeated(loop, stmts, in_registers) for loop, stmts in found)
 
 
-def _innermost(body: tuple[Stmt, ...], around: Loop | None) -> Iterator[tuple[Loop, list[Stmt]]]:
-    """The counted loops, each with the statements of which it is the innermost one around."""
-    own: list[Stmt] = []
-    waiting = [*body]
+def _innermost(
+    body: tuple[Stmt, ...], around: tuple[Loop, ...] = (), unrolled: frozenset[str] = frozenset()
+) -> Iterator[tuple[Loop, list[tuple[Stmt, frozenset[str]]]]]:
+    """The counted loops, each with the statements of which it is the innermost one around.
+
+    With every statement stand the variables of `unrolled` loops around it.
+    """
+    own: list[tuple[Stmt, frozenset[str]]] = []
+    waiting = [(s, unrolled) for s in body]
     while waiting:
-        s = waiting.pop()
+        s, copies = waiting.pop()
         if isinstance(s, Branch):
-            waiting += (*s.then, *s.orelse)
+            waiting += [(x, copies) for x in s.then]
+            if around and _is_last(s, around[-1]):
+                yield from _innermost(s.orelse, around[:-1], copies)
+            else:
+                waiting += [(x, copies) for x in s.orelse]
         elif not isinstance(s, Loop):
-            own.append(s)
+            own.append((s, copies))
         elif s.kind in COUNTED and s.hi - s.lo != ONE:
-            yield from _innermost(s.body, s)
+            yield from _innermost(s.body, (*around, s), copies)
         else:
-            waiting += s.body
-    if around is not None:
-        yield around, own
+            inside = copies | {s.var} if s.kind is Kind.UNROLL else copies
+            waiting += [(x, inside) for x in s.body]
+    if around:
+        yield around[-1], own
 
 
-def _repeated(loop: Loop, stmts: list[Stmt], in_registers: Callable[[Read], bool]) -> bool:
+def _is_last(s: Branch, loop: Loop) -> bool:
+    """Whether the second arm is that of a loop's last iteration, as peeling gives it code."""
+    return s.left.as_var == loop.var and loop.hi - s.right == ONE
+
+
+def _repeated(
+    loop: Loop,
+    stmts: list[tuple[Stmt, frozenset[str]]],
+    in_registers: Callable[[Read], bool],
+) -> bool:
     """Whether some of the statements compute in all iterations of a loop the same."""
     written = frozenset(a.buffer for s in walk_stmts(loop.body) for a in accesses(s))
-    parts = _Parts(loop.var, written, in_registers)
-    for s in stmts:
+    parts: dict[frozenset[str], _Parts] = {}
+    for s, copies in stmts:
+        if copies not in parts:
+            parts[copies] = _Parts(loop.var, copies, written, in_registers)
         for e in exprs(s):
-            parts.changes(e)
-    return parts.repeated
+            parts[copies].changes(e)
+    return any(x.repeated for x in parts.values())
 
 
 class _Parts:
     """The parts of expressions in a loop, of which each is looked at once."""
 
     def __init__(
-        self, var: str, written: frozenset[str], in_registers: Callable[[Read], bool]
+        self,
+        var: str,
+        copies: frozenset[str],
+        written: frozenset[str],
+        in_registers: Callable[[Read], bool],
     ) -> None:
-        """Of a loop over `var` that writes these buffers; what tells rows that registers hold."""
+        """Of a loop over `var` that writes these buffers; what tells rows that registers hold.
+
+        The variables of `copies` are known while code is emitted.
+        """
         self.var = var
+        self.copies = copies
         self.in_registers = in_registers
         self.written = written
         self.repeated = False
         """Whether an operation, or a place that data tell, was the same in all iterations."""
         self._known: dict[int, bool] = {}
+        self._told: dict[int, bool] = {}
 
     def changes(self, e: Expr) -> bool:
         """Whether an expression is another from one iteration to the next."""
@@ -96,7 +129,7 @@ class _Parts:
         inside = [self.changes(x) for x in children(e)]
         match e:
             case Apply():
-                self.repeated |= not any(inside)
+                self.repeated |= not any(inside) and not self._is_told(e)
             case Read():
                 self.repeated |= not all(inside)
                 own = (c for _, c in e.coords if isinstance(c, Index))
@@ -108,3 +141,17 @@ class _Parts:
             case _:
                 pass
         return any(inside)
+
+    def _is_told(self, e: Expr) -> bool:
+        """Whether literals and numbers of copies alone tell an expression's value."""
+        found = self._told.get(id(e))
+        if found is None:
+            match e:
+                case Read() | Local():
+                    found = False
+                case IndexValue(index):
+                    found = index.names() <= self.copies
+                case _:
+                    found = all(map(self._is_told, children(e)))
+            self._told[id(e)] = found
+        return found
