@@ -6,6 +6,7 @@ checked against the file before (see `external`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import prod
@@ -68,6 +69,8 @@ KEPT = "kept"
 """The key under which a tensor without elements says which ones of its folder it has."""
 MOST_DIGITS = 19
 """Of a place in a file."""
+MOST_BYTES = (1 << 31) - 1
+"""Of a model without its large elements: protobuf reads no more."""
 MAX_ELEMENTS = 1 << 40
 MAX_RANK = 64
 """No tensor has more axes: numpy, in which constants are kept, has no more."""
@@ -123,6 +126,9 @@ def load(path: Path, folder: ModelFolder | None = None) -> ModelProto:
     if folder is not None:
         folder.model = data
     small = without_elements(data.data)
+    if small is None and len(data) > MOST_BYTES:
+        # Protobuf reads no more, and would be given a copy.
+        raise UserError(f"{path}: is not an ONNX model, or is truncated")
     try:
         model = onnx.load_model_from_string(data.tobytes() if small is None else small)
     except (DecodeError, ValueError) as e:
@@ -164,10 +170,11 @@ def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _content(path: Path) -> np.ndarray:
-    """A file's bytes, mapped where that can be."""
+    """A file's bytes, mapped where that can be; of an endless one a few more than a model has."""
     if path.is_file() and path.stat().st_size > 0:
         return np.memmap(path, np.uint8, mode="r")
-    return np.frombuffer(path.read_bytes(), np.uint8)
+    with path.open("rb") as stream:
+        return np.frombuffer(stream.read(MOST_BYTES + 1), np.uint8)
 
 
 def shape_of(dims: Iterable[int], what: str, most: int) -> tuple[int, ...]:
@@ -275,14 +282,21 @@ def dense_of(t: SparseTensorProto, folder: ModelFolder) -> np.ndarray:
     return dense.reshape(shape)
 
 
+def _number_of(text: str) -> int:
+    """A number of bytes. Raises ValueError for what only Python takes for one, as `1_000`."""
+    if not re.fullmatch(r"-?[0-9]+", text):
+        raise ValueError(f"{text} is no number of bytes")
+    return int(text)
+
+
 def _external(
     t: TensorProto, name: str, dtype: DType, shape: tuple[int, ...], folder: ModelFolder
 ) -> np.ndarray:
     fields = {e.key: e.value for e in t.external_data}
     path = folder.file(fields.get("location", ""), name)
     try:
-        offset = int(fields.get("offset", "0"))
-        length = int(fields["length"]) if "length" in fields else None
+        offset = _number_of(fields.get("offset", "0"))
+        length = _number_of(fields["length"]) if "length" in fields else None
     except ValueError as e:
         raise UserError(f"tensor {name!r}: offset or length of its external data is bad") from e
     count = prod(shape)

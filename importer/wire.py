@@ -108,6 +108,8 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
     while at < end:
         start = at
         key, at = _number(data, at)
+        if key < 8:
+            raise ValueError("there is no field 0")
         match key & 7:
             case 0:
                 content = at

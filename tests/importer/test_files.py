@@ -7,10 +7,10 @@ import os
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, external_data_helper, helper
+from onnx import TensorProto, helper
 
 from rutc.errors import UserError
-from rutc.importer import import_model
+from rutc.importer import import_model, proto
 from rutc.importer.proto import load, subgraphs
 from rutc.tensor_ir import Const, Data
 
@@ -90,7 +90,9 @@ def external(product, path, **fields):
     tensor = product.graph.initializer[0]
     data = tensor.raw_data
     (path.parent / "w.bin").write_bytes(data)
-    external_data_helper.set_external_data(tensor, **{"location": "w.bin", **fields})
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": "w.bin", **fields}.items():
+        tensor.external_data.add(key=key, value=str(value))
     tensor.ClearField("raw_data")
     path.write_bytes(product.SerializeToString())
     return data
@@ -119,12 +121,31 @@ def test_external_data_is_mapped(tmp_path, product):
         ({"offset": 8}, "outside"),
         ({"offset": -4}, "outside"),
         ({"length": 4}, "4 bytes"),
+        ({"length": "3_600"}, "bad"),
+        ({"offset": "\u0660"}, "bad"),
     ],
 )
 def test_external_data_refused(fields, why, tmp_path, product):
     external(product, tmp_path / "m.onnx", **fields)
     with pytest.raises(UserError, match=f"'w'.*{why}"):
         import_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("size", [1 << 30, 1 << 40])
+def test_large_files_that_are_no_model_are_not_read(size, tmp_path):
+    path = tmp_path / "m.onnx"
+    with path.open("wb") as stream:
+        stream.truncate(size)
+    with pytest.raises(UserError, match="not an ONNX model"):
+        load(path)
+
+
+def test_devices_without_end_are_no_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(proto, "MOST_BYTES", 1 << 16)
+    path = tmp_path / "m.onnx"
+    path.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="not an ONNX model"):
+        load(path)
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
