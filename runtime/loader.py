@@ -24,6 +24,9 @@ from rutc.runtime.weights_file import Given
 
 FileId = tuple[int, int]
 
+_MISSING: Final = (AttributeError, UnicodeDecodeError)
+"""How ctypes tells that a function is missing: the path, in its message, may be no UTF-8."""
+
 _lock: Final = threading.Lock()
 _libraries: Final[dict[FileId, "Library"]] = {}
 _ended: Final[deque["Library"]] = deque()
@@ -140,7 +143,7 @@ def _exchange(handle: ctypes.CDLL) -> Objects | None:
     """Returns what exchanges Python's objects; None where the library has none of them."""
     try:
         return Objects(handle)
-    except AttributeError:
+    except _MISSING:
         return None
 
 
@@ -148,7 +151,7 @@ def _state_entry_points(handle: ctypes.CDLL) -> StateEntryPoints | None:
     """Returns what reads and sets states; None where the library has none of them."""
     try:
         return StateEntryPoints(handle, _prefix(handle))
-    except AttributeError:
+    except _MISSING:
         return None
 
 
@@ -156,7 +159,7 @@ def _target_entry_points(handle: ctypes.CDLL) -> TargetEntryPoints | None:
     """Returns what chooses one of several targets; None where the library has one."""
     try:
         return TargetEntryPoints(handle, _prefix(handle))
-    except AttributeError:
+    except _MISSING:
         return None
 
 

@@ -296,6 +296,14 @@ def test_unusual_names_are_made_safe(tmp_path: Path) -> None:
     subprocess.run(command, check=True)
 
 
+def test_a_path_may_be_no_utf8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.so")
+    build_library(_constant(), [], path, {})
+    with load(path) as session:
+        (y,) = session.run(None, {})
+    np.testing.assert_array_equal(y, WEIGHTS)
+
+
 def test_names_in_c() -> None:
     assert symbol_prefix("resnet50-v1.7") == "resnet50_v1_7"
     assert symbol_prefix("3d") == "model_3d"
