@@ -29,8 +29,8 @@ from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import usual
 from rutc.tuner.space import Space
 
-CHAINS = 4
-"""Chains of changes that are made for a batch."""
+CHAINS = 16
+"""Chains of changes that are made for a batch: to look at more takes as long as to try more."""
 STEPS = 4
 """Changes of each."""
 WARM, COLD = 0.2, 0.02
@@ -331,17 +331,29 @@ class Search:
             chains.append(drawn)
         yield from chains
         at = [mean for mean, _ in model.of([c.judged for c in chains])] if chains else []
+        # Chains come by the same points again, from the best ones most of all.
+        known = {c.text: c for c in chains}
+        made_before: dict[tuple[int, Any], tuple[Choice, Kernel]] = {}
+
+        def made(space: Space[Any], point: Any) -> tuple[Choice, Kernel]:
+            place = id(space), point
+            if place not in made_before:
+                made_before[place] = self._made(space, point)
+            return made_before[place]
+
         for step in range(STEPS):
             heat = WARM * (COLD / WARM) ** (step / max(STEPS - 1, 1))
             near = [
-                (i, c.space, c.space.nearby(c.point, rng, partial(self._made, c.space)))
+                (i, c.space, c.space.nearby(c.point, rng, partial(made, c.space)))
                 for i, c in enumerate(chains)
                 if c.space is not None
             ]
-            found = [(i, space, made) for i, space, made in near if made is not None]
+            found = [(i, space, new, text_of(new[1][0])) for i, space, new in near if new]
             if not found:
                 return
-            others = self._judged([(space, made) for _, space, made in found])
+            fresh = {text: (space, new) for _, space, new, text in found if text not in known}
+            known |= {c.text: c for c in self._judged(list(fresh.values()))}
+            others = [known[text] for *_, text in found]
             means = model.of([c.judged for c in others])
             for (i, *_), other, (mean, _) in zip(found, others, means, strict=True):
                 yield other
