@@ -52,6 +52,8 @@ WORST = 1.2
 """What is estimated to take so many times as long is not tried."""
 ALGORITHMS = 0.3
 """The share of a search that is for algorithms of sums, at most."""
+IDLE = 0.25
+"""The share of a search in which nothing is found, after which the time is for something else."""
 PATIENCE = 400
 """Neighbours in a row that come to nothing, after which a plan has no more to try."""
 
@@ -125,7 +127,7 @@ class PlanSearch:
         self.outcome = PlanProgress(self._first)
 
     def run(self, seconds: float, trials: float = inf) -> Iterator[PlanProgress]:
-        """Yields what is known after each round, until there is no more to try.
+        """Yields what is known after each round, until nothing more is expected.
 
         Raises:
             UserError: the first plan does not run.
@@ -139,8 +141,12 @@ class PlanSearch:
             for source, share in sources if self._first is self._usual else sources[1:]:
                 waiting: Iterator[PlanChange] | None = None
                 end = began + share * seconds
-                rounds = Rounds(end, opened)
-                while self.outcome.tried < trials and rounds.another():
+                rounds, idle_since = Rounds(end, opened), monotonic()
+                while (
+                    self.outcome.tried < trials
+                    and monotonic() - idle_since < IDLE * seconds
+                    and rounds.another()
+                ):
                     if waiting is None:
                         waiting = source(bench)
                     chosen = _apart(waiting, int(min(ROUND, trials - self.outcome.tried)), end)
@@ -151,7 +157,7 @@ class PlanSearch:
                         bench.close()
                         bench = self._open(faster)
                         self.outcome.best = faster
-                        waiting = None
+                        waiting, idle_since = None, monotonic()
                     yield self.outcome
         finally:
             bench.close()

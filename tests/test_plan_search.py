@@ -13,14 +13,14 @@ import pytest
 from onnx import helper
 
 import rutc
-from rutc.driver import plan_bench
+from rutc.driver import plan_bench, plan_search, search_rounds
 from rutc.driver.launch_times import Enough, Profiled, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.options import Options
 from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch, Ratio
 from rutc.driver.plan_records import PLAN, RecordedPlans, plan_task, realised, row_of_plan
-from rutc.driver.plan_search import PlanSearch
+from rutc.driver.plan_search import Kept, PlanSearch
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import planned
 from rutc.driver.served import Unanswered
@@ -191,6 +191,28 @@ def test_what_is_not_faster_does_not(
     # A change may also be fewer launches.
     slower = [c for c, r in tried if r is not None and len(c.new) >= len(c.gone)]
     assert not any(s.candidate in slower for s in found.outcome.steps)
+
+
+def test_time_in_which_nothing_is_found_is_left_for_schedules(
+    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def round_(search: PlanSearch, bench: PlanBench, tries: Sequence[PlanChange]) -> list[Kept]:
+        now[0] += 10.0
+        return []
+
+    for module in (plan_search, search_rounds):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(plan_search, "ROUND", 1)
+    monkeypatch.setattr(PlanSearch, "_round", round_)
+    found, _ = search(graph, usual, tmp_path)
+    list(found.run(100.0))
+    assert 20.0 <= now[0] <= 60.0
+    now[0] = 0.0
+    longer, _ = search(graph, usual, tmp_path)
+    list(longer.run(300.0))
+    assert now[0] > 60.0
 
 
 def test_what_does_not_run_is_told_from_the_others(
