@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rutc.importer.open_sizes import at_most
+from rutc.importer.open_sizes import at_most, may_broadcast
 from rutc.importer.overflow import equal
 from rutc.importer.size_builder import SizeBuilder
 from rutc.importer.tensor import Shape, shape_text
@@ -56,6 +56,8 @@ def _common(b: SizeBuilder, extents: list[Index], shapes: Sequence[Shape]) -> In
     for e in extents:
         for other in extents:
             at_most(b, e, other)
+    for other in extents[1:]:
+        may_broadcast(b, extents[0], other)
     certain = [e for e in extents if not may_be_one(b, e)]
     whole = (
         next((e for e in certain if e.is_const), certain[0]) if certain else _largest(b, extents)
@@ -114,6 +116,7 @@ def learn_stride(b: SizeBuilder, extent: Index, whole: Index, shapes: Sequence[S
         return
     at_most(b, extent, whole)
     at_most(b, whole, extent)
+    may_broadcast(b, extent, whole)
     one, zero = Lit(1, DType.I64), Lit(0, DType.I64)
     is_one = apply("eq", IndexValue(extent), one)
     fits = equal(extent, whole, b.ranges)

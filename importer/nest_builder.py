@@ -14,6 +14,7 @@ import numpy as np
 
 from rutc.importer.expressions import OperatorError, check_rank, elements_of, lit, literal
 from rutc.importer.overflow import LONGEST
+from rutc.importer.pieces import Pieces
 from rutc.importer.solutions import Solutions
 from rutc.importer.tensor import Axis, Item, Tensor, is_const, is_symbolic
 from rutc.tensor_ir import (
@@ -76,6 +77,8 @@ class NestBuilder:
     """The symbols that tell whether an element is a size: 1, in every run that does not end."""
     alike: dict[str, tuple[Index, Index]] = field(default_factory=dict)
     """The sizes that stand for two extents that are checked to be equal."""
+    pieces: dict[str, Pieces] = field(default_factory=dict)
+    """The sizes that are one formula or another one, by what an input's size is."""
     longest_of: dict[str, Index] = field(default_factory=dict)
     """By the size of the longest of some parts: what that is never more than, and commonly is."""
     strides: dict[tuple[Index, Index], Index] = field(default_factory=dict)

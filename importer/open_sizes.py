@@ -14,6 +14,7 @@ holds, which may not be run.
     a window of 8 rows inside of (h + 3) // 4 rows      29 <= h
     x{h} beside itself halved, h upwards rounded, and doubled           h = 2, 4, 6, ..
     ceil(f32(h) / 2.0) rows         h <= 2^24, from where on f32 leaves numbers out
+    n rows [1000 - t : 999 + t] of 1999, of which t = n // 2 + 1    t <= 1000
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rutc.importer.nest_builder import NestBuilder
-from rutc.importer.solutions import Solutions, solutions
+from rutc.importer.pieces import by_pieces
+from rutc.importer.solutions import Solutions, reach, solutions
 from rutc.tensor_ir import Index
-from rutc.tensor_ir.affine import ONE, ZERO, Min, Var, floordiv, minimum
+from rutc.tensor_ir.affine import ONE, ZERO, Min, Range, Var, floordiv, minimum
 from rutc.tensor_ir.division import extreme_operands
 
 
@@ -73,8 +75,10 @@ def _solve(b: NestBuilder, x: Index, y: Index) -> None:
     What both sides have as a factor is taken to be none of a run's zeros. A size that was found to
     be one of two alike counts as the first of them.
     """
-    while alike := {n: b.alike[n][0] for n in (x - y).names() if n in b.alike}:
-        x, y = x.subs(alike), y.subs(alike)
+    x, y = _first_of_alike(b, x, y)
+    if not b.pieces.keys().isdisjoint((x - y).names()):
+        _solve_pieces(b, x, y, spread=False)
+        return
     apart = x - y
     for p, q in ((x, y), (y, x)):
         times = floordiv(p, q, b.ranges) if q != ZERO else ZERO
@@ -88,6 +92,59 @@ def _solve(b: NestBuilder, x: Index, y: Index) -> None:
         found = solutions(apart, symbol, b.ranges[symbol])
         if found is not None:
             _note(b, symbol, found)
+
+
+def _first_of_alike(b: NestBuilder, x: Index, y: Index) -> tuple[Index, Index]:
+    """Two extents in which the first of two alike sizes stands for both."""
+    while alike := {n: b.alike[n][0] for n in (x - y).names() if n in b.alike}:
+        x, y = x.subs(alike), y.subs(alike)
+    return x, y
+
+
+def may_broadcast(b: NestBuilder, x: Index, y: Index) -> None:
+    """Tell of a size that nobody stated in which pieces of its range x = y holds, or one is 1."""
+    if not b.depth and b.pieces:
+        _solve_pieces(b, *_first_of_alike(b, x, y), spread=True)
+
+
+def _solve_pieces(b: NestBuilder, x: Index, y: Index, *, spread: bool) -> None:
+    """Tell of an open size that x = y, one of which is a formula in pieces, holds in some of them.
+
+    With `spread`, an extent of 1 is as good as the other one. But the row that a cut leaves which
+    wraps around from one place alone is none: where x = y holds elsewhere, that place is refused.
+    """
+    found = by_pieces(x - y, b.pieces, b.ranges)
+    if found is None or found[0] not in b.open_sizes:
+        return
+    symbol, parts = found
+    equal = [met for part in parts if (met := _zeros(*part, symbol)) is not None]
+    for one in (x, y) if spread else ():
+        told = by_pieces(one - ONE, b.pieces, b.ranges)
+        for part in told[1] if told is not None else [(b.ranges[symbol], one - ONE)]:
+            met = _zeros(*part, symbol)
+            if met is not None and not (told is not None and equal and _one_place(b, one, met)):
+                equal.append(met)
+    if equal:
+        least, most = min(low for low, _ in equal), max(high for _, high in equal)
+        if (least, most) != tuple(b.ranges[symbol]):
+            _note(b, symbol, Solutions(least, most))
+
+
+def _one_place(b: NestBuilder, x: Index, limits: Range) -> bool:
+    """Whether the cuts that an extent in pieces follows from begin at one place for all values."""
+    cuts = [b.pieces[n] for n in x.names() if n in b.pieces]
+    ends = [c.place.bounds({**b.ranges, c.symbol: limits}) for c in cuts]
+    return all(e is not None and e[0] == e[1] for e in ends)
+
+
+def _zeros(limits: Range, x: Index, symbol: str) -> Range | None:
+    """The least and the largest value of a size for which `x` may be zero; None if there is none.
+
+    What all terms have as a factor is taken to be none of a run's zeros.
+    """
+    if x.const == 0:
+        x = _without_common(x)
+    return reach(x, symbol, limits) if x.names() <= {symbol} else limits
 
 
 def _without_common(x: Index) -> Index:

@@ -42,10 +42,17 @@ def solutions(x: Index, symbol: str, limits: Range) -> Solutions | None:
     if step > 1:
         low, high = limits
         return Solutions(-(-low // step) * step, high // step * step, step)
+    found = reach(x, symbol, limits)
+    return None if found is None or found == limits else Solutions(*found)
+
+
+def reach(x: Index, symbol: str, limits: Range) -> Range | None:
+    """The least and the largest value of a size that may make `x` zero, in a range.
+
+    None where there is none. Where telling takes too long, no value is left out.
+    """
     least, most = (_first(x, symbol, limits, upwards=u) for u in (True, False))
-    if least is None or most is None or (least, most) == limits:
-        return None
-    return Solutions(least, most)
+    return None if least is None or most is None else (least, most)
 
 
 def _step(x: Index, symbol: str) -> int:
@@ -80,16 +87,16 @@ def _period(x: Index) -> int:
 def _first(x: Index, symbol: str, limits: Range, *, upwards: bool) -> int | None:
     """The least or largest value in a range that may make `x` zero, as far as bounds tell.
 
-    None where there is none, or where telling takes too long.
+    None where there is none.
     """
     left = [limits]
-    for _ in range(MOST_LOOKS):
-        if not left:
-            return None
+    looks = 0
+    while left:
         low, high = left.pop()
+        looks += 1
         bounds = x.bounds({symbol: (low, high)})
-        if bounds is None:
-            return None
+        if bounds is None or looks > MOST_LOOKS:
+            return low if upwards else high
         if not bounds[0] <= 0 <= bounds[1]:
             continue
         if low == high:

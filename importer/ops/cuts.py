@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import FEW, OperatorError, lit
@@ -17,11 +18,12 @@ from rutc.importer.ops.size_operands import (
     number,
     split_dynamic,
 )
+from rutc.importer.pieces import Pieces, pieces
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MANY
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum
+from rutc.tensor_ir.affine import ONE, ZERO, Range, floordiv, maximum, minimum
 
 FAR = (1 << 63) - 1
 """An end behind all elements."""
@@ -111,10 +113,11 @@ def slice_of(
     fill: Lit | None = None
     for a, lo, hi, given in zip(chosen, begin, end, step, strict=True):
         s = _limited(b, x.shape[a], given)
-        cut = _cut(b, x.shape[a], lo, hi, s)
+        cut, told = _cut_by_sign(b, x.shape[a], lo, hi, s)
         if cut is None:
             fill = nothing(x.dtype)
             cut = cut_dynamic(b, x.shape[a], lo, hi, s)
+            b.pieces |= {n: p for e, p in zip(cut, told, strict=False) if (n := e.as_var)}
         first[a], shape[a] = cut
         strides[a] = s
     if shape == list(x.shape) and all(s == 1 for s in strides.values()):
@@ -132,30 +135,52 @@ def _limited(b: Builder, n: Index, step: int) -> int:
     return max(min(step, longest), -longest)
 
 
-def _cut(b: Builder, n: Index, begin: Expr, stop: Expr, step: int) -> tuple[Index, Index] | None:
-    """The first element and the extent of [begin:stop:step] of n elements, if they can be told."""
+def _cut_by_sign(
+    b: Builder, n: Index, begin: Expr, stop: Expr, step: int
+) -> tuple[tuple[Index, Index] | None, tuple[Pieces, ...]]:
+    """The first element and the extent of [begin:stop:step] of n elements, if they can be told.
+
+    Else what each of them is in pieces of a size's range, if that can be told.
+    """
     if step == 0:
         raise OperatorError("a step of 0")
-    known = [_index(e) for e in (begin, stop)]
-    if any(i is None or not _has_sign(i, b) for i in known):
-        return None
-    start, end = (i for i in known if i is not None)
+    start, end = (_index(e) for e in (begin, stop))
+    if start is None or end is None:
+        return None, ()
+    if _have_signs((start, end), b.ranges):
+        return _cut(n, start, end, step, b.ranges), ()
+    names = start.names() | end.names()
+    symbol = next(iter(names), "")
+    limits = (
+        pieces(symbol, b.ranges, partial(_have_signs, (start, end))) if len(names) == 1 else None
+    )
+    if limits is None:
+        return None, ()
+    cuts = [_cut(n, start, end, step, {**b.ranges, symbol: part}) for part in limits]
+    told = (tuple(zip(limits, found, strict=True)) for found in zip(*cuts, strict=True))
+    return None, tuple(Pieces(symbol, start, parts) for parts in told)
+
+
+def _cut(
+    n: Index, start: Index, end: Index, step: int, ranges: Mapping[str, Range]
+) -> tuple[Index, Index]:
+    """The first element and the extent of [start:end:step] of n elements, of known signs."""
 
     def wrapped(i: Index) -> Index:
-        bounds = i.bounds(b.ranges)
+        bounds = i.bounds(ranges)
         assert bounds is not None
         return i + n if bounds[1] < 0 else i
 
     def clamped(i: Index, low: int, high: Index) -> Index:
-        return minimum(maximum(i, low, b.ranges), high, b.ranges)
+        return minimum(maximum(i, low, ranges), high, ranges)
 
     if step > 0:
         first, last = clamped(wrapped(start), 0, n), clamped(wrapped(end), 0, n)
-        count = floordiv(last - first + (step - 1), Index.of(step), b.ranges)
+        count = floordiv(last - first + (step - 1), Index.of(step), ranges)
     else:
         first, last = clamped(wrapped(start), 0, n - 1), clamped(wrapped(end), -1, n - 1)
-        count = floordiv(first - last + (-step - 1), Index.of(-step), b.ranges)
-    return first, maximum(count, 0, b.ranges)
+        count = floordiv(first - last + (-step - 1), Index.of(-step), ranges)
+    return first, maximum(count, 0, ranges)
 
 
 def _index(e: Expr) -> Index | None:
@@ -165,9 +190,10 @@ def _index(e: Expr) -> Index | None:
     return Index.of(int(e.value)) if isinstance(e, Lit) else None
 
 
-def _has_sign(i: Index, b: Builder) -> bool:
-    bounds = i.bounds(b.ranges)
-    return bounds is not None and not bounds[0] < 0 <= bounds[1]
+def _have_signs(places: Sequence[Index], ranges: Mapping[str, Range]) -> bool:
+    """Whether it is known of each place if it is counted from the end."""
+    found = [i.bounds(ranges) for i in places]
+    return all(x is not None and not x[0] < 0 <= x[1] for x in found)
 
 
 @operator("Split")
