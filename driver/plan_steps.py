@@ -19,7 +19,6 @@ from rutc.emit import kernel_call
 from rutc.emit import program as host
 from rutc.emit.kernel_call import KernelId, Ref
 from rutc.errors import UserError
-from rutc.graph_opt.exprs import at_point, point
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -39,12 +38,13 @@ from rutc.graph_opt.plan import (
 )
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.canonical import Canonical, canonical
+from rutc.tensor_ir.collect import collect_kernel
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.gradual import gradual_tables
 from rutc.tensor_ir.graph import Call, Carry, Data, Input, Scatter, State, Value
-from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
+from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.layout import Layout, dense
-from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
+from rutc.tensor_ir.lower import Group, Slice, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.outside import finite_operands
 from rutc.tensor_ir.products import small_factors
 from rutc.tensor_ir.states import ends, growth
@@ -94,6 +94,8 @@ class PlanSteps:
         """The values near of the kernels in turn at hand."""
         self.turns = 1
         """How many turns these commonly take."""
+        self.turn: InTurn | None = None
+        """Those of the loop at hand, of which threads do all trips for some."""
         self.steps = self._steps(plan.steps, self.sizes)
         self.pending = tuple(self._pending)
 
@@ -166,7 +168,7 @@ class PlanSteps:
                 case Repeat():
                     result += self._repeat(s, symbols)
                 case InTurn():
-                    result.append(self._in_turn(s, symbols))
+                    result += self._in_turn(s, symbols)
                 case RepeatWhile():
                     result += self._repeat_while(s, symbols)
                 case Learn(bind):
@@ -228,12 +230,16 @@ class PlanSteps:
         lengths = tuple(dict.fromkeys(s.size for g in groups for s in g.slices))
         return self._launch(name, kernels, work, (counters, private, lengths))
 
-    def _in_turn(self, s: InTurn, symbols: Symbols) -> host.Step:
+    def _in_turn(self, s: InTurn, symbols: Symbols) -> list[host.Step]:
         self.near = {x.value: x for x in s.near}
         self.turns = typical(s.trips, self.sizes)
+        self.turn = s if s.loop is not None else None
         body = self._steps(s.steps, symbols)
-        self.near, self.turns = {}, 1
-        return host.InTurn(s.trips, body, s.near_bytes)
+        self.near, self.turns, self.turn = {}, 1, None
+        if s.loop is None:
+            return [host.InTurn(s.trips, body, s.near_bytes)]
+        # What is carried begins and ends as a whole.
+        return [host.InTurn(s.trips, (x,), 0) if isinstance(x, host.Repeat) else x for x in body]
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
         bounds = Index.of(s.trips).bounds(self.sizes)
@@ -247,8 +253,7 @@ class PlanSteps:
         body = list(self._steps(s.steps, inner))
         if not fails(s.steps):
             for source, out in s.collect:
-                kernel = self._collect(source, out, inner)
-                body.append(self._launch(kernel.name, (kernel,), ZERO))
+                body.append(self._collect(source, out, inner))
             body += [self._copy(c.param.name, c.next) for c in s.carries]
         body, after = self._swept(body, s.carries, [out for _, out in s.collect])
         self.depth -= 1
@@ -310,17 +315,19 @@ class PlanSteps:
             branches.append((*self._steps(steps, symbols), *copies))
         return host.Branch(self._ref(s.cond), branches[0], branches[1])
 
-    def _collect(self, source: str, out: str, symbols: Symbols) -> Kernel:
-        """The kernel that puts one trip's value in its place in the collected output."""
-        v, o = self.plan.values[source], self.plan.values[out]
-        args = (
-            Buffer(source, v.dtype, self.plan.layouts[source]),
-            Buffer(out, o.dtype, self.plan.layouts[out]),
-        )
-        body: tuple[Loop | Assign, ...] = (Assign(Access(out, point(o.dims)), at_point(v)),)
-        for d in reversed(v.dims):
-            body = (Loop(d, ZERO, Index.of(self.extents[d]), Kind.SERIAL, body),)
-        return with_symbols(Kernel(f"{out}.collect", args, (), body), symbols)
+    def _collect(self, source: str, out: str, symbols: Symbols) -> host.Step:
+        """The launch that puts one trip's value in its place in the collected output."""
+        v, o, turn = self.plan.values[source], self.plan.values[out], self.turn
+        layouts = self.plan.layouts
+        if turn is None:
+            kernel = collect_kernel(v, o, layouts, self.extents, symbols)
+            return self._launch(kernel.name, (kernel,), ZERO)
+        d = layouts[source].axes[0].dim
+        part = Slice(d, turn.dim, plain(Index.of(self.extents[d]) // turn.trips))
+        inner = {**symbols, turn.dim: (0, Index.of(turn.trips).value - 1)}
+        kernel = collect_kernel(v, o, layouts, self.extents, inner, part)
+        counted: Chained = [(turn.dim, turn.trips)], set(), (part.size,)
+        return self._launch(kernel.name, (kernel,), ZERO, counted)
 
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:

@@ -47,7 +47,8 @@ class InTurn:
     """Launches, each with the same number of tasks for each of `trips` indices, index by index.
 
     Of as many indices as threads have the same number of, a thread does all launches by itself; the
-    others are shared out launch by launch. Each has `near_bytes` for what is near.
+    others are shared out launch by launch. Each has `near_bytes` for what is near. Of a repeat it
+    does all trips for a part of the indices, and copies as large a part of bytes.
     """
 
     trips: Size
@@ -55,7 +56,7 @@ class InTurn:
     near_bytes: int
 
     def buffer_count(self, kernels: Sequence[KernelCall]) -> int:
-        """The arguments of all launches, of which each thread has a table."""
+        """The arguments of launches, of which each thread has a table; none of those in a loop."""
         return sum(len(kernels[s.kernel].args) for s in self.body if isinstance(s, Launch))
 
 
@@ -179,8 +180,7 @@ class Fixed:
 class Port:
     """One input or output of the model: its ONNX name, dtype (as `'float32'`) and shape.
 
-    A run fails unless an input with `fixed` holds that. An output whose shape the program computes
-    lies in `block`.
+    An input with `fixed` has to hold that. An output whose shape the program computes is a `block`.
     """
 
     name: str
@@ -218,12 +218,11 @@ class Program:
 
     `weights` are pairs (offset, data) inside `weight_bytes` bytes; gaps read as zero. `symbols` are
     the sizes that inputs have as extents, each with the range that a run accepts; `bound` those
-    that the steps compute. `features` names
-    the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
-    session checks them. Subnormal numbers count as zeros while the program runs unless
-    `keep_subnormals` is set.
-    `strings` are those that the steps know by number, their place in it; so are `kernels`. The last
-    inputs and outputs are the `states`, which the caller neither gives nor gets.
+    that the steps compute. `features` names the CPU features that the kernels need, as LLVM spells
+    them (`'avx2'`); opening a session checks them. Subnormal numbers count as zeros while the
+    program runs unless `keep_subnormals` is set. `strings` are those that the steps know by number,
+    their place in it; so are `kernels`. The last inputs and outputs are the `states`, which the
+    caller neither gives nor gets.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
@@ -414,9 +413,10 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
             yield from _call_problems(program, program.kernels[step.kernel])
         case InTurn():
             yield from _size_problems(program, (step.trips,))
-            for s in step.body:
+            for s in walk(step.body):
                 if not isinstance(s, Launch):
-                    yield "only launches take turns"
+                    if not isinstance(step.body[0], Repeat) or not isinstance(s, Copy | Repeat):
+                        yield "only launches take turns"
                     continue
                 if isinstance(program.kernels[s.kernel].thread_bytes, Index):
                     yield "the scratch of launches in turn has no known size"

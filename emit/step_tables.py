@@ -153,9 +153,12 @@ class Tables:
         self.rows.append(_with_names(row, call.function, origin))
 
     def add_turns(self, step: InTurn) -> None:
-        """`in turn n; launches` -> `IN_TURN n, L; launches; L:`."""
+        """`in turn n; launches` -> `IN_TURN n, L; launches; L:`; so of a loop of them."""
         place, first, near = self.reserve(), len(self.buffers), len(self.nears)
         for launch in step.body:
+            if isinstance(launch, Repeat):
+                self.add_repeat(launch)
+                continue
             assert isinstance(launch, Launch)
             begin = len(self.buffers) - first
             own = self.kernels[launch.kernel].near

@@ -143,13 +143,18 @@ class Slicing:
 
 @record
 class Turning:
-    """Kernels that take turns over the indices of a dim, which is another one's for each."""
+    """Kernels that take turns over the indices of a dim, which is another one's for each.
+
+    Those of a loop's body do so over blocks of `size` indices, each with all trips.
+    """
 
     kernels: tuple[str, ...]
     dims: tuple[str, ...]
+    size: int = 1
 
     def __str__(self) -> str:
-        return f"turns {_set(self.dims)}: {_values(self.kernels)}"
+        by = f" by {self.size}" if self.size != 1 else ""
+        return f"turns {_set(self.dims)}{by}: {_values(self.kernels)}"
 
 
 @record
@@ -248,7 +253,8 @@ class _Parser:
                 slices.append(Slicing(self.members(), dims, size, within))
             elif c.accept("turns"):
                 dims = self.dims()
-                turns.append(Turning(self.members(), dims))
+                size = self.number() if c.accept("by") else 1
+                turns.append(Turning(self.members(), dims, size))
             else:
                 raise c.fail(f"expected a line of an assignment but found {c.token}")
         return Assignment(

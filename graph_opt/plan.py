@@ -84,7 +84,8 @@ class InTurn:
     """Kernels over indices of a dim: each over all of them, or all over one, and then the next.
 
     `steps` are repeats of parts, of which each counts `trips` of the symbol `dim`. A thread that
-    does all for one index has `near_bytes` for the values that are `near`.
+    does all for one index has `near_bytes` for the values that are `near`. Or the only step is a
+    loop whose body they are: a thread does all trips for its part of the indices.
     """
 
     dim: str
@@ -92,6 +93,17 @@ class InTurn:
     steps: tuple[Repeat, ...]
     near: tuple[Near, ...]
     near_bytes: int
+
+    @property
+    def loop(self) -> Repeat | None:
+        """The loop of which a thread does all trips; None where kernels alone take turns."""
+        return None if self.steps[0].parts else self.steps[0]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The values that are computed in parts."""
+        steps = self.steps if self.loop is None else self.loop.steps
+        return tuple(v for s in steps if isinstance(s, Repeat) for v in s.parts)
 
 
 @record

@@ -65,6 +65,7 @@ def greedy(prepared: Prepared, machine: Machine) -> Greedy:
     said = replace(said, arrangements=arrangements, groups=tuple(groups))
     found = found.but(said)
     turns, slices = found.turns.chosen(found.steps)
+    turns += found.loop_turns.chosen(found.steps)
     return Greedy(found.but(replace(said, turns=turns, slices=slices)), tuple(refusals))
 
 

@@ -157,10 +157,9 @@ class Lifetimes:
         A thread has memory of its own for what is near then; the rest lives as long as all steps.
         """
         near = {x.value for x in s.near}
-        for r in s.steps:
-            for v in r.parts:
-                if v not in near:
-                    self._define(v)
+        for v in s.parts:
+            if v not in near:
+                self._define(v)
         start, outside = self.time, set(self.lives)
         self.visit(s.steps)
         self.time += 1

@@ -17,6 +17,7 @@ from rutc.graph_opt.decide.copies import with_copies
 from rutc.graph_opt.decide.groups import Groups, Operands, reads_at_its_own_place
 from rutc.graph_opt.decide.joins import NEIGHBOURS, Joins, with_joins
 from rutc.graph_opt.decide.likeness import Found
+from rutc.graph_opt.decide.loop_turns import LoopTurns
 from rutc.graph_opt.decide.memory import ALIGNMENT, place_values
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.recompute import without_recomputed
@@ -289,11 +290,17 @@ class Realisation:
         return Turns(slicer, frozenset(graph.values) - bound, homes, computed, batches)
 
     @cached_property
+    def loop_turns(self) -> LoopTurns:
+        """What finds loops of which a thread does all trips for some rows."""
+        return LoopTurns(self.turns, self.graph.constants)
+
+    @cached_property
     def plan(self) -> Plan:
         """The whole plan."""
         known, graph = self.known, self.graph
         given = self.assignment
-        arranged = self.turns.arranged(self.steps, given.turns, given.slices)
+        looped, others = self.loop_turns.arranged(self.steps, given.turns)
+        arranged = self.turns.arranged(looped, others, given.slices)
         steps, layouts = arranged.steps, arranged.layouts
         places, arena = place_values(graph, steps, graph.values, layouts, known.homes, self.starts)
         return Plan(

@@ -180,7 +180,7 @@ class Turns:
             raise Illegal(f"`{turning}`: the program computes how many turns there are")
         own: dict[str, str] = {}
         for (_, group), d in zip(found, turning.dims, strict=True):
-            if self._dim(group, trips, own) != d:
+            if self.dim(group, trips, own) != d:
                 raise Illegal(
                     f"`{turning}`: the kernel of {value_name(leader(group))} is not the same for "
                     f"every index of {d}"
@@ -245,7 +245,7 @@ class Turns:
     ) -> Longest:
         """The section over so many indices that saves most, of no steps if none does."""
         if trips not in ahead:
-            dims = [self._dim(s.group, trips, {}) if isinstance(s, Run) else None for s in steps]
+            dims = [self.dim(s.group, trips, {}) if isinstance(s, Run) else None for s in steps]
             ahead[trips] = section_parts(steps, dims, self.slicer, self.free, self._many(trips))
         parts = ahead[trips]
         weight = TurnWeight(self.slicer, self._many(trips), start)
@@ -275,7 +275,7 @@ class Turns:
         some = self.slicer.coefficients.weighed
         return min(some, bounds[1]) if bounds is not None else some
 
-    def _dim(self, group: Group, trips: Size, own: Mapping[str, str]) -> str | None:
+    def dim(self, group: Group, trips: Size, own: Mapping[str, str]) -> str | None:
         """The dim of so many indices that a kernel may go along; None where it may not.
 
         `own` are the values that kernels before it store a part of, each with its dim.

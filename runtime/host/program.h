@@ -65,7 +65,8 @@ typedef enum rutc_op {
                   part of every one of the `target` (a size) equal runs of tasks; if that is 0, the
                   calling thread does all */
   RUTC_IN_TURN, /* the launches up to target, each with as many tasks for each of count indices, one
-                   index after the other, as turns[symbol] says; go on at target */
+                   index after the other, as turns[symbol] says; or all trips of a loop of launches and
+                   copies, each thread for a part of the indices; go on at target */
   RUTC_COPY,   /* count bytes from buffers[buffer + 1] to buffers[buffer] */
   RUTC_BRANCH, /* if the byte at buffers[buffer] is 0, go on at target */
   RUTC_UNLESS, /* if count is not positive, go on at target */

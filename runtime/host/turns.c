@@ -10,7 +10,7 @@ enum { LINE = 64 };
 
 typedef struct turns {
   rutc_session *session;
-  const rutc_step *steps; /* the launches */
+  const rutc_step *steps; /* the launches, or a loop of them */
   int64_t step_count;
   const rutc_turns *shape;
   int64_t buffer; /* the first one */
@@ -112,6 +112,78 @@ static int is_large(const rutc_session *session, const turns *self) {
   return large;
 }
 
+/* The counter of a loop: its place in the table of sizes, where each thread would see another's. */
+typedef struct counter {
+  int64_t place;
+  int64_t value;
+} counter;
+
+static void launch_part(const turns *self, const rutc_step *step, const counter *trip, void *scratch,
+                        int64_t begin, int64_t end) {
+  const rutc_session *session = self->session;
+  const int64_t *places = session->program->launch_symbols + step->symbol;
+  int64_t symbols[RUTC_MAX_SYMBOLS + 1];
+  rutc_read_symbols(session, step, scratch, symbols);
+  for (int64_t i = 0; i < step->symbol_count; i++) {
+    if (places[i] == trip->place) symbols[i] = trip->value;
+  }
+  int64_t tasks = rutc_size(session->sizes, step->count) / self->trips;
+  step->kernel(session->buffers + step->buffer, symbols, begin * tasks, end * tasks);
+}
+
+static void copy_part(const turns *self, const rutc_step *step, int64_t begin, int64_t end) {
+  void *const *buffers = self->session->buffers + step->buffer;
+  int64_t bytes = rutc_size(self->session->sizes, step->count) / self->trips;
+  if (end * bytes == begin * bytes) return;
+  memmove((char *)buffers[0] + begin * bytes, (const char *)buffers[1] + begin * bytes,
+          (size_t)((end - begin) * bytes));
+}
+
+/* Does all trips of a loop for the indices [begin, end): their tasks, and their part of copies. */
+static void run_loop(const turns *self, void *scratch, int64_t begin, int64_t end) {
+  rutc_session *session = self->session;
+  const rutc_step *loop = self->steps, *next = loop + self->step_count - 1;
+  int64_t trips = rutc_size(session->sizes, loop->count);
+  counter trip = {.place = loop->symbol};
+  for (; trip.value < trips; trip.value++) {
+    for (const rutc_step *step = loop + 1; step < next; step++) {
+      int64_t start = started(session);
+      if (step->op == RUTC_COPY) {
+        copy_part(self, step, begin, end);
+      } else {
+        launch_part(self, step, &trip, scratch, begin, end);
+      }
+      ended(session, step, start, self->threads);
+    }
+  }
+}
+
+/* Does the parts of a loop's indices that nobody has begun, from that of `thread` on. */
+static void run_loop_parts(void *arg, int64_t thread) {
+  const turns *self = arg;
+  rutc_session *session = self->session;
+  char *scratch = session->thread_scratch + thread * session->scratch_bytes;
+  uint64_t mode = rutc_enter_float_mode(session->program->keep_subnormals);
+  for (int64_t i = 0; i < self->threads; i++) {
+    rutc_part *part = &session->parts[(thread + i) % self->threads];
+    int64_t taken = atomic_fetch_add_explicit(&part->next, part->size, memory_order_relaxed);
+    if (taken == 0 && part->size > 0) run_loop(self, scratch, part->begin, part->begin + part->size);
+  }
+  rutc_set_float_mode(mode);
+}
+
+/* Each thread does all trips of a loop for a part of the indices. */
+static void share_loop(turns *self) {
+  rutc_session *session = self->session;
+  if (self->threads > self->trips) self->threads = self->trips;
+  rutc_share_out(session->parts, 1, self->trips, self->threads);
+  if (self->threads == 1) {
+    run_loop_parts(self, 0);
+  } else {
+    rutc_run_on(session, self->threads, run_loop_parts, self);
+  }
+}
+
 /* As many indices as threads have the same number of are theirs; on the others all work together. */
 void rutc_take_turns(rutc_session *session, const rutc_step *step) {
   turns self = {.session = session,
@@ -119,7 +191,12 @@ void rutc_take_turns(rutc_session *session, const rutc_step *step) {
                 .step_count = step->target - (step - session->program->steps) - 1,
                 .shape = &session->program->turns[step->symbol],
                 .buffer = step->buffer,
-                .trips = rutc_size(session->sizes, step->count)};
+                .trips = rutc_size(session->sizes, step->count),
+                .threads = session->options.threads};
+  if (self.steps[0].op == RUTC_REPEAT) {
+    share_loop(&self);
+    return;
+  }
   self.threads = is_large(session, &self) ? session->options.threads : 1;
   int64_t own = self.trips - self.trips % self.threads;
   if (own > 0) {
