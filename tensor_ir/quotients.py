@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import gcd
 from typing import NamedTuple
 
+from rutc.tensor_ir.atoms import FloorDiv
 from rutc.tensor_ir.dim_ranges import is_positive
 from rutc.tensor_ir.polynomial import ZERO, Index, Monomial, collect
 from rutc.tensor_ir.ranges import Range
@@ -66,11 +67,15 @@ def below(rest: Index, b: Index, ranges: Ranges) -> bool:
 
 
 def near_quotient(known: Range, num: Index, den: Index, ranges: Ranges) -> Range:
-    """Bounds of `num // den`, of which those by the operands' are known, for -den <= num < den.
+    """Bounds of `num // den`, of which those by the operands' are known.
 
-    (i - j) // n  ->  -1..0, for i and j below n.
+    Closer ones for -den <= num < den, and for a number that is divided by a part of itself:
+
+    (i - j) // n  ->  -1..0, for i and j below n
+    (8*n - 1) // ((n + 7) // 8)  ->  7.., for n from 1 on
     """
     low, high = known
+    low = max(low, _least_by_part(num, den, ranges) or low)
     if high > 0 and is_positive(den - num, ranges):
         high = 0
     if low < 0 and is_positive(num + 1, ranges):
@@ -78,6 +83,27 @@ def near_quotient(known: Range, num: Index, den: Index, ranges: Ranges) -> Range
     elif low < -1 and is_positive(num + den + 1, ranges):
         low = -1
     return low, high
+
+
+def _least_by_part(num: Index, den: Index, ranges: Ranges) -> int | None:
+    """The least that (a*n + b) // ((n + c) // k) may be; None for others, or if that may be < 0."""
+    match den.terms:
+        case (((FloorDiv() as part,), 1),) if den.const == 0 and part.den.is_const:
+            name = part.num.ordered_names()[0]
+        case _:
+            return None
+    rest = part.num - Index.of(name)
+    times, known = num.coefficient(name), ranges.get(name)
+    if not rest.is_const or times is None or known is None or num.names() != {name}:
+        return None
+    # It is (a*n + b) * k / (n + c) at least, which only grows with n, or only falls.
+    found: list[int] = []
+    for n in known:
+        over, under = (times * n + num.const) * part.den.const, n + rest.const
+        if over < 0 or under <= 0:
+            return None
+        found.append(over // under)
+    return min(found)
 
 
 class Parts(NamedTuple):

@@ -2,7 +2,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rutc.tensor_ir import division
@@ -171,6 +171,47 @@ def test_a_product_with_what_fits_is_bounded_by_what_there_is() -> None:
         found = x.bounds(ranges)
         assert found is not None
         assert found[1] == high
+
+
+@some
+@given(
+    st.integers(-3, 9),
+    st.integers(-4, 9),
+    st.integers(-9, 9),
+    st.integers(1, 9),
+    st.integers(-9, 20),
+    st.integers(0, 30),
+)
+def test_what_is_divided_by_a_part_of_itself_is_no_less_than_its_bound(
+    times: int, more: int, rest: int, part: int, low: int, count: int
+) -> None:
+    n, ranges = Index.of("x"), {"x": (low, low + count)}
+    divisor = (n + rest) // part
+    lowest = divisor.bounds(ranges)
+    assume(lowest is not None and lowest[0] > 0)
+    x = (times * n + more) // divisor
+    found = x.bounds(ranges)
+    assert found is not None
+    values = everywhere(x, ranges)
+    assert found[0] <= values.min()
+    assert values.max() <= found[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ("(8*n - 1) // ((n + 7) // 8)", 7),
+        ("(4*n + 30) // ((n + 3) // 4)", 16),
+        # The divisor may be 0, or what is divided negative.
+        ("(8*n - 1) // ((n + 6) // 8)", None),
+        ("(8*n - 9) // ((n + 7) // 8)", -1),
+    ],
+)
+def test_what_is_divided_by_a_part_of_itself_has_a_close_bound(
+    text: str, least: int | None
+) -> None:
+    found = parse_index(text).bounds({"n": (1, 1000)})
+    assert (None if found is None else found[0]) == least
 
 
 @some
