@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from math import gcd
+from typing import TypeVar
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, ZERO, Index, Min, Range, floordiv, maximum, minimum
@@ -38,6 +41,8 @@ from rutc.tensor_ir.steps.step import (
     with_index,
 )
 from rutc.tensor_ir.steps.tile import rows_apart
+
+N = TypeVar("N", int, Index)
 
 
 @record
@@ -116,6 +121,9 @@ class Even(Step):
     is more than 1, it is the last two instead of three that are equal, and the blocks before them
     have code of their own, as peeling gives: that of the last ones does some iterations again.
 
+    Where n comes in multiples, as all places of maps with even sides do, blocks are known to be no
+    shorter than the shortest of all these n.
+
     The last block may be `longer` than the others by so many iterations, where that saves a block:
     with `longer` = 1, 17 iterations are 8 and 9, and v goes up to max(ceil((n-1)/f), min(n, 1)).
     """
@@ -143,24 +151,20 @@ class Even(Step):
                 raise NotApplicable(f"{self.longer} iterations are a block of their own")
             number = Index.of(self.var)
             step = rows_apart(factor + self.longer)
-            blocks, missing = loop.hi, loop.hi * factor - total
-            if self.longer:
-                needed = floordiv(total - self.longer + (factor - 1), Index.of(factor), ranges)
-                blocks = maximum(needed, minimum(total, Index.of(1), ranges), ranges)
-                missing = maximum(ZERO, blocks * factor - total, ranges)
-            parts = 3 if step == 1 else 2
-            last = maximum(ZERO, number - blocks + 2, ranges)
-            most = (number + 1) * factor + last * self.longer
-            start, end = number * factor, minimum(total, most, ranges)
-            for k in range(1, parts):
-                # The block k before the end, and how far this one and the next are behind it.
-                early = floordiv(missing * (parts - k), Index.of(parts * step), ranges) * step
-                place = maximum(ZERO, (blocks - k) * factor - early, ranges)
-                behind = maximum(ZERO, number - blocks + k, ranges)
-                next_behind = maximum(ZERO, number - blocks + k + 1, ranges)
-                start = minimum(start, place + behind * factor, ranges)
-                end = minimum(end, place + next_behind * (factor + self.longer), ranges)
-            length = minimum(Index.of(factor + self.longer), end - start, ranges)
+            blocks, start, length = _last_blocks(
+                number,
+                loop.hi,
+                total,
+                factor,
+                self.longer,
+                lambda x, n: floordiv(x, Index.of(n), ranges),
+                lambda x, y: minimum(x, y, ranges),
+                lambda x, y: maximum(x, y, ranges),
+            )
+            shortest = _shortest_block(factor, self.longer, *_least(total, ranges))
+            if shortest > 1:
+                # The formula does not show it.
+                length = maximum(length, shortest, ranges)
             moved = start - number * factor
             whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)), ZERO)
             rest = _with_ends(loop.body, dict.fromkeys(ends, length), moved)
@@ -171,6 +175,59 @@ class Even(Step):
         return replace(
             kernel, body=simplified(replace_loop(kernel.body, self.var, even), dict(kernel.symbols))
         )
+
+
+def _last_blocks(
+    number: N,
+    blocks: N,
+    total: N,
+    factor: int,
+    longer: int,
+    quotient: Callable[[N, int], N],
+    smaller: Callable[[N | int, N | int], N],
+    larger: Callable[[N | int, N | int], N],
+) -> tuple[N, N, N]:
+    """(blocks, start, length): how many there are where the last ones are about equal, and one."""
+    step, missing = rows_apart(factor + longer), blocks * factor - total
+    if longer:
+        needed = quotient(total - longer + (factor - 1), factor)
+        blocks = larger(needed, smaller(total, 1))
+        missing = larger(0, blocks * factor - total)
+    parts = 3 if step == 1 else 2
+    last = larger(0, number - blocks + 2)
+    start, end = number * factor, smaller(total, (number + 1) * factor + last * longer)
+    for k in range(1, parts):
+        # The block k before the end, and how far this one and the next are behind it.
+        early = quotient(missing * (parts - k), parts * step) * step
+        place = larger(0, (blocks - k) * factor - early)
+        behind, next_behind = larger(0, number - blocks + k), larger(0, number - blocks + k + 1)
+        start = smaller(start, place + behind * factor)
+        end = smaller(end, place + next_behind * (factor + longer))
+    return blocks, start, smaller(factor + longer, end - start)
+
+
+def _least(total: Index, ranges: Mapping[str, Range]) -> tuple[int, int]:
+    """(least, together): a size is no less if it is not 0, and a multiple of so many."""
+    together, bounds = gcd(total.const, *[c for _, c in total.terms]), total.bounds(ranges)
+    least = 1 if bounds is None else max(bounds[0], 1)
+    return -(-least // together) * together, together
+
+
+@lru_cache(maxsize=1 << 10)
+def _shortest_block(factor: int, longer: int, least: int, together: int) -> int:
+    """The length of the shortest block of all sizes from `least` on that come so many together."""
+    # Those that are larger have more whole blocks in front, and the same remainders.
+    several = 5 * (factor + longer)
+    found = factor
+    for size in range(least, max(least, several) + factor * together + 1, together):
+        blocks = -(-size // factor)
+        for number in range(max(blocks - 4, 0), blocks):
+            needed, _, length = _last_blocks(
+                number, blocks, size, factor, longer, int.__floordiv__, min, max
+            )
+            if number < needed:
+                found = min(found, length)
+    return found
 
 
 @record

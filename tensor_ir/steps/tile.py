@@ -53,8 +53,8 @@ class Tile(Step):
       ->  for i { acc[i].init }; for k { for i { acc[i].update(a[i,k]) } }; for i { o[i] = acc[i] }
 
     `kinds` says how the moved loops are carried out: unrolled or vectorised. An unrolled loop of
-    n iterations, n symbolic and at most f, does one of the `numbers_of_rows`: those from n on do
-    the last one again.
+    n iterations, n symbolic and at most f, does one of the `numbers_of_rows`, of those that n may
+    need: iterations from n on do the last one again.
     """
 
     loops: tuple[str, ...]
@@ -81,14 +81,14 @@ class Tile(Step):
 
         def tile(loop: Loop) -> tuple[Stmt, ...]:
             chain = directly_nested(loop, self.loops)
-            ends: dict[str, tuple[Index, int]] = {}
+            ends: dict[str, tuple[Index, Range]] = {}
             moved: list[Loop] = []
             for x, k in zip(chain, self.kinds, strict=True):
                 bounds = x.hi.bounds(ranges)
                 if k is Kind.UNROLL and not x.hi.is_const and bounds is not None:
                     if x.hi.names() & set(self.loops):
                         raise NotApplicable(f"the end of {x.var} moves with another moved loop")
-                    ends[x.var] = (x.hi, bounds[1])
+                    ends[x.var] = (x.hi, bounds)
                 moved.append(replace(x, kind=k, body=()))
             return self._chosen(moved, chain[-1].body, ends, expanded, ranges)
 
@@ -103,14 +103,14 @@ class Tile(Step):
         self,
         moved: list[Loop],
         body: tuple[Stmt, ...],
-        ends: Mapping[str, tuple[Index, int]],
+        ends: Mapping[str, tuple[Index, Range]],
         expanded: Collection[str],
         ranges: Mapping[str, Range],
     ) -> tuple[Stmt, ...]:
         """Tiles of fixed extents in place of the loops in `ends`, whose extents are not."""
         if not ends:
             return _distribute(moved, _expand(body, set(expanded), self.loops))
-        (var, (end, most)), *others = ends.items()
+        (var, (end, (fewest, most))), *others = ends.items()
 
         def fixed(least: int, extent: int) -> tuple[Stmt, ...]:
             """The tile for at least `least` and at most `extent` iterations."""
@@ -120,9 +120,10 @@ class Tile(Step):
             inner = with_index(body, {var: at})
             return self._chosen(loops, inner, dict(others), expanded, ranges)
 
-        numbers = numbers_of_rows(most)
-        result = fixed(numbers[1] + 1 if len(numbers) > 1 else 1, most)
-        for extent, fewer in pairwise((*numbers[1:], 0)):
+        fewest = max(fewest, 1)
+        numbers = [n for n in numbers_of_rows(most) if n >= fewest]
+        result = fixed(numbers[1] + 1 if len(numbers) > 1 else fewest, most)
+        for extent, fewer in pairwise((*numbers[1:], fewest - 1)):
             then = fixed(fewer + 1, extent)
             result = (Branch(end, Index.of(extent + 1), then, result),)
         return result

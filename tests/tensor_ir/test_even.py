@@ -26,13 +26,13 @@ pytestmark = pytest.mark.sampled(6)
 MOST = 30
 
 
-def kernel(least: int = 0, most: int = MOST, depth: int = 2) -> Kernel:
-    """%c{i,j} = sum{k} %a[i, k] * %b[k, j], with `least` to `most` rows i."""
+def kernel(least: int = 0, most: int = MOST, depth: int = 2, times: int = 1) -> Kernel:
+    """%c{i,j} = sum{k} %a[i, k] * %b[k, j], with `least` to `most` times so many rows i."""
     graph = parse(
         f"""
         graph "product"
         symbols n = {least}..{most}
-        dims i = n, j = 3, k = {depth}
+        dims i = {times}*n, j = 3, k = {depth}
         %a : f32{{i,k}} = input "a" [i, k]
         %b : f32{{j,k}} = input "b" [k, j]
         %c : f32{{i,j}} = sum{{k}} %a[i, k] * %b[j, k]
@@ -97,6 +97,38 @@ def blocks_of(rows: int, longer: int) -> list[int]:
     return [int(inner.hi.evaluate({"n": rows, "i.o": number})) for number in range(count)]
 
 
+@pytest.mark.parametrize(
+    ("factor", "longer", "times", "shortest"),
+    # 12 rows are 6 and 6, 36 are 8, 8, 7, 7 and 6.
+    [(8, 0, 12, 6), (8, 0, 4, 4), (8, 1, 4, 4), (6, 0, 16, 4), (8, 1, 1, 1)],
+)
+def test_blocks_of_multiples_have_code_for_no_fewer_rows(
+    factor: int, longer: int, times: int, shortest: int
+) -> None:
+    rows = kernel(0, 40, times=times)
+    even = apply_schedule(rows, (Split("i", factor), Even("i.o", longer)))
+    (outer,) = (s for s in walk_stmts(even.body) if isinstance(s, Loop) and s.var == "i.o")
+    (inner,) = (s for s in walk_stmts(even.body) if isinstance(s, Loop) and s.var == "i.i")
+    lengths = {
+        int(inner.hi.evaluate({"n": n, "i.o": number}))
+        for n in range(41)
+        for number in range(int(outer.hi.evaluate({"n": n})))
+    }
+    assert min(lengths) == shortest
+    tiled = apply_schedule(
+        rows,
+        (
+            Split("i", factor),
+            Even("i.o", longer),
+            Tile(("i.i", "j"), (Kind.UNROLL, Kind.VECTOR)),
+        ),
+    )
+    made = {s.hi.value for s in walk_stmts(tiled.body) if isinstance(s, Loop) and s.var == "i.i"}
+    least = min(n for n in numbers_of_rows(factor + longer) if n >= shortest)
+    assert min(made) == least
+    check_rows(tiled, 0, 6, times)
+
+
 @pytest.mark.parametrize("end", ["even", "overlap"])
 def test_every_row_is_computed_where_the_number_of_blocks_is_known(end: str) -> None:
     check(9, 15, 8, end)
@@ -141,13 +173,14 @@ def check(least: int, most: int, factor: int, end: str, longer: int = 0) -> None
     check_rows(apply_schedule(kernel(least, most), (Split("i", factor), *ends[end])), least, most)
 
 
-def check_rows(scheduled: Kernel, least: int, most: int) -> None:
+def check_rows(scheduled: Kernel, least: int, most: int, times: int = 1) -> None:
     rng = np.random.default_rng(0)
-    for n in range(least, most + 1):
+    for size in range(least, most + 1):
+        n = times * size
         a = rng.integers(-4, 5, (n, 2)).astype(np.float32)
         b = rng.integers(-4, 5, (2, 3)).astype(np.float32)
         got = np.full(n * 3, np.nan, np.float32)
-        interpret_kernel(scheduled, {"a": a.ravel(), "b": b.ravel(), "c": got}, {"n": n})
+        interpret_kernel(scheduled, {"a": a.ravel(), "b": b.ravel(), "c": got}, {"n": size})
         np.testing.assert_array_equal(got.reshape(n, 3), a @ b)
 
 
