@@ -224,7 +224,7 @@ def _searched(
         screen.progress() as on_progress,
     ):
         line = _Line(on_progress, seconds, trials)
-        return tune_model(
+        found = tune_model(
             model,
             database,
             SearchLimits(seconds, trials or inf),
@@ -235,6 +235,9 @@ def _searched(
             cluster=workers,
             **how,
         )
+        # Where nothing was worth a trial there is a database, too, as the report says.
+        database.add(())
+        return found
 
 
 class _Line:

@@ -225,6 +225,13 @@ def test_what_cannot_be_searched_is_one_error(
     assert not database.exists()
 
 
+def test_a_search_without_a_trial_makes_a_database(rutc: Rutc, model: Path, database: Path) -> None:
+    found = rutc("tune", model, "--trials", "1", "--json")
+    assert found.status == 0, found.stderr
+    with Database.open(database, create=False) as db:
+        assert db.count() == found.json["trials"] == 0
+
+
 def test_a_compilation_searches_first_if_asked(
     rutc: Rutc, wide: Path, tmp_path: Path, database: Path
 ) -> None:
