@@ -64,6 +64,13 @@ class Footprints:
                 group = arms, t.steps[at:]
                 buffers = parts.setdefault(key, {}).setdefault(t.buffer, {})
                 buffers.setdefault(group, []).append((t.start, own))
+        self._loops: dict[tuple[tuple[int, ...], str], dict[int | None, list[int]]] = {}
+        """Loop and buffer -> the loops inside of it -> their accesses."""
+        self._lines: dict[tuple[tuple[int, ...], str], dict[int | None, float]] = {}
+        for n, t in enumerate(touches):
+            for at, (key, _) in enumerate(self.inner[n]):
+                loops = self._loops.setdefault((key, t.buffer), {})
+                loops.setdefault(self._loop_in(n, at), []).append(n)
         self.buffers = parts.get((), {})
         self.total = {key: self._total(buffers) for key, buffers in parts.items()}
         """What an iteration touches inside of these loops: see `footprint`."""
@@ -93,8 +100,48 @@ class Footprints:
         for share in SHARES:
             room = share * cache
             fits = next((k for k, (key, _) in enumerate(inner) if total[key][LINES] <= room), None)
-            found += self._again(number, fits)
+            if not self._there_already(number, fits):
+                found += self._again(number, fits)
         return found / len(SHARES)
+
+    def _there_already(self, number: int, fits: int | None) -> bool:
+        """Whether an iteration that fits has in it another loop before that reads the same bytes.
+
+        It has as many bytes of the buffer as the one that is around the access. What is stored is
+        counted as often as it is.
+        """
+        t = self.touches[number]
+        if not fits or t.is_store:
+            return False
+        loops = self._loops.get((self.inner[number][fits][0], t.buffer), {})
+        if len(loops) < 2:
+            return False
+        own = self._loop_in(number, fits)
+        key = self.inner[number][fits][0], t.buffer
+        if key not in self._lines:
+            self._lines[key] = {
+                loop: self._lines_of(numbers, fits) for loop, numbers in loops.items()
+            }
+        lines = self._lines[key]
+        before = (x for loop, x in lines.items() if loops[loop][0] < loops[own][0])
+        return any(x >= lines[own] for x in before)
+
+    def _loop_in(self, number: int, at: int) -> int | None:
+        """The loop around an access that stands in an iteration of another one around it, if any.
+
+        It is any loop, one over lanes or copies as well.
+        """
+        frames = self.touches[number].frames[self.inner[number][at][1] :]
+        return next((f.number for f in frames if f.role is not Role.ARM), None)
+
+    def _lines_of(self, numbers: Sequence[int], fits: int) -> float:
+        """The bytes of lines of a buffer that some accesses touch in all iterations of a loop."""
+        groups: Groups = {}
+        for n in numbers:
+            t, at = self.touches[n], self.inner[n][fits - 1][1]
+            arms = tuple(f.number for f in t.frames if f.role is Role.ARM)
+            groups.setdefault((arms, t.steps[at:]), []).append((t.start, self.own[n][fits - 1]))
+        return sum(_joined(group)[LINES] for group in groups.values())
 
     def evicted(self, number: int) -> float:
         """Bytes that come back to the first cache, their own sets having no room for them."""

@@ -523,3 +523,21 @@ def test_fits_take_elementary_functions_as_estimates_do() -> None:
     assert constants.functions == {V4.vector_bits: {"exp": 16.0}}
     found = np.exp(fit.Model(times).logarithms(known.costs))
     assert found == pytest.approx([estimate(s, V4, constants).cycles] * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(("columns", "passes"), [(1024, 1), (16384, 2)])
+def test_what_a_loop_has_just_touched_is_there_for_the_next_one(columns: int, passes: int) -> None:
+    """Rows of 4 KiB stay in the first cache between their sum and what reads them again."""
+    text = f"""
+    graph "rows"
+    dims i = 256, j = {columns}
+    %x : f32{{i,j}} = input "x" [i, j]
+    %s : f32{{i}} = sum{{j}} %x[i, j]
+    %y : f32{{i,j}} = %x[i, j] - %s[i]
+    output "y" [i, j] = %y
+    """
+    kernel, constants = lowered(text)
+    s = summarise(with_schedule(kernel, choose(kernel, V4, constants)).kernel, V4)
+    read = sum(r.moved[0][0] for r in s.regions)
+    whole = 4 * 256 * columns
+    assert passes * whole <= read < (passes + 0.1) * whole
