@@ -27,6 +27,8 @@ class LaunchEstimate:
     estimate: Estimate
     values: frozenset[str]
     """The values of the plan that it reads or writes."""
+    stored: frozenset[str]
+    """Those of them that it writes."""
 
     @property
     def cycles(self) -> float:
@@ -99,7 +101,8 @@ def estimate_plan(
             if turn:
                 own = estimate(summary, machine, levels=levels)
                 touched = frozenset(values.values())
-                found.append(LaunchEstimate(pending.name, times, own, touched))
+                stored = frozenset(values[n] for n in summary.stored)
+                found.append(LaunchEstimate(pending.name, times, own, touched, stored))
     return PlanEstimate(tuple(found))
 
 

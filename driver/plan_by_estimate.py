@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from heapq import nsmallest
-from math import prod
 from time import monotonic
 
 from rutc.base.record import record
@@ -24,7 +23,6 @@ from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.decide.neighbours import Neighbour, neighbours
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Illegal
-from rutc.tensor_ir.graph import Nest, walk_nodes
 from rutc.tensor_ir.machine import Machine
 
 MOVES = 200
@@ -37,10 +35,6 @@ DEPTH = 5
 """Changes that gain together though none does alone, at most."""
 FARTHEST = 4.0
 """Worse plans take at most so many times as long, of the launches that are others."""
-
-
-FEW = 8
-"""Nests of a graph whose plans are few enough to be searched for every model."""
 
 
 class Prices:
@@ -136,16 +130,17 @@ class EstimateSearch:
         *,
         least_gain: float | None = None,
         allowed: Callable[[Realisation, Neighbour], bool] = lambda found, n: True,
+        prices: Prices | None = None,
     ) -> None:
         """Search from a legal plan on, by changes that are `allowed`.
 
         A change that stays takes less of the time of the launches that it touches, by the share
-        `least_gain`; None: that of the machine's coefficients.
+        `least_gain`; None: that of the machine's coefficients. `prices` are what is known of plans.
         """
         own = machine.coefficients.plans.least_gain
         self._least_gain = own if least_gain is None else least_gain
         self._allowed = allowed
-        self._prices = Prices(first, machine)
+        self._prices = prices or Prices(first, machine)
         estimate = self._prices.legal(first)
         self.best = Estimated(first, estimate, estimate.cycles)
 
@@ -275,29 +270,3 @@ def unordered(a: Assignment) -> Hashable:
     arrangements = frozenset(a.arrangements.items())
     anew = frozenset(a.recomputed)
     return arrangements, groups, a.copies, a.slices, a.turns, anew, a.types, a.joins
-
-
-def of_order(found: Realisation, n: Neighbour) -> bool:
-    """Whether a change of a plan is of the order of a value's dims alone."""
-    if n.kind != "layout":
-        return False
-    before, after = (a.arrangements[n.subject] for a in (found.assignment, n.assignment))
-    return replace(before, order=after.order) == after
-
-
-def refined(found: Realisation, machine: Machine) -> Realisation:
-    """The plan that a search finds clearly better, where a graph has few nests with much to do.
-
-    It is of orders alone: estimates err most where rows are one kernel or several. A graph that
-    does less than threads take to start keeps its plan: its launches take about as long as it
-    takes to call them, which estimates do not tell apart. So does one with a dim that commonly has
-    one index and may have many, of which estimates say nothing.
-    """
-    known = found.known
-    nests = [n for n in walk_nodes(found.graph.nodes) if isinstance(n, Nest)]
-    points = sum(prod(known.extents[d] for d in n.dims) for n in nests)
-    much = points >= machine.launch_cycles * machine.width
-    unknown = any(known.extents[d] == 1 for d in known.varying)
-    if len(nests) > FEW or unknown or not much:
-        return found
-    return EstimateSearch(found, machine, allowed=of_order).run().found

@@ -11,8 +11,9 @@ from rutc.base.record import record
 from rutc.driver.build import PlanVersion
 from rutc.driver.narrow_values import with_narrow_values
 from rutc.driver.options import BF16, FP32, GREEDY, INT8, SEARCH, USUAL, Options
-from rutc.driver.plan_by_estimate import EstimateSearch, refined
+from rutc.driver.plan_by_estimate import EstimateSearch
 from rutc.driver.precision import TYPES, with_narrow_weights
+from rutc.driver.refined import refined
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs

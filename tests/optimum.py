@@ -13,16 +13,11 @@ from random import Random
 from statistics import mean, median
 
 from rutc.base.record import record
-from rutc.driver.plan_by_estimate import (
-    EstimateSearch,
-    Prices,
-    of_order,
-    refined,
-    unordered,
-)
+from rutc.driver.plan_by_estimate import EstimateSearch, Prices, unordered
+from rutc.driver.refined import of_order, of_order_or_kernel, refined
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.join_choice import joined
-from rutc.graph_opt.decide.neighbours import Neighbour, neighbours
+from rutc.graph_opt.decide.neighbours import neighbours
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.tensor_ir import Graph
@@ -166,14 +161,9 @@ def every_plan(first: Realisation, prices: Prices, most: int = MOST_PLANS) -> It
             continue
         yield estimate.cycles
         for n in neighbours(found, types=False):
-            if of_order_or_kernel(found, n) and unordered(n.assignment) not in seen:
+            if (n.kind == "kernel" or of_order(found, n)) and unordered(n.assignment) not in seen:
                 seen.add(unordered(n.assignment))
                 waiting.append(found.but(n.assignment))
-
-
-def of_order_or_kernel(found: Realisation, n: Neighbour) -> bool:
-    """Whether a change is of the order of a value's dims, or of what shares a kernel."""
-    return n.kind == "kernel" or of_order(found, n)
 
 
 def chosen(graph: Graph, machine: Machine) -> Realisation:

@@ -63,7 +63,7 @@ def neighbours(found: Realisation, *, types: bool = True) -> Iterator[Neighbour]
     Without `types` all of them compute the same numbers.
     """
     yield from _arranged(found)
-    yield from _recomputed(found)
+    yield from computed_anew(found)
     yield from _copied(found)
     if types:
         yield from _typed(found)
@@ -112,8 +112,8 @@ def _arranged(found: Realisation) -> Iterator[Neighbour]:
 
 
 # -- values that are not stored --------------------------------------------------------------------
-def _recomputed(found: Realisation) -> Iterator[Neighbour]:
-    """A value is computed by the nests that read it, or is not any more."""
+def computed_anew(found: Realisation, values: Sequence[str] | None = None) -> Iterator[Neighbour]:
+    """A value is computed by the nests that read it, or is not any more; one of these values."""
     given, known = found.assignment, found.prepared
     readers: dict[str, set[str]] = {}
     for n in walk_nodes(found.computed.nodes):
@@ -126,9 +126,11 @@ def _recomputed(found: Realisation) -> Iterator[Neighbour]:
         if isinstance(n, Nest) and recomputable(known, n) and n.out.name in given.arrangements
     }
     groups = {n: g for g in given.groups for n in g.nests}
-    for name, n in able.items():
+    for name in able if values is None else values:
+        if name not in able:
+            continue
         yield Neighbour("computing", name, "by its readers", _read_anew(given, readers, (name,)))
-        chain, left = [name], [n]
+        chain, left = [name], [able[name]]
         while left:
             for r in reads_of(left.pop()):
                 own = r.value in able and name in groups and r.value in groups[name].nests
@@ -138,7 +140,7 @@ def _recomputed(found: Realisation) -> Iterator[Neighbour]:
         if len(chain) > 1:
             other = _read_anew(given, readers, chain)
             yield Neighbour("computing", name, f"by its readers, with {_names(chain[1:])}", other)
-    for name in given.recomputed:
+    for name in given.recomputed if values is None else ():
         kept = tuple(v for v in given.recomputed if v != name)
         dims = known.graph.values[name].dims
         arrangements = {**given.arrangements, name: Arrangement(dims)}

@@ -1,0 +1,191 @@
+"""The usual plan made better by estimates, as far as that takes little time for any model.
+
+Graphs of few nests are searched: their plans are about the best of all that changes of orders and
+kernels lead to. Of all graphs, kernels go whose only value those that read it compute in less time
+than it takes to store and to load it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from rutc.base.record import record
+from rutc.driver.build import machine_of
+from rutc.driver.estimates import Known, LaunchEstimate, estimate_plan
+from rutc.driver.lowered import Lowered
+from rutc.driver.plan_by_estimate import LEAST_ROOM, EstimateSearch, Prices
+from rutc.driver.plan_cost import cycles_of
+from rutc.errors import RutcError
+from rutc.graph_opt.decide.neighbours import Neighbour, computed_anew
+from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.decide.recompute import recomputable
+from rutc.graph_opt.plan import Illegal
+from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.expr import ELEMENTARY, Apply, reads, walk
+from rutc.tensor_ir.graph import Nest, walk_nodes
+from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.machine import Machine
+
+FEW = 8
+"""Nests of a graph whose plans are few enough to be searched for every model."""
+EVALUATED = 12
+"""Kernels of a larger graph that plans without them are estimated for: as many on all machines."""
+
+
+def refined(found: Realisation, machine: Machine) -> Realisation:
+    """The plan that estimates find better, where that is soon known.
+
+    A graph with a dim that commonly has one index and may have many keeps its plan: of those,
+    estimates say nothing.
+    """
+    known = found.known
+    if any(known.extents[d] == 1 for d in known.varying):
+        return found
+    nests = [n for n in walk_nodes(found.graph.nodes) if isinstance(n, Nest)]
+    if len(nests) <= FEW:
+        points = sum(prod(known.extents[d] for d in n.dims) for n in nests)
+        if not found.graph.symbols:
+            found = _of_few(found, machine)
+        elif points >= machine.launch_cycles * machine.width:
+            # What sizes commonly are says least of what rows take that share a kernel.
+            found = EstimateSearch(found, machine, allowed=of_order).run().found
+    return without_kernels(found, machine)
+
+
+def _of_few(found: Realisation, machine: Machine) -> Realisation:
+    """The best plan of a graph of few nests, unless it gains as good as nothing."""
+    prices = Prices(found, machine)
+    first = prices.legal(found)
+    if _called_for_long(first.launches):
+        return found
+    search = EstimateSearch(
+        found, machine, least_gain=0.0, allowed=of_order_or_kernel, prices=prices
+    )
+    best = search.run()
+    least = machine.coefficients.plans.least_of_few
+    return best.found if best.estimate.cycles < (1 - least) * first.cycles else found
+
+
+def _cycles(launches: Iterable[LaunchEstimate]) -> float:
+    return sum(x.cycles for x in launches)
+
+
+def _called_for_long(launches: Sequence[LaunchEstimate]) -> bool:
+    """Whether launches take about as long as it takes to call them.
+
+    Estimates do not tell such plans apart.
+    """
+    return _cycles(launches) < 2 * sum(x.runs * x.estimate.parts["overhead"] for x in launches)
+
+
+def of_order(found: Realisation, n: Neighbour) -> bool:
+    """Whether a change of a plan is of the order of a value's dims alone."""
+    if n.kind != "layout":
+        return False
+    before, after = (a.arrangements[n.subject] for a in (found.assignment, n.assignment))
+    return replace(before, order=after.order) == after
+
+
+def of_order_or_kernel(found: Realisation, n: Neighbour) -> bool:
+    """Whether a change is of an order, or of what shares a kernel."""
+    return n.kind == "kernel" or of_order(found, n)
+
+
+# -- kernels that go ------------------------------------------------------------------------------
+@record
+class Passing:
+    """A kernel that only passes a value on: the value, and the groups that read it."""
+
+    group: Group
+    readers: tuple[Group, ...]
+    bytes: int
+
+    @property
+    def value(self) -> str:
+        """What it stores."""
+        return self.group.stored[0]
+
+
+def without_kernels(found: Realisation, machine: Machine) -> Realisation:
+    """The plan without kernels whose value its readers compute in clearly less time.
+
+    The largest values are looked at, by the launches that store or read them alone.
+    """
+    least = machine.coefficients.plans.least_gain
+    passing = _passing(found, machine)
+    if not passing:
+        return found
+    machine = machine_of([found.plan], machine)
+    known: Known = {}
+    lowered = Lowered()
+
+    def launches(plan: Realisation, stored: frozenset[str]) -> list[LaunchEstimate]:
+        own = estimate_plan(plan.plan, machine, known=known, reading=stored, lowered=lowered)
+        return [x for x in own.launches if not stored.isdisjoint(x.stored)]
+
+    for p in passing:
+        kept = frozenset(v for g in p.readers for v in g.stored)
+        before = launches(found, kept | {p.value})
+        if _called_for_long(before):
+            continue
+        for n in computed_anew(found, (p.value,)):
+            if not {s.out.name for s in p.group.stages} <= {*n.assignment.recomputed}:
+                continue
+            other = found.but(n.assignment)
+            try:
+                after = launches(other, kept)
+            except (Illegal, RutcError):
+                continue
+            if _cycles(after) < (1 - least) * _cycles(before):
+                found = other
+                break
+    return found
+
+
+def _passing(found: Realisation, machine: Machine) -> list[Passing]:
+    """Kernels of large values that their readers could compute, those of the largest ones first.
+
+    No reader computes an element more than once, and a function only one of them: how products
+    hide what is computed beside them is estimated worst, and functions take long.
+    """
+    plan, known = found.plan, found.known
+    groups = list(plan.groups())
+    outputs = {o.value for o in plan.graph.outputs}
+    readers: dict[str, list[Group]] = {}
+    for g in groups:
+        for v in g.read_values:
+            readers.setdefault(v, []).append(g)
+    symbols = dict(plan.graph.symbols)
+    total = float(typical(cycles_of(plan, machine), symbols))
+    rate = machine.l2_bytes_per_cycle
+    passing: list[Passing] = []
+    for g in groups:
+        own = readers.get(g.stored[0], [])
+        if len(g.stored) > 1 or g.stored[0] in outputs or not own or g.slices:
+            continue
+        if not all(recomputable(known, s) for s in g.stages):
+            continue
+        size = prod(known.extents[d] for d in plan.values[g.stored[0]].dims)
+        often = [x for r in own for x in _computed_by(r, g.stored[0], known.extents)]
+        if max(often) > size or (len(often) > 1 and any(map(_has_functions, g.stages))):
+            continue
+        bytes_ = size * plan.values[g.stored[0]].dtype.bytes
+        if bytes_ * (1 + len(own)) / rate >= LEAST_ROOM * total:
+            passing.append(Passing(g, tuple(own), bytes_))
+    passing.sort(key=lambda p: -p.bytes)
+    return passing[:EVALUATED]
+
+
+def _computed_by(group: Group, value: str, extents: Mapping[str, int]) -> Iterator[int]:
+    """The elements of a value that each of a group's nests reads, as often as it does."""
+    for n in group.stages:
+        found = {r for e in n.body for r in reads(e) if r.value == value}
+        if found:
+            yield len(found) * prod(extents[d] for d in n.dims)
+
+
+def _has_functions(n: Nest) -> bool:
+    """Whether a nest computes elementary functions."""
+    return any(isinstance(x, Apply) and x.op in ELEMENTARY for e in n.body for x in walk(e))

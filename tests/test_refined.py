@@ -1,0 +1,98 @@
+"""What estimates make of usual plans for every model: of graphs of few nests, and of kernels."""
+
+import pytest
+
+from rutc.driver import refined as refined_plans
+from rutc.driver.plan_by_estimate import Prices
+from rutc.driver.refined import refined, without_kernels
+from rutc.graph_opt.decide.realise import Realisation
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
+from tests.graph_opt.plan_runner import run_plan
+from tests.kernels import assert_agree
+from tests.machines import V3, weighing
+from tests.optimum import CLOSE, chosen, gaps, small_graph
+from tests.strategies import random_inputs
+
+FAR = (60, 85, 87)
+"""Seeds of graphs whose choices one after the other take long by the estimates."""
+
+READERS = """
+graph "sums of columns, of what is made of a value"
+dims m = 64, n = 256
+%x : f32{m,n} = input "x" [m, n]
+%a : f32{m,n} = max(%x[m, n], 0.0)
+%b : f32{m,n} = %a[m, n] * 2.0 + 1.0
+%c : f32{n} = sum{m} %b[m, n]
+%d : f32{n} = sum{m} %b[m, n] * %b[m, n]
+output "c" [n] = %c
+output "d" [n] = %d
+"""
+
+
+def stored(found: Realisation) -> set[str]:
+    return {v for g in found.plan.groups() for v in g.stored}
+
+
+@pytest.mark.parametrize("seed", FAR)
+def test_plans_of_few_nests_are_as_good_as_the_best(seed: int) -> None:
+    found = gaps(small_graph(seed, 6), V3)
+    assert found is not None
+    assert found.usual <= CLOSE < found.chosen
+
+
+def test_plans_of_few_nests_that_gain_as_good_as_nothing_stay() -> None:
+    graph = small_graph(FAR[0], 6)
+    first = chosen(graph, V3)
+    assert refined(first, V3) is not first
+    assert refined(first, weighing(V3, "plans", least_of_few=0.9)) is first
+
+
+def test_a_kernel_goes_whose_value_is_sooner_computed_by_what_reads_it() -> None:
+    graph = parse(READERS)
+    first = chosen(graph, V3)
+    assert stored(first) == {"b", "c", "d"}
+    found = without_kernels(first, V3)
+    assert stored(found) == {"c", "d"}
+    assert set(found.assignment.recomputed) == {"a", "b"}
+    prices = Prices(first, V3)
+    least = V3.coefficients.plans.least_gain
+    assert prices.legal(found).cycles < (1 - least) * prices.legal(first).cycles
+    inputs = random_inputs(graph, 0)
+    got = run_plan(found.plan, inputs)
+    for name, array in interpret(graph, inputs).items():
+        assert_agree(name, got[name], array, exact=False, reduction=64)
+
+
+def test_a_kernel_stays_whose_functions_two_would_compute_or_that_gains_little() -> None:
+    slow = parse(READERS.replace("%a[m, n] * 2.0", "tanh(%a[m, n])"))
+    first = chosen(slow, V3)
+    assert without_kernels(first, V3) is first
+    first = chosen(parse(READERS), V3)
+    assert without_kernels(first, weighing(V3, "plans", least_gain=0.9)) is first
+
+
+def test_what_products_read_again_and_again_is_not_computed_anew() -> None:
+    text = READERS.replace("sum{m} %b[m, n] * %b[m, n]", "sum{m} %b[m, n] * %w[k, m]")
+    text = text.replace("%d : f32{n}", "%d : f32{k,n}").replace('"d" [n]', '"d" [k, n]')
+    text = text.replace("n = 256", "n = 256, k = 4").replace(
+        "%a :", '%w : f32{k,m} = input "w" [k, m]\n%a :'
+    )
+    first = chosen(parse(text), V3)
+    assert "b" in stored(first)
+    assert without_kernels(first, V3) is first
+
+
+def test_an_output_is_stored_and_little_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = chosen(parse(READERS + 'output "b" [m, n] = %b\n'), V3)
+    assert without_kernels(first, V3) is first
+    monkeypatch.setattr(refined_plans, "LEAST_ROOM", 10.0)
+    first = chosen(parse(READERS), V3)
+    assert without_kernels(first, V3) is first
+
+
+def test_of_larger_graphs_kernels_go_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refined_plans, "FEW", 3)
+    first = chosen(parse(READERS), V3)
+    assert refined(first, V3).assignment == without_kernels(first, V3).assignment
+    assert refined(first, V3).assignment != first.assignment
