@@ -37,7 +37,7 @@ from rutc.tuner.seeds import Seed, first_proposals
 from rutc.tuner.trial import State
 
 BATCH = 8
-"""Candidates of a subject that are proposed together."""
+"""Candidates of a subject that chains are followed for once."""
 PATIENCE = 4
 """A subject has had enough when so many batches brought nothing."""
 SHARED = "parallel"
@@ -74,7 +74,9 @@ class Progressing:
     default_cycles: float
     trials: int = 0
     queue: list[Candidate] = field(default_factory=list)
-    """Those of a batch that are not tried yet."""
+    """Those that are tried first."""
+    left: int = 0
+    """How many of a batch are not tried yet."""
     before: float = inf
     """The least that was measured before that batch."""
     idle: int = 0
@@ -103,22 +105,33 @@ class Progressing:
         """Cycles of a run that the next batch is expected to save."""
         return 0.0 if self.finished else self.runs * self.best_cycles * self.hope
 
-    def next(self, count: int, met: Sequence[Met] | None) -> list[Candidate]:
+    @property
+    def begins(self) -> bool:
+        """Whether a batch begins with the next candidate."""
+        return not self.queue and not self.left
+
+    def next(self, count: int, met: Sequence[Met]) -> list[Candidate]:
         """Returns so many candidates to try, or fewer where there are no others in the batch.
 
-        A new batch is of what chains have `met`.
+        A new batch is of what chains have `met`, too. What is next is chosen by all that was
+        measured by then, those of the same batch among it.
         """
-        if not self.queue:
-            self.before = self.best_cycles
-            self.queue = self.search.propose(BATCH, met)
-            if not self.queue:
-                self.idle = PATIENCE
+        if self.begins:
+            self.before, self.left = self.best_cycles, BATCH
         taken, self.queue = self.queue[:count], self.queue[count:]
+        if not taken:
+            taken = self.search.propose(min(count, self.left), met)
+            self.left -= len(taken)
+            if not taken:
+                # A batch that ends early has been one, unless there was nothing in it.
+                nothing, self.left = self.left == BATCH, 0
+                self.learn()
+                self.idle = PATIENCE if nothing else self.idle
         return taken
 
     def learn(self) -> None:
         """Tell what a batch has brought, if all of it was tried."""
-        if self.queue:
+        if not self.begins:
             return
         gain = max(0.0, 1 - self.best_cycles / self.before)
         self.idle = 0 if gain > 0 else self.idle + 1
@@ -266,18 +279,18 @@ class Tuning:
         wanted = sorted((t for t in self.subjects if not t.finished), key=lambda t: -t.expected)
         least = WORTH * wanted[0].expected if wanted else inf
         wanted = [t for t in wanted if t.expected >= least]
-        met = self._met([t for t in wanted if not t.queue])
+        met = self._met([t for t in wanted if t.begins])
         taken: Counter[Subject] = Counter()
         chosen: list[tuple[Progressing, Candidate]] = []
         for t in wanted:
             room = min(self._bench.room(t.subject, taken), most - len(chosen))
             if room >= 1:
-                own = t.next(int(room), met.get(t.subject))
+                own = t.next(int(room), met.get(t.subject, ()))
                 taken[t.subject] = len(own)
                 chosen += [(t, c) for c in own]
         return chosen
 
-    def _met(self, wanted: Sequence[Progressing]) -> dict[Subject, list[Met]]:
+    def _met(self, wanted: Sequence[Progressing]) -> Mapping[Subject, Sequence[Met]]:
         """What chains of changes come by that are made of some subjects, on all CPUs."""
         chances = [t.search.chance() for t in wanted]
 

@@ -29,8 +29,8 @@ from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import usual
 from rutc.tuner.space import Space
 
-CHAINS = 16
-"""Chains of changes that are made for a batch: to look at more takes as long as to try more."""
+CHAINS = 4
+"""Chains of changes that are made for a batch."""
 STEPS = 4
 """Changes of each."""
 WARM, COLD = 0.2, 0.02

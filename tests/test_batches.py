@@ -1,0 +1,92 @@
+"""How a subject's candidates are taken, one after the other or many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf, log
+from typing import Any, cast
+
+import pytest
+
+from rutc.driver.tuning import BATCH, HOPE, PATIENCE, Progressing
+from rutc.tuner.search import Candidate, Met, Search
+
+
+class Numbers:
+    """Stands for a search: candidates are numbers, each what it takes, proposed in their order."""
+
+    def __init__(self, numbers: Sequence[float]) -> None:
+        self._waiting: Iterator[float] = iter(numbers)
+        self.measured: list[float] = [100.0]
+        self.asked: list[tuple[int, int]] = []
+        """How many were to be proposed when so many were measured."""
+
+    def propose(self, count: int, met: Sequence[Met]) -> list[float]:
+        self.asked.append((count, len(self.measured)))
+        pairs = zip(range(count), self._waiting, strict=False)
+        return [x for _, x in pairs if x < inf]
+
+    @property
+    def best(self) -> tuple[float, float]:
+        return min((x, log(x)) for x in self.measured)
+
+
+def subject_of(search: Numbers) -> Progressing:
+    return Progressing(cast(Any, None), 1.0, "it", cast(Search, search), 100.0)
+
+
+def tried(t: Progressing, search: Numbers, rounds: int, at_once: int) -> None:
+    """Tries so many in each round."""
+    for _ in range(rounds):
+        found = cast(list[float], t.next(at_once, ()))
+        search.measured += found
+        if found:
+            t.learn()
+
+
+@pytest.mark.parametrize("at_once", [1, 3, BATCH])
+def test_what_is_next_is_chosen_by_all_that_was_measured(at_once: int) -> None:
+    search = Numbers([200.0] * 99)
+    t = subject_of(search)
+    tried(t, search, 3, at_once)
+    known = [1 + n for n in range(0, BATCH, at_once)]
+    assert [measured for _, measured in search.asked][: len(known)] == known[:3]
+    assert all(count <= at_once for count, _ in search.asked)
+
+
+def test_a_batch_that_brings_nothing_counts() -> None:
+    search = Numbers([200.0] * BATCH + [50.0] * BATCH + [200.0] * 99)
+    t = subject_of(search)
+    tried(t, search, BATCH, 1)
+    assert t.idle == 1
+    assert t.hope == HOPE / 2
+    tried(t, search, BATCH, 1)
+    assert t.idle == 0
+    assert t.hope > HOPE
+    tried(t, search, PATIENCE, BATCH)
+    assert t.finished
+
+
+def test_a_batch_may_be_short() -> None:
+    """What chains came by is tried: the next ones come by something else."""
+    search = Numbers([200.0, 200.0, inf, 200.0, 200.0])
+    t = subject_of(search)
+    tried(t, search, 3, 1)
+    assert t.idle == 1
+    assert t.begins
+    assert not t.finished
+    tried(t, search, 2, 1)
+    assert t.next(1, ()) == []
+    assert not t.finished
+    assert t.next(1, ()) == []
+    assert t.finished
+
+
+def test_those_that_are_given_come_first() -> None:
+    search = Numbers([200.0] * 99)
+    t = subject_of(search)
+    t.queue = cast(list[Candidate], [70.0, 80.0])
+    assert t.next(1, ()) == [70.0]
+    assert not t.begins
+    assert t.next(5, ()) == [80.0]
+    assert not search.asked
