@@ -1,6 +1,7 @@
 """Loops of which a thread does all trips for some rows: when, and that they compute the same."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_rows_share_no_memory_while_others_do_another_trip() -> None:
     plan = plan_of(RECURRENCE, EAGER)
     (section,) = loops(plan)
     places = sorted((plan.places[v].offset, plan.places[v].bytes) for v in section.parts)
-    assert all(a + size <= b for (a, size), (b, _) in zip(places, places[1:], strict=False))
+    assert all(a + size <= b for (a, size), (b, _) in pairwise(places))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
