@@ -187,7 +187,7 @@ def row_chunk(
     each = made / machine.fma_per_cycle / machine.width * machine.l2_bytes_per_cycle
     streamed = sum(b * n for b, n in passing) + each * max((n for _, n in passing), default=0)
     # Every chunk reads the vector operand anew; without chunks every block reads the rows anew.
-    if chunks * streamed >= vector_blocks * size:
+    if chunks * streamed >= vector_blocks * size or (made and _hides_rows(shape, tile, machine)):
         return None
     rows = [x.var for x in shape.shared if x.var != tile.vector]
     rows = [v for v in rows if all(t.depends(v) for t in reads) and shape.extents[v] > 1]
@@ -202,6 +202,22 @@ def row_chunk(
         if extent % f == 0 and f < extent:
             return v, f
     return None
+
+
+def _hides_rows(shape: Shape, tile: RegisterTile, machine: Machine) -> bool:
+    """Whether arithmetic hides that rows come from the last cache for each block of the vector.
+
+    What is made of that block stays in the second one beside the rows of a tile.
+    """
+    (r,) = shape.reductions
+    rows = [t for t in r.reads if not t.depends(tile.vector)]
+    step = sum(t.bytes * prod(f for v, f in tile.rows if t.depends(v)) for t in rows)
+    made = sum(t.bytes for t in r.update.reducer.state) * tile.vectors * machine.width
+    kept = (step + made) * prod(shape.extents[x.var] for x in r.loops)
+    if kept > machine.l2 // 2 or sum(t.buffer_bytes for t in rows) > machine.l3 // 2:
+        return False
+    rate = machine.coefficients.blocks.busy * machine.l3_bytes_per_cycle
+    return step <= rate * busy_cycles(r, tile.size, machine)
 
 
 def _bytes_read(t: Touch, shape: Shape) -> int:

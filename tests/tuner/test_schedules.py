@@ -578,6 +578,27 @@ def test_weights_are_computed_once_for_more_rows_than_the_second_cache_holds(
     assert any(b.name == "w.prepared" for b in found.locals)
 
 
+@pytest.mark.parametrize(("l3", "once"), [(32 << 20, True), (1 << 20, False)])
+def test_weights_are_computed_once_where_arithmetic_hides_that_rows_come_from_afar(
+    l3: int, *, once: bool
+) -> None:
+    """Rows in parts would stay in the second cache; each would compute all weights anew."""
+    kernel = kernel_of("""
+        graph "packed"
+        dims m = 64, n = 4096, d = 128, k = 4096, l = 32
+        %x : f32{k,m} = input "x" [m, k]
+        %w : u4{d,l,n} = input "w" [n, d, l]
+        %s : f32{d,n} = input "s" [n, d]
+        %y : f32{m,n} = sum{d,l} %x[k=32*d + l, m] * (f32(%w[d, l, n]) * %s[d, n])
+        output "y" [m, n] = %y
+    """)
+    machine = replace(x86.avx2(l2=1 << 20), l3=l3)
+    found = apply_schedule(kernel, choose(kernel, machine, frozenset(["w", "s"])).schedule)
+    (outer,) = found.body
+    assert isinstance(outer, Loop)
+    assert (outer.var == "n.o") is once
+
+
 @pytest.mark.parametrize("kind", ["f16", "i8"])
 def test_weights_are_converted_for_several_rows(kind: str) -> None:
     """Where multiply-adds take a whole cycle, so does it to make numbers of what is stored."""
