@@ -167,6 +167,7 @@ class IndexEmitter:
         self._homes: dict[str, int] = {}
         """By their names, how many scopes are around values that are shared in a loop outside."""
         self._resolved: dict[tuple[Index, At], Index] = {}
+        self._simplified: dict[tuple[Index, At], Index] = {}
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -239,10 +240,20 @@ class IndexEmitter:
         at = tuple([self._numbers.get(n) for n in names]) if polynomial else self.at(names)
         known = self._resolved.get((index, at))
         if known is None:
-            known = index.subs(self.constants)
-            known = known if polynomial else known.simplify({**self.ranges, **self._of_lanes()})
-            self._resolved[index, at] = known
+            known = self._resolved[index, at] = self.simplified(index.subs(self.constants))
         return known
+
+    def simplified(self, index: Index) -> Index:
+        """The index, simplified for the lanes at hand; what places of a tile share, only once."""
+        if index.is_polynomial:
+            return index
+        beside, common = index.apart()
+        at = self.at(common.ordered_names())
+        known = self._simplified.get((common, at))
+        if known is None:
+            ranges = {**self.ranges, **self._of_lanes()}
+            known = self._simplified[common, at] = common.simplify(ranges)
+        return known + beside
 
     def at(self, names: tuple[str, ...]) -> At:
         """What is known of variables: equal wherever indices over them resolve to equal ones."""

@@ -64,7 +64,7 @@ class PlaceEmitter:
             elif site.address is not None:
                 address = self.index.resolve(site.address)
             else:
-                address = buffer.layout.address(coords, self.index.ranges)
+                address = self.index.simplified(buffer.layout.element(coords, self.index.ranges))
         if at is not None and guard is None and not (sure and address is None):
             site.addresses[at] = address
         return address, guard

@@ -19,7 +19,7 @@ class Site:
 
     names: tuple[str, ...] | None
     address: Index | None = None
-    """The element number in memory, where it is a polynomial: it is that whatever is known."""
+    """The element number in memory, as short as it is whatever is known."""
     addresses: dict[object, Index | None] = field(default_factory=dict)
     """Element numbers of memory; None for what is outside."""
     registers: dict[object, tuple[tuple[object, ...], bool]] = field(default_factory=dict)
@@ -35,8 +35,7 @@ class Site:
         names = tuple(sorted(layout.names().union(*(c.names() for c in coords.values()))))
         address = None
         if buffer.space is not Space.REGISTER and layout.plain:
-            found = layout.address(coords, {})
-            address = found if found.is_polynomial else None
+            address = layout.address(coords, {})
         return Site(names, address)
 
 

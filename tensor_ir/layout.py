@@ -130,10 +130,14 @@ class Layout:
 
     def address(self, coords: Mapping[str, Index], ranges: Mapping[str, Range]) -> Index:
         """The element number of the element at `coords`."""
+        return self.element(coords, ranges).simplify(ranges)
+
+    def element(self, coords: Mapping[str, Index], ranges: Mapping[str, Range]) -> Index:
+        """The same as the layout says it, which may be written shorter."""
         if self.plain:
             scaled = [(coords[a.dim] + self.before.get(a.dim, 0)) * a.stride for a in self.axes]
             terms = [term for x in scaled for term in x.terms]
-            return collect(terms, sum(x.const for x in scaled)).simplify(ranges)
+            return collect(terms, sum(x.const for x in scaled))
         total = ZERO
         for a in self.axes:
             position = coords[a.dim] + self.before.get(a.dim, 0)
@@ -142,7 +146,7 @@ class Layout:
             if not a.whole:
                 position = mod(position, Index.of(a.extent), ranges)
             total = total + position * a.stride
-        return total.simplify(ranges)
+        return total
 
     def position(self, coords: Mapping[str, int]) -> int:
         """The element number at constant coordinates."""

@@ -315,6 +315,18 @@ class Index:
             hi += c * mhi
         return lo, hi
 
+    def apart(self) -> tuple[Index, Index]:
+        """(beside, inside): the constant with variables that no other atom reads, and the rest."""
+        atoms = [a for mono, _ in self.terms for a in mono if not isinstance(a, Var)]
+        read = frozenset().union(*[a.names for a in atoms])
+        beside: list[tuple[Monomial, int]] = []
+        inside: list[tuple[Monomial, int]] = []
+        for term in self.terms:
+            (first, *others), _ = term
+            alone = not others and isinstance(first, Var) and first.name not in read
+            (beside if alone else inside).append(term)
+        return Index(tuple(beside), self.const), Index(tuple(inside))
+
     def simplify(self, ranges: Mapping[str, Range]) -> Index:
         """An equal expression, divisions and remainders reduced as far as the ranges allow."""
         return self.rules.simplify(self, ranges)

@@ -1,7 +1,10 @@
 """Indices as LLVM values: where they are computed, and what must stay where it is."""
 
+import pytest
+
 from rutc.emit import ir
 from rutc.emit.index import I64, IndexEmitter
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.parse import parse_index
 
 RANGES = {"n": (1, 100), "z": (0, 100)}
@@ -66,3 +69,16 @@ def test_division_in_a_branch_that_narrows_its_counter_stays() -> None:
             assert "udiv" in str(loop.later)
             loop.index.emit(parse_index("i // n"))
     assert "sdiv" in str(loop.head)
+
+
+def test_what_places_of_a_tile_share_is_simplified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, done = Loop(), list[Index]()
+    simplify = Index.simplify
+    monkeypatch.setattr(Index, "simplify", lambda x, ranges: done.append(x) or simplify(x, ranges))
+    loop.index.ranges |= {"i": (0, 9), "n": (1, 100)}
+    texts = [f"{16 * row} + 8*j + 2*min(i + n, 200) + 3*(i // 16)" for row in range(4)]
+    found = [loop.index.resolve(parse_index(text)) for text in texts]
+    assert [str(x) for x in found] == [
+        str(parse_index(f"{16 * row} + 8*j + 2*i + 2*n")) for row in range(4)
+    ]
+    assert len(done) == 1

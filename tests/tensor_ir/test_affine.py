@@ -10,6 +10,7 @@ from rutc.tensor_ir.affine import (
     FloorDiv,
     Index,
     Range,
+    Var,
     floordiv,
     maximum,
     minimum,
@@ -195,6 +196,17 @@ def test_what_is_divided_by_a_part_of_itself_is_no_less_than_its_bound(
     values = everywhere(x, ranges)
     assert found[0] <= values.min()
     assert values.max() <= found[1]
+
+
+@some
+@given(indices(NAMES, depth=4))
+def test_what_stands_beside_atoms_is_told_from_the_rest(a: Index) -> None:
+    beside, inside = a.apart()
+    assert beside + inside == a
+    assert beside.is_polynomial
+    assert inside.const == 0
+    atoms = [x for mono, _ in inside.terms for x in mono if not isinstance(x, Var)]
+    assert beside.names().isdisjoint(n for x in atoms for n in x.names)
 
 
 @pytest.mark.parametrize(
