@@ -9,7 +9,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.windows import share_inside
 from rutc.tuner.access import Shape
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cycles import Rows, TileCosts
+from rutc.tuner.tile_cycles import LONGEST_UNROLLED, Rows, TileCosts
 from rutc.tuner.tile_loads import vector_load
 
 Blocks = tuple[str, int, Rows]
@@ -68,16 +68,19 @@ def inside_shares(shape: Shape, tile: Mapping[str, int]) -> dict[str, float]:
     """
     shares: dict[str, float] = {}
     for r in shape.reductions:
-        moved = {w.bound for w in r.windows}
-        still = (shape.extents[x.var] for x in r.loops if x.var not in moved)
-        # Where nothing but windows is summed, loops whose ends are not known do not pay.
-        if max(still, default=1) == 1:
-            continue
+        own: dict[str, float] = {}
         for w in r.windows:
             turns, extent = shape.extents[w.bound], shape.extents[w.free]
             share = share_inside(w, turns, extent, tile.get(w.free, 1))
             if share < shares.get(w.bound, 1.0):
-                shares[w.bound] = share
+                own[w.bound] = min(share, own.get(w.bound, 1.0))
+        moved = {w.bound for w in r.windows}
+        still = [shape.extents[x.var] for x in r.loops if x.var not in moved]
+        # Where nothing but windows is summed, loops whose ends are not known do not pay, but
+        # around one that is too long to be written out and does all of its iterations.
+        long = [shape.extents[x.var] for x in r.loops if x.var not in own]
+        if max(still, default=1) > 1 or max(long, default=1) > LONGEST_UNROLLED:
+            shares |= own
     return shares
 
 

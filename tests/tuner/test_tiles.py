@@ -85,6 +85,25 @@ def test_loops_inside_of_values_are_among_the_tiles() -> None:
     assert tile.inside
 
 
+@pytest.mark.parametrize(("taps", "inside"), [(31, ("ky",)), (13, ())])
+def test_loops_around_long_ones_are_inside_though_all_are_of_windows(
+    taps: int, inside: tuple[str, ...]
+) -> None:
+    """Loops whose ends are not known pay where they go around one that is not written out."""
+    shape = shape_of(f"""
+        graph "depthwise"
+        dims c = 32, x = 28, y = 28, ky = {taps}, kx = {taps}
+        %i : f32{{c,x,y}} = input "i" [y, x, c]
+        %w : f32{{c,kx,ky}} = input "w" [c, ky, kx]
+        %o : f32{{c,x,y}} = sum{{ky,kx}} %i[c, x=x+kx-{taps // 2}, y=y+ky-{taps // 2} else 0] \
+* %w[c, ky, kx]
+        output "o" [y, x, c] = %o
+        """)
+    tile = choose_tile(shape, MACHINES[1])
+    assert tile is not None
+    assert tile.inside == inside
+
+
 def test_a_last_row_leaves_out_no_more_than_its_part() -> None:
     """Seven rows are a tile: six of them, and one that reads outside, take no fewer taps."""
     text = WINDOWS.format(x=7, y=7, step=1)
