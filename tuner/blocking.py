@@ -102,10 +102,11 @@ def goes_over_panels(shape: Shape, tile: RegisterTile, var: str) -> bool:
 def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> bool:
     """Whether tiles beside each other come before those of the next rows.
 
-    Otherwise each panel goes over all rows, and stores a piece of every row after the lines that
-    the piece begins in have left the cache, to more rows than any hardware foresees. It is worth
-    while to read all panels from the second cache again for each tile, if arithmetic hides that;
-    or from the last one, where tiles store no less than they read.
+    Otherwise each panel, or what is stored beside a vector that is whole, goes over all rows, and
+    stores a piece of every row after the lines that the piece begins in have left the cache, to
+    more rows than any hardware foresees. It is worth while to read all panels from the second
+    cache again for each tile, if arithmetic hides that; or from the last one, where tiles store no
+    less than they read.
     """
     w, width = machine.coefficients.blocks, tile.vectors * machine.width
     panels = [t for r in shape.reductions for t in r.reads if t.depends(tile.vector)]
@@ -115,8 +116,8 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     near, again = read <= machine.l2 // 2, _tiles_across(shape, tile, panels)
     rate = machine.l2_bytes_per_cycle if near else machine.l3_bytes_per_cycle
     if (
-        any(t.gathered for t in panels)
-        or step > w.busy * busy * rate
+        any(t.gathered and not t.unit(tile.vector) for t in panels)
+        or (again > 1 and step > w.busy * busy * rate)
         or (not near and (read > machine.l3 // 2 or read * again > stored))
     ):
         return False

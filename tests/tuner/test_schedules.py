@@ -545,6 +545,28 @@ def test_whole_rows_are_stored_where_panels_come_quickly(
     assert (blocks[-1] == "j.o") == whole
 
 
+@pytest.mark.parametrize(("columns", "whole"), [(128, True), (8, False)])
+def test_rows_of_pixels_are_stored_whole_where_lines_do_not_stay(
+    columns: int, *, whole: bool
+) -> None:
+    """Where operands are others for each column, what is stored beside a tile comes next."""
+    kernel, constants = lowered(
+        f"""
+        graph "resized"
+        dims i = 64, x = {columns}, y = 128, c = 24, k = 2
+        %v : f32{{c,i,y}} = input "v" [i, y, c]
+        %at : i64{{k,x}} = input "at" [x, k]
+        %w : f32{{k,x}} = input "w" [x, k]
+        %o : f32{{c,x,y}} = sum{{k}} %v[c, i=%at[k, x], y] * %w[k, x]
+        output "o" [y, x, c] = %o
+        """
+    )
+    tables = constants | {"at", "w"}
+    found = apply_schedule(kernel, choose(kernel, x86.avx512(), tables).schedule)
+    loops = [s.var for s in walk_stmts(found.body) if isinstance(s, Loop)]
+    assert (loops.index("y.o") < loops.index("x")) == whole
+
+
 PACKED = """
 graph "packed"
 dims m = {m}, n = 96, g = 4, k = 128

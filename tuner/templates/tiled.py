@@ -176,6 +176,11 @@ def loops_of(
     blocked = [*apart, *panels]
     order = [*blocked, *(v for v in (*rest, *loops) if v not in blocked)]
     beside = [*apart, *(v for v in (*rest, *loops) if v not in apart)]
+    if not panels:
+        # Tiles beside each other are those of loops inside of the rows' own.
+        stored = {x.var: n for n, x in enumerate(shape.shared)}
+        named = {v: v if v in stored else v.removesuffix(".o") for v in beside}
+        beside.sort(key=lambda v: stored[original.get(named[v], named[v])])
     return Loops(
         tuple(steps),
         tile,
