@@ -57,6 +57,10 @@ def masked_at_edges(
     if steps.pop(along) not in (1, *NEAR_STRIDES) or any(step != 0 for step in steps.values()):
         return False
     free = {d for d in nest.out.dims if extents[d] > 1}
+    moving = {v for c in coords.values() for v in c.names()}
+    if free <= moving and bound <= {c.as_var for c in coords.values()}:
+        # Each tap of each result has elements of its own.
+        return True
     return bool(partners([x for e in nest.body for x in reads(e)], free, bound))
 
 

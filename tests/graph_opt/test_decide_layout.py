@@ -180,6 +180,23 @@ def test_windows_that_use_an_input_few_times_read_it_with_masks(
     assert len([name for name, layout in plan.layouts.items() if layout.halo]) == copied
 
 
+def test_taps_that_read_elements_of_their_own_read_them_with_masks() -> None:
+    """So columns become a picture again: nothing is read twice, and a halo would be copied."""
+    text = """
+    graph "picture"
+    dims a = 30, b = 30, u = 32, v = 32, k = 3, l = 3, p = 900
+    %x : f32{k,l,p} = input "x" [k, l, p]
+    %y : f32{a,b,k,l} = %x[k, l, p=30*a+b]
+    %z : f32{u,v} = sum{k,l} %y[a=u-k, b=v-l, k, l else 0.0]
+    output "z" [u, v] = %z
+    """
+    assert not any(layout.halo for layout in plan_of(text).layouts.values())
+    many = text.replace("p = 900", "p = 900, m = 64").replace("f32{u,v}", "f32{m,u,v}")
+    many = many.replace("%x :", '%w : f32{k,l,m} = input "w" [m, k, l]\n%x :')
+    many = many.replace("else 0.0]", "else 0.0] * %w[k, l, m]").replace("[u, v] =", "[m, u, v] =")
+    assert any(layout.halo for layout in plan_of(many).layouts.values())
+
+
 def test_a_halo_has_one_fill_and_a_copy_another() -> None:
     other = "%u : f32{a,m} = max{k,n} %y[a=a+k-2, n else -inf] * %w[k, m, n]"
     text = COMPUTED.replace("%z : f32", f"{other}\n%z : f32")
