@@ -265,7 +265,7 @@ class Tuning:
                 # Whatever has lost it: nobody waits for more.
                 raise ended
             chosen = self._chosen(limits.trials - self.trials)
-            if not chosen:
+            if not chosen and all(t.finished for t in self.subjects):
                 return
             tries = [Try(t.subject, c.choice, t.goal) for t, c in chosen]
             for (t, c), outcome in zip(chosen, self._bench.time(tries), strict=True):

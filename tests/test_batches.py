@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf, log
+from random import Random
 from typing import Any, cast
 
 import pytest
 
-from rutc.driver.tuning import BATCH, HOPE, PATIENCE, Progressing
+from rutc.driver.tuning import BATCH, HOPE, PATIENCE, Progressing, SearchLimits, Tuning
 from rutc.tuner.search import Candidate, Met, Search
 
 
@@ -25,6 +26,12 @@ class Numbers:
         self.asked.append((count, len(self.measured)))
         pairs = zip(range(count), self._waiting, strict=False)
         return [x for _, x in pairs if x < inf]
+
+    def chance(self) -> Random:
+        return Random(0)
+
+    def met(self, rng: Random) -> list[Met]:
+        return []
 
     @property
     def best(self) -> tuple[float, float]:
@@ -90,3 +97,41 @@ def test_those_that_are_given_come_first() -> None:
     assert not t.begins
     assert t.next(5, ()) == [80.0]
     assert not search.asked
+
+
+class Number(float):
+    """A candidate of `Numbers` that is tried in a round."""
+
+    choice = None
+
+
+class NoBench:
+    """Times nothing, one of a subject at once."""
+
+    def usual(self) -> dict[Any, Any]:
+        return {}
+
+    def room(self, subject: Any, taken: Any) -> int:
+        return 1
+
+    def time(self, tries: Sequence[Any]) -> list[Any]:
+        return [None for _ in tries]
+
+
+class Counting(Tuning):
+    """Keeps nothing of what it tries, but how much that is."""
+
+    def _seen(self, t: Progressing, c: Any, outcome: Any, *, final: bool = False) -> None:
+        cast(Numbers, t.search).measured.append(c)
+        t.trials += 1
+
+
+def test_a_search_goes_on_after_short_batches() -> None:
+    """A round in which batches of all subjects end is not the last."""
+    search = Numbers([Number(200), Number(200), inf, Number(200), inf, Number(200), Number(200)])
+    tuning = Counting({}, NoBench(), cast(Any, None), cast(Any, None))
+    tuning.subjects.append(subject_of(search))
+    for _ in tuning.run(SearchLimits()):
+        pass
+    assert tuning.trials == 5
+    assert tuning.subjects[0].finished
