@@ -28,6 +28,7 @@ from rutc.importer.ops.operands import axis_of, ints, static
 from rutc.importer.ops.scans import collected
 from rutc.importer.ops.size_operands import bound, checked, number
 from rutc.importer.ops.unit_axes import squeeze, unsqueeze
+from rutc.importer.ops.value_range import definition
 from rutc.importer.registry import operator
 from rutc.importer.tensor import (
     Absent,
@@ -40,7 +41,7 @@ from rutc.importer.tensor import (
     TensorType,
     known_ints,
 )
-from rutc.tensor_ir import DType, Expr, Index, apply, cast
+from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, apply, cast
 
 
 def _position(position: Tensor | None, count: int, *, last: int) -> int:
@@ -203,10 +204,19 @@ def _cut(b: Builder, x: Tensor, sizes: Tensor | None, axis: int, *, keepdims: bo
     operands = b.whole(x), b.whole(extents)
     (boxes,) = b.call("cut", operands, [(DType.TENSOR, (k,))], **how)
     shape: list[Index | None] = list(x.shape)
-    shape[axis] = Index.of(1) if sizes is None else None
+    shape[axis] = Index.of(1) if sizes is None else _size_of_each(b, sizes)
     if not keepdims:
         del shape[axis]
     return Boxed(ListType(TensorType(x.dtype, tuple(shape))), boxes)
+
+
+def _size_of_each(b: Builder, sizes: Tensor) -> Index | None:
+    """What all of the sizes are that the run counts, if they are one known number."""
+    found = definition(b, sizes.name) if sizes.rank else None
+    e = found[0] if found is not None and len(found) == 1 else None
+    while isinstance(e, Cast):
+        e = e.arg
+    return Index.of(int(e.value)) if isinstance(e, Lit) else None
 
 
 @operator("ConcatFromSequence")

@@ -5,10 +5,13 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+from rutc.importer import import_model
 from rutc.tensor_ir import Nest, Scan, While
+from rutc.tensor_ir.interpret import interpret
 
 
 def i64(*values):
@@ -259,3 +262,28 @@ def test_stacked_sequence(x, check, make_node):
         make_node("ConcatFromSequence", ["both"], ["y"], axis=-1, new_axis=1),
     ]
     check(nodes, {"x": x})
+
+
+def test_parts_of_one_known_size(tmp_path, make_node):
+    """Of however many parts, each has one row where the model fills the sizes with ones."""
+    nodes = [
+        make_node("Shape", ["x"], ["n"], start=0, end=1),
+        make_node(
+            "ConstantOfShape",
+            ["n"],
+            ["ones"],
+            value=helper.make_tensor("", TensorProto.INT64, [1], [1]),
+        ),
+        make_node("SplitToSequence", ["x", "ones"], ["parts"], axis=0),
+        make_node("SequenceAt", ["parts", "second"], ["row"]),
+        make_node("Shape", ["row"], ["shape"]),
+        make_node("Concat", ["shape", "shape"], ["y"], axis=0),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
+    constants = [numpy_helper.from_array(i64(1).reshape(()), "second")]
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "m.onnx")
+    g = import_model(tmp_path / "m.onnx")
+    assert set(dict(g.symbols)) == {"n"}
+    np.testing.assert_array_equal(interpret(g, {"x": np.ones((5, 3), "f4")})["y"], [1, 3, 1, 3])
