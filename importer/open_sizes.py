@@ -84,7 +84,7 @@ def _solve(b: NestBuilder, x: Index, y: Index) -> None:
         times = floordiv(p, q, b.ranges) if q != ZERO else ZERO
         if times * q == p:
             apart = times - ONE
-    if apart.is_polynomial and apart.const == 0:
+    if apart.const == 0:
         apart = _without_common(apart)
     names = apart.names()
     symbol = next(iter(names), "")
@@ -148,7 +148,7 @@ def _zeros(limits: Range, x: Index, symbol: str) -> Range | None:
 
 
 def _without_common(x: Index) -> Index:
-    """A polynomial without the names that all its terms have: of 8*n*b - 80*b, 8*n - 80."""
+    """A sum without the names that all its terms have: of 8*n*b - 80*b, 8*n - 80."""
     for name in sorted(x.names()):
         while x.const == 0 and x.terms and all(Var(name) in mono for mono, _ in x.terms):
             x = floordiv(x, Index.of(name), {})

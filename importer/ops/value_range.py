@@ -9,6 +9,7 @@ import numpy as np
 from rutc.importer.builder import Builder
 from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Index, IndexValue, Lit, Nest, Read
 from rutc.tensor_ir.affine import Range
+from rutc.tensor_ir.dim_ranges import is_positive
 from rutc.tensor_ir.graph import outs
 
 DEEPEST = 24
@@ -72,9 +73,8 @@ class _Elements:
 
         match e:
             case IndexValue(index):
-                name = index.as_var
-                full = name is not None and self.b.extents.get(name) == limit + 1
-                return (full and not least) or self.ordered(index, limit, least)
+                room = index - limit if least else limit - index
+                return is_positive(room + 1, self.b.ranges)
             case Cast(arg, kind) if kind.is_int and arg.dtype.is_int:
                 return kind.bits >= 64 and arg.dtype.is_signed and all_of(arg)
             case Apply("select", (_, p, q)):
