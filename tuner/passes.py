@@ -133,6 +133,24 @@ def may_be_looped(found: Pass, bound: str) -> bool:
     return any(windows_of(found.kernel, found.reduction.update, bound))
 
 
+def places_read(reads: tuple[Read, ...], v: str, bound: str, rows: int, taps: int) -> int:
+    """Places along a dim that so many rows of windows read."""
+    total = 0
+    for r in reads:
+        for _, c in r.coords:
+            if isinstance(c, Index) and v in c.names() and bound in c.names():
+                step, apart = c.coefficient(v) or 0, c.coefficient(bound) or 0
+                total += len({step * i + apart * j for i in range(rows) for j in range(taps)})
+    return total
+
+
+def read_again(found: Pass, bound: str, v: str) -> bool:
+    """Whether windows along a loop have places in common, neighbours or others."""
+    taps, windows = found.shape.extents[bound], found.shape.extents[v]
+    one = places_read(found.reads, v, bound, 1, taps)
+    return places_read(found.reads, v, bound, windows, taps) < windows * one
+
+
 def edge_parts(
     found: Pass, loops: Iterable[str], factors: Mapping[str, int], looped: Collection[str]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:

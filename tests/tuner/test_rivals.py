@@ -259,6 +259,29 @@ def test_tiles_of_whole_rows_are_weighed(machine: Machine, c: int, x: int) -> No
     run(found, machine)
 
 
+APART = """
+graph "apart"
+dims c = 24, y = 28, x = 28, p = 56, q = 56, ky = {taps}, kx = {taps}
+%v : f32{{c,p,q}} = input "v" [c, p, q]
+%w : f32{{c,kx,ky}} = input "w" [c, ky, kx]
+%o : f32{{c,x,y}} = sum{{ky,kx}} %v[c, p=2*y+ky-3, q=2*x+kx-3 else 0.0] * %w[c, kx, ky]
+output "o" [c, y, x] = %o
+"""
+"""Windows whose neighbouring lanes are two elements apart."""
+
+
+@pytest.mark.parametrize(("taps", "rows"), [(7, 2), (3, 4)])
+def test_two_rows_of_long_windows_whose_lanes_are_apart_are_weighed(taps: int, rows: int) -> None:
+    """Their code is long, but they share what they sort out of memory."""
+    found = subject(APART.format(taps=taps))
+    own = spaces(found.kernel, V4, found.free)
+    space, point = usual(own) or (None, None)
+    assert space is not None
+    assert space.template.name == "windows"
+    assert point.rows == ("y", rows)
+    run(found, V4)
+
+
 COLUMNS = ROWS.replace("c, y, x=x + k - 2 else", "c, x, y=y + k - 2 else")
 """The same across rows: which lanes are outside differs from vector to vector."""
 

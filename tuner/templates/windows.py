@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import combinations, permutations
 from math import ceil, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
+from rutc.tensor_ir.expr import ELEMENTARY, Apply, walk
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
 from rutc.tensor_ir.steps import (
@@ -43,6 +44,8 @@ from rutc.tuner.passes import (
     edge_parts,
     may_be_looped,
     pass_of,
+    places_read,
+    read_again,
     vectors_along,
     with_fused_loops,
 )
@@ -145,7 +148,8 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     apart = not _overlap(found)
     alike = apart or not _weights(found, vector)
     weighed = liked and alike and (apart or not shape.symbolic)
-    return Default(point, liked, weighed)
+    pairs = () if rows is not None else _pairs(found, vector)
+    return Default(point, liked, weighed, tuple(replace(point, rows=(v, 2)) for v in pairs))
 
 
 def _weights(found: Pass, vector: str) -> list[Touch]:
@@ -157,7 +161,7 @@ def _overlap(found: Pass) -> bool:
     """Whether neighbouring windows have places in common."""
 
     def places(windows: int, bound: str, v: str) -> int:
-        return _places(found.reads, v, bound, windows, found.shape.extents[bound])
+        return places_read(found.reads, v, bound, windows, found.shape.extents[bound])
 
     return any(places(2, b, v) < 2 * places(1, b, v) for b, v in found.partners.items())
 
@@ -237,12 +241,24 @@ def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
                 crowded = rows * each + held + w.loaded > machine.registers
             if crowded:
                 break
-            loads = _places(found.reads, v, bound, rows, extents[bound]) * beside
+            loads = places_read(found.reads, v, bound, rows, extents[bound]) * beside
             cost = (loads + rows * taps + (taps if weights else 0) + w.tile) / rows
             cost *= ceil(extents[v] / rows) * rows / extents[v]
             if best is None or (places, cost) < best[:2]:
                 best = places, cost, v, rows
     return None if best is None else best[2:]
+
+
+def _pairs(found: Pass, vector: str) -> Iterator[str]:
+    """Loops along which two rows share what lanes that are apart read, though their code is long.
+
+    Estimates tell whether that pays.
+    """
+    for bound, v in sorted(found.partners.items()):
+        if v == vector or not found.strided(vector) or not _may_be_rows(found, v):
+            continue
+        if read_again(found, bound, v) and found.written_out(v, 2) <= MOST_WRITTEN_OUT:
+            yield v
 
 
 def _may_be_rows(found: Pass, v: str) -> bool:
@@ -293,17 +309,6 @@ def _beside(found: Pass, vector: str, rows: tuple[str, int], machine: Machine) -
     return min(range(1, max(fit, 1) + 1), key=cycles)
 
 
-def _places(reads: tuple[Read, ...], v: str, bound: str, rows: int, taps: int) -> int:
-    """Places along a dim that so many rows of windows read."""
-    total = 0
-    for r in reads:
-        for _, c in r.coords:
-            if isinstance(c, Index) and v in c.names() and bound in c.names():
-                step, apart = c.coefficient(v) or 0, c.coefficient(bound) or 0
-                total += len({step * i + apart * j for i in range(rows) for j in range(taps)})
-    return total
-
-
 def _place(
     found: Pass,
     order: Sequence[str],
@@ -321,7 +326,7 @@ def _place(
     vector, width = tile
     many = dict((rows,) if rows is not None else ())
     moved = ((b, v) for b, v in found.partners.items() if v not in {vector, *many})
-    across = {v for b, v in moved if _read_again(found, b, v)}
+    across = {v for b, v in moved if read_again(found, b, v)}
     if not across:
         return len(order)
     steps = {**many, **{x.var: extents[x.var] for x in found.reduction.loops}}
@@ -331,19 +336,12 @@ def _place(
         count = prod(n for v, n in steps.items() if t.depends(v))
         if passed:
             pairs = [(v, b, many.get(v, 1), extents[b]) for b, v in found.partners.items()]
-            count = sum(prod(max(_places((r,), *pair), 1) for pair in pairs) for r in passed)
+            count = sum(prod(max(places_read((r,), *pair), 1) for pair in pairs) for r in passed)
             apart = (width, *(n for v, n in t.strides.items() if n and v != vector))
             shared |= any(n * t.bytes % machine.line_bytes for n in apart)
         total += count * t.bytes * (extents[vector] if t.depends(vector) else 1)
     lost = total > machine.l1 and not shared
     return min(map(order.index, across)) if lost else len(order)
-
-
-def _read_again(found: Pass, bound: str, v: str) -> bool:
-    """Whether windows along a loop have places in common, neighbours or others."""
-    taps, windows = found.shape.extents[bound], found.shape.extents[v]
-    one = _places(found.reads, v, bound, 1, taps)
-    return _places(found.reads, v, bound, windows, taps) < windows * one
 
 
 def _factors(
