@@ -18,6 +18,8 @@ from rutc.tensor_ir.cost.strides import Step
 from rutc.tensor_ir.machine import Machine
 
 LINES, SETS = range(2)
+Place = tuple[int, int]
+"""An access, and the place of a loop among those around it."""
 Bytes = tuple[float, float]
 
 
@@ -64,13 +66,17 @@ class Footprints:
                 group = arms, t.steps[at:]
                 buffers = parts.setdefault(key, {}).setdefault(t.buffer, {})
                 buffers.setdefault(group, []).append((t.start, own))
-        self._loops: dict[tuple[tuple[int, ...], str], dict[int | None, list[int]]] = {}
-        """Loop and buffer -> the loops inside of it -> their accesses."""
-        self._lines: dict[tuple[tuple[int, ...], str], dict[int | None, float]] = {}
+        self._loops: dict[tuple[tuple[int, ...], str], dict[int, list[Place]]] = {}
+        """Loop and buffer -> the loops in every iteration of it, with what is in their frames.
+
+        The outer loop has another place there in arms for which others around it do not go on.
+        """
+        self._lines: dict[tuple[tuple[int, ...], str], dict[int, float]] = {}
         for n, t in enumerate(touches):
-            for at, (key, _) in enumerate(self.inner[n]):
-                loops = self._loops.setdefault((key, t.buffer), {})
-                loops.setdefault(self._loop_in(n, at), []).append(n)
+            for place, (key, at) in enumerate(self.inner[n]):
+                if t.frames[at:] and t.frames[at].role is not Role.ARM:
+                    loops = self._loops.setdefault((key, t.buffer), {})
+                    loops.setdefault(t.frames[at].number, []).append((n, place))
         self.buffers = parts.get((), {})
         self.total = {key: self._total(buffers) for key, buffers in parts.items()}
         """What an iteration touches inside of these loops: see `footprint`."""
@@ -113,34 +119,23 @@ class Footprints:
         t = self.touches[number]
         if not fits or t.is_store:
             return False
-        loops = self._loops.get((self.inner[number][fits][0], t.buffer), {})
-        if len(loops) < 2:
+        outer, at = self.inner[number][fits]
+        loops = self._loops.get((outer, t.buffer), {})
+        if len(loops) < 2 or not t.frames[at:] or t.frames[at].number not in loops:
             return False
-        own = self._loop_in(number, fits)
-        key = self.inner[number][fits][0], t.buffer
-        if key not in self._lines:
-            self._lines[key] = {
-                loop: self._lines_of(numbers, fits) for loop, numbers in loops.items()
-            }
-        lines = self._lines[key]
-        before = (x for loop, x in lines.items() if loops[loop][0] < loops[own][0])
-        return any(x >= lines[own] for x in before)
+        if (outer, t.buffer) not in self._lines:
+            self._lines[outer, t.buffer] = {x: self._lines_of(own) for x, own in loops.items()}
+        lines, own = self._lines[outer, t.buffer], t.frames[at].number
+        return any(lines[x] >= lines[own] for x in loops if loops[x][0] < loops[own][0])
 
-    def _loop_in(self, number: int, at: int) -> int | None:
-        """The loop around an access that stands in an iteration of another one around it, if any.
-
-        It is any loop, one over lanes or copies as well.
-        """
-        frames = self.touches[number].frames[self.inner[number][at][1] :]
-        return next((f.number for f in frames if f.role is not Role.ARM), None)
-
-    def _lines_of(self, numbers: Sequence[int], fits: int) -> float:
-        """The bytes of lines of a buffer that some accesses touch in all iterations of a loop."""
+    def _lines_of(self, accesses: Sequence[Place]) -> float:
+        """The bytes of lines of a buffer that accesses touch in all iterations of a loop."""
         groups: Groups = {}
-        for n in numbers:
-            t, at = self.touches[n], self.inner[n][fits - 1][1]
+        for n, place in accesses:
+            t, k = self.touches[n], max(place - 1, 0)
             arms = tuple(f.number for f in t.frames if f.role is Role.ARM)
-            groups.setdefault((arms, t.steps[at:]), []).append((t.start, self.own[n][fits - 1]))
+            group = groups.setdefault((arms, t.steps[self.inner[n][k][1] :]), [])
+            group.append((t.start, self.own[n][k]))
         return sum(_joined(group)[LINES] for group in groups.values())
 
     def evicted(self, number: int) -> float:

@@ -541,3 +541,23 @@ def test_what_a_loop_has_just_touched_is_there_for_the_next_one(columns: int, pa
     read = sum(r.moved[0][0] for r in s.regions)
     whole = 4 * 256 * columns
     assert passes * whole <= read < (passes + 0.1) * whole
+
+
+def test_what_one_arm_touches_is_not_there_for_another() -> None:
+    """The last one of three panels of weights is narrow, and the last block of pictures is short."""
+    text = """
+    graph "pictures"
+    dims g = 6, i = 16, j = 80, k = 2048
+    %x : f32{g,i,k} = input "x" [g, i, k]
+    %w : f32{j,k} = input "w" [k, j]
+    %y : f32{g,i,j} = sum{k} %x[g, i, k] * %w[j, k]
+    output "y" [g, i, j] = %y
+    """
+    blocks = (
+        "split(g, 4); split(i, 4); split(j, 32); reorder([j.o, g.o, g.i, i.o, i.i, j.i]); "
+        "peel(j.o); peel(g.o); tile([i.i, j.i], [unroll, vector])"
+    )
+    s = summarise(after(text, blocks), V4)
+    arms = [r for r in s.regions if "multiply_adds" in r.work]
+    assert len(arms) == 4
+    assert all(r.moved[0][0] >= 4 * 16 * 2048 for r in arms)
