@@ -544,7 +544,7 @@ def test_what_a_loop_has_just_touched_is_there_for_the_next_one(columns: int, pa
 
 
 def test_what_one_arm_touches_is_not_there_for_another() -> None:
-    """The last one of three panels of weights is narrow, and the last block of pictures is short."""
+    """The last of three panels of weights is narrow, and the last block of pictures short."""
     text = """
     graph "pictures"
     dims g = 6, i = 16, j = 80, k = 2048
