@@ -68,15 +68,9 @@ def shares_windows(loop: Loop) -> bool:
 
 
 def has_room(loop: Loop, machine: Machine) -> bool:
-    """Whether a tile's sums leave registers for magnitudes and signs of all columns of a step.
-
-    Besides, there are one that all lanes share, a product, and the ones that add up its halves.
-    """
+    """Whether a tile's sums leave registers for magnitudes and signs of all columns of a step."""
     found = _sums(loop.body, machine)
-    if found is None:
-        return False
-    sums, columns = found
-    return sums + 2 * columns + 3 <= machine.registers
+    return found is not None and machine.holds_signs(*found)
 
 
 def _sums(body: tuple[Stmt, ...], machine: Machine) -> tuple[int, int] | None:

@@ -204,6 +204,13 @@ class Machine:
         """Whether another instruction adds sums of products of neighbours of a type to what is."""
         return dtype is not DType.BF16 and not self.adds_products
 
+    def holds_signs(self, sums: int, columns: int) -> bool:
+        """Whether so many sums leave registers for magnitudes and signs of so many vectors.
+
+        Besides, there are one that all lanes share, a product, and the ones that add up its halves.
+        """
+        return sums + 2 * columns + 3 <= self.registers
+
     def lanes(self, extent: int) -> int:
         """Lanes that a vector loop of `extent` iterations uses: a power of two."""
         lanes = 1

@@ -10,6 +10,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Expr, Read, factors, index_names, operations, walk
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
+from rutc.tensor_ir.products import narrow_factors
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.tile_loads import (
     evicted_rows,
@@ -157,6 +158,8 @@ class _Operands:
     """What it reads that is the same for all lanes."""
     along: tuple[_Vectors, ...]
     """What differs between the lanes."""
+    signs: tuple[Touch, ...]
+    """What has the signs of factors whose magnitudes are multiplied."""
     widened: tuple[Touch, ...]
     """The bytes of which pairs of products need numbers of 16 bits."""
     moved: tuple[Touch, ...]
@@ -212,6 +215,7 @@ class _Operands:
             max(r.together(machine) // QUAD, 1) if r.adds_apart(machine) else 1,
             tuple(t for t in r.reads if not t.depends(vector)),
             tuple(_Vectors.of(t, vector, order, grouped, machine) for t in along),
+            tuple(t for t in along if t.buffer in _signs(r)),
             widened(r, vector, machine),
             tuple(t for t in r.reads if is_sorted(t, vector)),
             max((spread_bytes(t, r, machine) for t in along), default=1),
@@ -227,6 +231,12 @@ class _Operands:
             1 if r.adds_apart(machine) else machine.fma_latency,
             {v: extent for v, extent in inner.items() if extent <= LONGEST_UNROLLED},
         )
+
+
+def _signs(r: Reduction) -> frozenset[str]:
+    """The buffers of signs that factors of a sum's products have of their own."""
+    found = narrow_factors(r.update) or ()
+    return frozenset(x.value for f in found for x in f.reads[1:])
 
 
 def _is_scalar(x: Expr, vector: str) -> bool:
@@ -472,6 +482,9 @@ class TileCosts:
             work *= 1 + w.tight * (wanted - max(spare, 0))
         if spare < 0:
             work *= 1 - w.spill * spare
+        if each.signs and not machine.holds_signs(size, vectors):
+            # Each product loads them.
+            work *= 1 + w.tight
         for extent in full.values():
             work += w.loop / extent
         return work

@@ -22,7 +22,7 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import QUAD, Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Fuse, Pack, PrefetchBlock, Prepare, Split, apply_schedule
 from rutc.tuner import choose
@@ -738,6 +738,23 @@ def test_tiles_of_pairs_leave_registers_for_products() -> None:
     assert tile.size + tile.vectors + 1 + 3 <= machine.registers
     able = replace(machine, features=machine.features | {"avxvnni"})
     assert product_registers(analyse(kernel_of(text), frozenset(["w"])).reductions[0], able) == 0
+
+
+def test_tiles_leave_registers_for_signs_that_rows_share() -> None:
+    """Five rows of two vectors would load them for each product: ten of one vector do not."""
+    text = BYTES.replace("i16{", "i8{").replace("w : i8", "w : u8").replace("m = 64", "m = 10")
+    text = text.replace("k = 128", "k = 256").replace("n = 96", "n = 256")
+    text = text.replace("i32(%x[k, m])", "i32(%x[k, m] ^ %s[k, n])")
+    kernel = kernel_of(text.replace("%y :", '%s : i8{k,n} = input "s" [k, n]\n%y :'))
+    args = tuple(
+        replace(b, small=Small(any_two=True)) if b.name == "w" else b for b in kernel.args
+    )
+    machine = x86.avx2()
+    shape = analyse(replace(kernel, args=args), frozenset(["w", "s"]))
+    assert shape.reductions[0].together(machine) == QUAD
+    tile = choose_tile(shape, machine)
+    assert tile is not None
+    assert machine.holds_signs(tile.size, tile.vectors)
 
 
 def test_bytes_that_are_widened_in_the_loop_are_shared_by_more_rows() -> None:
