@@ -746,9 +746,7 @@ def test_tiles_leave_registers_for_signs_that_rows_share() -> None:
     text = text.replace("k = 128", "k = 256").replace("n = 96", "n = 256")
     text = text.replace("i32(%x[k, m])", "i32(%x[k, m] ^ %s[k, n])")
     kernel = kernel_of(text.replace("%y :", '%s : i8{k,n} = input "s" [k, n]\n%y :'))
-    args = tuple(
-        replace(b, small=Small(any_two=True)) if b.name == "w" else b for b in kernel.args
-    )
+    args = tuple(replace(b, small=Small(any_two=True)) if b.name == "w" else b for b in kernel.args)
     machine = x86.avx2()
     shape = analyse(replace(kernel, args=args), frozenset(["w", "s"]))
     assert shape.reductions[0].together(machine) == QUAD
