@@ -19,6 +19,7 @@ from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import inside_shares
 from rutc.tuner.tile_cycles import busy_cycles, state_registers
+from rutc.tuner.tile_loads import evicted_rows
 from rutc.tuner.tiles import even_tile
 
 
@@ -104,9 +105,9 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
 
     Otherwise each panel, or what is stored beside a vector that is whole, goes over all rows, and
     stores a piece of every row after the lines that the piece begins in have left the cache, to
-    more rows than any hardware foresees. It is worth while to read all panels from the second
-    cache again for each tile, if arithmetic hides that; or from the last one, where tiles store no
-    less than they read.
+    more rows than any hardware foresees; or, where the vector is whole, to more than the sets of
+    the first cache keep. It is worth while to read all panels from the second cache again for each
+    tile, if arithmetic hides that; or from the last one, where tiles store no less than they read.
     """
     w, width = machine.coefficients.blocks, tile.vectors * machine.width
     panels = [t for r in shape.reductions for t in r.reads if t.depends(tile.vector)]
@@ -125,7 +126,12 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     piece = w.few_lines * machine.line_bytes
     if any(not t.unit(tile.vector) or width * t.bytes > piece for t in stores):
         return False
-    return stored > machine.l2 // 2
+    if stored > machine.l2 // 2 or width < shape.extents[tile.vector]:
+        return stored > machine.l2 // 2
+    rows = {v for v, _ in tile.rows}
+    loops = (x.var for x in shape.shared if not rows.isdisjoint((x.var, f"{x.var}.i")))
+    every = tuple((v, shape.extents[v]) for v in loops)
+    return any(evicted_rows(t, every, machine) for t in stores)
 
 
 def _tiles_across(shape: Shape, tile: RegisterTile, panels: Sequence[Touch]) -> int:

@@ -545,15 +545,23 @@ def test_whole_rows_are_stored_where_panels_come_quickly(
     assert (blocks[-1] == "j.o") == whole
 
 
-@pytest.mark.parametrize(("columns", "whole"), [(128, True), (8, False)])
+@pytest.mark.parametrize(
+    ("channels", "rows", "columns", "whole"),
+    [
+        (24, 128, 128, True),
+        (24, 128, 8, False),
+        (32, 64, 64, True),  # few sets have the lines of a column
+        (32, 64, 63, False),
+    ],
+)
 def test_rows_of_pixels_are_stored_whole_where_lines_do_not_stay(
-    columns: int, *, whole: bool
+    channels: int, rows: int, columns: int, *, whole: bool
 ) -> None:
     """Where operands are others for each column, what is stored beside a tile comes next."""
     kernel, constants = lowered(
         f"""
         graph "resized"
-        dims i = 64, x = {columns}, y = 128, c = 24, k = 2
+        dims i = 64, x = {columns}, y = {rows}, c = {channels}, k = 2
         %v : f32{{c,i,y}} = input "v" [i, y, c]
         %at : i64{{k,x}} = input "at" [x, k]
         %w : f32{{k,x}} = input "w" [x, k]
