@@ -108,6 +108,14 @@ def _nhwc_conv(b: Nodes, x: str, *operands: str) -> str:
     return b.put("Transpose", y, perm=[0, 2, 3, 1])
 
 
+def _distances(b: Nodes, x: str, y: str) -> str:
+    """Without the difference of nearly equal sums that ONNX Runtime makes of products."""
+    rows, columns, inner = (b.put("Constant", value_ints=[k]) for k in (1, 0, 2))
+    apart = b.put("Sub", b.put("Unsqueeze", x, rows), b.put("Unsqueeze", y, columns))
+    squared = b.put("ReduceSumSquare", apart, inner, keepdims=0)
+    return b.put("Sqrt", squared) if b.given("metric") == "euclidean" else squared
+
+
 def _qlinear_reduce_mean(b: Nodes, x: str, step: str, zero: str, *stored: str) -> str:
     real = b.put("DequantizeLinear", x, step, *([zero] if zero else []))
     axes = b.put("Constant", value_ints=b.given("axes"))
@@ -266,6 +274,7 @@ def _direction(
 _BODIES: Mapping[str, Callable[..., str | list[str]]] = {
     "BiasAdd": _bias_add,
     "BiasSplitGelu": _bias_split_gelu,
+    "CDist": _distances,
     "DynamicQuantizeLSTM": _lstm,
     "DynamicQuantizeMatMul": _dynamic_product,
     "FusedMatMulActivation": _fused_matmul_activation,

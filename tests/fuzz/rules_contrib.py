@@ -8,7 +8,7 @@ _SUMS = """
     GroupQueryAttention RotaryEmbedding LinearAttention CausalConvWithState MatMulIntegerToFloat
     DynamicQuantizeMatMul QGemm MatMulNBits DynamicQuantizeLSTM QAttention FastGelu Gelu BiasGelu
     QuickGelu BiasAdd BiasSplitGelu FusedMatMulActivation GemmFastGelu GroupNorm LayerNormalization
-    SimplifiedLayerNormalization NhwcConv
+    SimplifiedLayerNormalization NhwcConv CDist
 """
 _ABSOLUTE = """
     Attention MultiHeadAttention GroupQueryAttention DynamicQuantizeLSTM QAttention FusedGemm

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.activations import add, mul, scaled, tanh_gelu_of
-from rutc.importer.ops.contraction import centered, gemm, matmul_of
+from rutc.importer.ops.contraction import centered, gemm, matmul_of, sum_products
 from rutc.importer.ops.convolution import conv
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.microsoft import DOMAIN
@@ -15,7 +16,7 @@ from rutc.importer.ops.movement import transpose
 from rutc.importer.ops.quantization import dynamic_quantize_linear
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import Expr, cast
+from rutc.tensor_ir import Expr, apply, cast
 from rutc.tensor_ir.affine import ONE
 
 
@@ -51,6 +52,20 @@ def fused_matmul(
     right = _turned(b, y, last=transB, batch=transBatchB)
     total = matmul_of(b, left, right)
     return total if alpha == 1.0 else b.map(lambda e: scaled(e, alpha), total)
+
+
+@operator("CDist", DOMAIN)
+def distances(b: Builder, x: Tensor, y: Tensor, *, metric: str = "sqeuclidean") -> Tensor:
+    """{m, n}: how far rows of `x` are from rows of `y`, squared or not."""
+    if x.rank != 2 or y.rank != 2:
+        raise OperatorError(f"matrices are expected, not {x} and {y}")
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise OperatorError(f"the metric {metric!r} is not supported")
+    rows, columns = b.axes((x.shape[0], y.shape[0]), ("m", "n"))
+    k = b.axis(b.same(x.shape[1], y.shape[1]), "k")
+    apart = apply("sub", b.read(x, [rows.index, k.index]), b.read(y, [columns.index, k.index]))
+    squared = sum_products(b, (rows, columns), (k,), (apart, apart), x.dtype)
+    return b.map(lambda e: apply("sqrt", e), squared) if metric == "euclidean" else squared
 
 
 @operator("FusedMatMulActivation", DOMAIN)

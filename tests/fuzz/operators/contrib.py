@@ -56,6 +56,14 @@ def fused_matmul(b: Build, op: str) -> None:
     put(b, op, [x, b.like(x, right)], **given)
 
 
+@maker("CDist", CONTRIB)
+def distances(b: Build, op: str) -> None:
+    rows, inner, columns = length(b), length(b), length(b)
+    x = b.leaf(b.dtype(["float", "double"]), [rows, inner])
+    given = {"metric": b.one(["euclidean", "sqeuclidean"])} if b.chance(70) else {}
+    put(b, op, [x, b.like(x, [columns, inner])], **given)
+
+
 def activation(b: Build, *, listed: bool) -> dict[str, Any]:
     """The attributes of an activation; its parameters in a list or by name."""
     name = b.one(ACTIVATIONS)

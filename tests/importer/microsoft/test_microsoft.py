@@ -55,6 +55,12 @@ def test_fused_matmul(batches, last, check, node, normal):
     check(step, inputs)
 
 
+@pytest.mark.parametrize("metric", [None, "sqeuclidean", "euclidean"])
+def test_distances(metric, check, node, normal):
+    given = {} if metric is None else {"metric": metric}
+    check(node("CDist", ["a", "b"], **given), {"a": normal(4, 3), "b": normal(5, 3)})
+
+
 ACTIVATIONS = {
     "Relu": [],
     "Sigmoid": [],
