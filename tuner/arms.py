@@ -12,7 +12,7 @@ from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark, NotApplicable, Overlap, Peel, Reorder, Split, Step
-from rutc.tuner.access import Shape, leaves_rest, memory_order
+from rutc.tuner.access import Shape, Touch, leaves_rest, memory_order
 from rutc.tuner.across import side
 from rutc.tuner.choice import shared_out
 
@@ -177,13 +177,17 @@ def computed_arms(
 def turned_order(kernel: Kernel, shape: Shape, machine: Machine) -> tuple[str, ...] | None:
     """The order of loops for arms whose results lie along a choosing loop, and they themselves not.
 
-    None where they have no whole squares. Lanes along another loop would each be stored in lines of
-    their own, a few elements at a time.
+    None where they have no whole squares, or read more than one element each, all of which would be
+    turned. Lanes along another loop would each be stored in lines of their own, a few elements at a
+    time.
     """
     chosen = choosing_loops(kernel, shape.sizes)
     stores = [t for t in shape.touches if t.is_store]
     for v in (v for v in chosen if all(t.unit(v) for t in stores)):
         order = (*memory_order([x.var for x in shape.shared if x.var != v], shape), v)
+        _, turned = _turned(shape, order, chosen)
+        if len(turned) > prod(chosen.values()):
+            continue
         with suppress(NotApplicable):
             _squares_of_arms(shape, order, chosen, machine, None)
             return order
@@ -201,17 +205,24 @@ def _squares_of_arms(
 
     %y[c, x] = select(x % 2 == 0, %a[x // 2, c], %b[x // 2, c])   ->   squares of c and x // 2
     """
-    last = order[-1]
+    along, turned = _turned(shape, order, chosen)
+    if not turned:
+        raise NotApplicable(f"no arm lies across {order[-1]}")
+    lanes = side(turned, machine)
+    if lanes * prod(chosen.values()) > MOST_ARMS:
+        raise NotApplicable("there are too many arms")
+    return turned_arms(order, along, chosen, shape.sizes, lanes, parallel)
+
+
+def _turned(
+    shape: Shape, order: Sequence[str], chosen: Mapping[str, int]
+) -> tuple[str, list[Touch]]:
+    """(loop, what lies along it and changes along the last one); nothing where nothing does."""
+    loads = [t for t in shape.touches if not t.is_store and t.depends(order[-1]) and not t.gathered]
     for along in (v for v in order if v not in chosen):
-        loads = (t for t in shape.touches if not t.is_store)
-        turned = [t for t in loads if t.unit(along) and t.depends(last) and not t.gathered]
-        if not turned:
-            continue
-        lanes = side(turned, machine)
-        if lanes * prod(chosen.values()) > MOST_ARMS:
-            raise NotApplicable("there are too many arms")
-        return turned_arms(order, along, chosen, shape.sizes, lanes, parallel)
-    raise NotApplicable(f"no arm lies across {last}")
+        if found := [t for t in loads if t.unit(along)]:
+            return along, found
+    return "", []
 
 
 def turned_arms(

@@ -8,7 +8,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Overlap
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
-from tests.machines import on_machines, runnable
+from tests.machines import V3, V4, on_machines, runnable
 from tests.tuner.subjects import of_text
 
 PHASES = """
@@ -44,3 +44,15 @@ def test_arms_across_memory_are_turned_in_squares(
     uneven = c % machine.width or (x // 2) % machine.width
     assert any(isinstance(s, Overlap) for s in choice.schedule) == bool(turned and uneven)
     found.run(choice, machine, 1 if runnable(machine) else None)
+
+
+def test_arms_of_several_elements_have_lanes_as_these_lie() -> None:
+    """Of a filter's outputs each is a sum of many: all would be turned for one store."""
+    sums = "(%a[p=y // 2, q=x // 2, c] + %b[p=y // 2, q=x // 2, c])"
+    value = f"select(index(x % 2) == 0, {sums}, {sums} * %d[p=y // 2, q=x // 2, c])"
+    text = PHASES.format(c=32, x=64, q=32, value=value)
+    found = of_text(text, frozenset(), Random(0))
+    for machine in (V3, V4):
+        (space,) = spaces(found.kernel, machine, found.free)
+        assert space.default is not None
+        assert space.default.point.order[-1] == "c"
