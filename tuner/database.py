@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select, text
 
@@ -19,6 +19,7 @@ from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.tuner import exchange
 from rutc.tuner.engine import Transactions
+from rutc.tuner.faults import DamagedError
 from rutc.tuner.stored import (
     CHUNK,
     Added,
@@ -32,6 +33,8 @@ from rutc.tuner.stored import (
 )
 from rutc.tuner.tables import METADATA, ORIGIN, TASK, TRIAL, VERSION
 from rutc.tuner.trial import STATUSES, Likeness, Origin, State, Status, Task, Trial
+
+T = TypeVar("T")
 
 
 @record
@@ -323,13 +326,22 @@ def _count(connection: Connection, table: Table) -> int:
 
 
 def _origins(connection: Connection, numbers: Iterable[int]) -> dict[int, Origin]:
-    query = select(ORIGIN).where(ORIGIN.c.id.in_(set(numbers)))
-    return {row.id: origin_in(row) for row in connection.execute(query)}
+    wanted = set(numbers)
+    query = select(ORIGIN).where(ORIGIN.c.id.in_(wanted))
+    return _all_of(wanted, {row.id: origin_in(row) for row in connection.execute(query)})
 
 
 def _tasks(connection: Connection, numbers: Iterable[int]) -> dict[int, Task]:
-    query = select(TASK).where(TASK.c.id.in_(set(numbers)))
-    return {row.id: task_in(row) for row in connection.execute(query)}
+    wanted = set(numbers)
+    query = select(TASK).where(TASK.c.id.in_(wanted))
+    return _all_of(wanted, {row.id: task_in(row) for row in connection.execute(query)})
+
+
+def _all_of(numbers: set[int], found: dict[int, T]) -> dict[int, T]:
+    """What was found, which is to be all that trials refer to by number."""
+    if len(found) < len(numbers):
+        raise DamagedError("a trial is of what is not there")
+    return found
 
 
 def _page(connection: Connection, query: Select[tuple[object, ...]]) -> list[tuple[int, Trial]]:

@@ -22,7 +22,18 @@ from typing import IO, BinaryIO, cast
 
 from rutc.errors import UserError
 from rutc.tuner.older import digest_before, with_default, with_packs
-from rutc.tuner.trial import Fact, Origin, State, Status, Task, Trial, digest, plain_json
+from rutc.tuner.plain_records import (
+    NUMBERS,
+    TEXTS,
+    WrongError,
+    mapping,
+    origin_of,
+    task_of,
+    text,
+    trial_of,
+    whole,
+)
+from rutc.tuner.trial import Origin, Task, Trial, digest, plain_json
 
 FORMAT = 2
 HEADER = {"rutc": "tuning records", "format": FORMAT}
@@ -32,8 +43,6 @@ GZIP = b"\x1f\x8b"
 
 Source = Callable[[], Iterator[Trial]]
 """Yields trials, each time from the first."""
-NUMBERS = ("median_ns", "low_ns", "high_ns", "reference_ns")
-TEXTS = ("schedule", "template", "state", "status", "error", "summary")
 
 
 def write(file: BinaryIO, groups: Iterable[list[Trial]]) -> int:
@@ -82,13 +91,9 @@ def read(path: Path) -> Iterator[Trial]:
         raise _unread(path, f"it is damaged or cut off ({error})") from error
     except OSError as error:
         raise _unread(path, error.strerror or str(error)) from error
-    except (_WrongError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         where = f"line {max(reader.lines, 1)} is no tuning record"
         raise _unread(path, f"{where}: {error}") from error
-
-
-class _WrongError(Exception):
-    """What a line says is no record."""
 
 
 def _unread(path: Path, why: str) -> UserError:
@@ -118,70 +123,52 @@ class _Reader:
         """The trial of a line; None if it is about something else."""
         self.lines += 1
         if len(line) > LONGEST:
-            raise _WrongError("it is too long")
-        data = _object(json.loads(line), "it")
+            raise WrongError("it is too long")
+        data = mapping(json.loads(line), "it")
         if self.lines == 1:
             self.format = _format(data)
             return None
         ((kind, value),) = data.items() if len(data) == 1 else [("", None)]
         match kind:
             case "task":
-                self.task = _task(_object(value, kind))
+                self.task = task_of(mapping(value, kind))
             case "origin":
-                self.origins.append(_origin(_object(value, kind)))
+                self.origins.append(origin_of(mapping(value, kind)))
             case "trial":
-                return self._trial(_object(value, kind))
+                return self._trial(mapping(value, kind))
             case _:
-                raise _WrongError("it has neither a task, an origin nor a trial")
+                raise WrongError("it has neither a task, an origin nor a trial")
         return None
 
     def end(self) -> None:
         """Looks whether there was a line at all."""
         if self.lines == 0:
-            raise _WrongError("the file is empty")
+            raise WrongError("the file is empty")
 
     def _trial(self, data: Mapping[str, object]) -> Trial:
-        number = _whole(data, "origin")
+        number = whole(data, "origin")
         if self.task is None or not 0 <= number < len(self.origins):
-            raise _WrongError("the task or the origin of the trial does not come before it")
-        schedule, template, state, status, error, summary = (_text(data, n) for n in TEXTS)
+            raise WrongError("the task or the origin of the trial does not come before it")
         if self.format == 1:
+            schedule = text(data, "schedule")
             before = digest_before(schedule, data.get("packing"))
             schedule = with_packs(schedule, data.get("packing"))
             self.digests[before] = digest(schedule)
-        median, low, high, reference = (_time(data, name) for name in NUMBERS)
-        return Trial(
-            self.task,
-            self.origins[number],
-            schedule,
-            template,
-            _whole(data, "threads"),
-            cast("State", state),
-            cast("Status", status),
-            median,
-            low,
-            high,
-            reference,
-            error,
-            summary,
-        )
+            data = {**data, "schedule": schedule}
+        return trial_of(data, self.task, self.origins[number])
 
 
 def _format(line: Mapping[str, object]) -> int:
     version = line.get("format")
     if line.get("rutc") != HEADER["rutc"] or not isinstance(version, int):
-        raise _WrongError("the file does not begin as an export does")
+        raise WrongError("the file does not begin as an export does")
     if version > FORMAT:
-        raise _WrongError(f"it has format {version}, of a newer rutc: update rutc")
+        raise WrongError(f"it has format {version}, of a newer rutc: update rutc")
     return version
 
 
 def _plain_task(task: Task) -> Mapping[str, object]:
     return {"kernel": task.kernel, "constants": task.constants, "target": task.target}
-
-
-def _task(data: Mapping[str, object]) -> Task:
-    return Task(_text(data, "kernel"), _texts(data, "constants"), _text(data, "target"))
 
 
 def _plain_origin(origin: Origin) -> Mapping[str, object]:
@@ -195,58 +182,9 @@ def _plain_origin(origin: Origin) -> Mapping[str, object]:
     }
 
 
-def _origin(data: Mapping[str, object]) -> Origin:
-    machine = _object(data.get("machine"), "machine")
-    facts = {n: tuple(map(str, v)) if isinstance(v, list) else v for n, v in machine.items()}
-    return Origin(
-        _text(data, "cpu"),
-        _text(data, "processor"),
-        _texts(data, "features"),
-        cast("Mapping[str, Fact]", facts),
-        _text(data, "version"),
-        _text(data, "date"),
-    )
-
-
 def _plain_trial(trial: Trial, origin: int) -> Mapping[str, object]:
     return {
         "origin": origin,
         "threads": trial.threads,
         **{name: getattr(trial, name) for name in (*TEXTS, *NUMBERS)},
     }
-
-
-def _object(value: object, name: str) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise _WrongError(f"{name} is no object of names and values")
-    return value
-
-
-def _text(data: Mapping[str, object], name: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str):
-        raise _WrongError(f"{name} is no text")
-    return value
-
-
-def _texts(data: Mapping[str, object], name: str) -> tuple[str, ...]:
-    value = data.get(name)
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _WrongError(f"{name} is no list of texts")
-    return tuple(value)
-
-
-def _whole(data: Mapping[str, object], name: str) -> int:
-    value = data.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _WrongError(f"{name} is no whole number")
-    return value
-
-
-def _time(data: Mapping[str, object], name: str) -> float | None:
-    value = data.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _WrongError(f"{name} is no number")
-    return float(value)

@@ -9,8 +9,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rutc.errors import UserError
 
-Fault = DBAPIError | sqlite3.Error | zlib.error
-FAULTS = (DBAPIError, sqlite3.Error, zlib.error)
+
+class DamagedError(Exception):
+    """What stands in a table is not what rutc writes there."""
+
+
+Fault = DBAPIError | sqlite3.Error | zlib.error | DamagedError
+FAULTS = (DBAPIError, sqlite3.Error, zlib.error, DamagedError)
 
 NO_SPACE = "there is no space left, or what holds it failed. Free some, or use another database"
 NO_RIGHT = "it may not be written, or its folder may not. Get the right to, or use another database"
@@ -60,7 +65,7 @@ CONNECTING = "OperationalError"
 def told(error: Fault, where: str) -> Exception:
     """Returns what to raise: a UserError, or the fault itself where rutc is to blame."""
     origin = _origin(error)
-    if isinstance(origin, zlib.error):
+    if isinstance(origin, zlib.error | DamagedError):
         return UserError(f"cannot use {where}: {DAMAGED} ({origin})")
     code, state = _code(origin), _state(origin)
     why = SQLITE.get(code & 0xFF) if code is not None else None

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlalchemy import Connection, Row, Table, bindparam, insert, or_, select, update
 
 from rutc.base.record import record
+from rutc.tuner.faults import DamagedError
+from rutc.tuner.plain_records import WrongError, origin_of, task_of, trial_of
 from rutc.tuner.tables import ORIGIN, TASK, TRIAL
 from rutc.tuner.trial import Origin, Task, Trial, plain_json
 
@@ -47,16 +50,10 @@ def origin_values(origin: Origin) -> Values:
 
 
 def origin_in(row: Row[tuple[object, ...]]) -> Origin:
-    """The origin of a row."""
-    machine = json.loads(row.machine)
-    return Origin(
-        row.cpu,
-        row.processor,
-        tuple(json.loads(row.features)),
-        {name: tuple(v) if isinstance(v, list) else v for name, v in machine.items()},
-        row.version,
-        row.date,
-    )
+    """The origin of a row. Raises DamagedError where it is none."""
+    with _read("origin"):
+        listed = {name: json.loads(getattr(row, name)) for name in ("features", "machine")}
+        return origin_of({**_said(row, ORIGIN), **listed})
 
 
 def task_values(task: Task) -> Values:
@@ -70,27 +67,29 @@ def task_values(task: Task) -> Values:
 
 
 def task_in(row: Row[tuple[object, ...]]) -> Task:
-    """The task of a row."""
-    return Task(row.kernel, tuple(json.loads(row.constants)), row.target)
+    """The task of a row. Raises DamagedError where it is none."""
+    with _read("task"):
+        return task_of({**_said(row, TASK), "constants": json.loads(row.constants)})
 
 
 def trial_in(row: Row[tuple[object, ...]], task: Task, origin: Origin) -> Trial:
-    """The trial of a row, of what it refers to."""
-    return Trial(
-        task,
-        origin,
-        row.schedule,
-        row.template,
-        row.threads,
-        row.state,
-        row.status,
-        row.median_ns,
-        row.low_ns,
-        row.high_ns,
-        row.reference_ns,
-        row.error,
-        row.summary,
-    )
+    """The trial of a row, of what it refers to. Raises DamagedError where it is none."""
+    with _read("trial"):
+        return trial_of(_said(row, TRIAL), task, origin)
+
+
+def _said(row: Row[tuple[object, ...]], table: Table) -> Values:
+    return {c.name: getattr(row, c.name) for c in table.c}
+
+
+@contextmanager
+def _read(what: str) -> Iterator[None]:
+    try:
+        yield
+    except WrongError as error:
+        raise DamagedError(f"of the {what} {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamagedError(f"a row is no {what}") from error
 
 
 TOLD_APART = ("task_id", "origin_id", "schedule", "threads", "state")
@@ -160,7 +159,7 @@ def _put(connection: Connection, pairs: Sequence[tuple[Trial, Values]], *, repla
             before = sum(other["digest"] == values["digest"] for other in new)
             new.append({**values, "place": len(beside) + before})
             continue
-        width = float("inf") if found.status != "measured" else found.high_ns - found.low_ns
+        width = _width(found)
         if replace or _is_better(trial, width):
             more = {"row": found.id, "width": trial.interval_ns}
             better.append({**_measured_values(trial), **more})
@@ -168,6 +167,14 @@ def _put(connection: Connection, pairs: Sequence[tuple[Trial, Values]], *, repla
         connection.execute(insert(TRIAL), new)
     replaced = sum(_replace(connection, values, always=replace) for values in better)
     return Added(len(new), replaced, len(pairs) - len(new) - replaced)
+
+
+def _width(row: Row[tuple[object, ...]]) -> float:
+    """How wide the interval of the median of a trial's row is; without one it is endless."""
+    if row.status != "measured":
+        return float("inf")
+    with _read("trial"):
+        return float(row.high_ns - row.low_ns)
 
 
 def _is_better(trial: Trial, width: float) -> bool:

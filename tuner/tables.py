@@ -43,6 +43,7 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
 from rutc.errors import UserError
+from rutc.tuner.faults import DamagedError
 from rutc.tuner.older import digest_before, with_default, with_packs
 from rutc.tuner.trial import digest
 
@@ -65,7 +66,9 @@ class Escaped(TypeDecorator[str]):
         return None if value is None else value.replace("\\", "\\\\").replace("\0", "\\0")
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Returns what was given."""
+        """Returns what was given. Raises DamagedError for what is no text."""
+        if not isinstance(value, str | None):
+            raise DamagedError("a text is none")
         if value is None or "\\" not in value:
             return value
         return "\\".join(part.replace("\\0", "\0") for part in value.split("\\\\"))
@@ -82,8 +85,11 @@ class Compressed(TypeDecorator[str]):
         return None if value is None else zlib.compress(value.encode())
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
-        """Returns what was given."""
-        return None if value is None else zlib.decompress(value).decode()
+        """Returns what was given. Raises DamagedError for what is no compressed text."""
+        try:
+            return None if value is None else zlib.decompress(value).decode()
+        except (TypeError, ValueError) as error:
+            raise DamagedError("a compressed text is none") from error
 
 
 METADATA = MetaData()
@@ -196,6 +202,10 @@ def version_of(connection: Connection, where: str) -> int | None:
             f"{where} was made by a newer rutc: its tables have version {version}, and this rutc "
             f"knows those up to {VERSION}. Update rutc, or use another database"
         )
+    if version == VERSION:
+        for table in METADATA.tables:
+            if not inspect(connection).has_table(table):
+                raise DamagedError(f"it lacks the table {table}")
     return version
 
 

@@ -314,15 +314,39 @@ def test_what_is_no_database(tmp_path: Path, make: Callable[[Path], None], words
     assert [p.name for p in tmp_path.iterdir() if "-" not in p.name] == ["t.sqlite"]
 
 
-def test_a_text_that_is_damaged_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE tuning_task SET kernel = x'0123'",
+        "UPDATE tuning_task SET kernel = 'text'",
+        "UPDATE tuning_task SET constants = x'ff00'",
+        "UPDATE tuning_task SET constants = '[1]'",
+        "UPDATE tuning_origin SET machine = '3'",
+        "UPDATE tuning_origin SET machine = 'x'",
+        "UPDATE tuning_origin SET features = '{}'",
+        "UPDATE tuning_origin SET cpu = x'ff00'",
+        "UPDATE tuning_origin SET id = 7",
+        "UPDATE tuning_trial SET origin_id = 'x'",
+        "UPDATE tuning_trial SET threads = 'x'",
+        "UPDATE tuning_trial SET threads = -1",
+        "UPDATE tuning_trial SET state = 'x'",
+        "UPDATE tuning_trial SET median_ns = NULL",
+        "UPDATE tuning_trial SET low_ns = 'x'",
+        "UPDATE tuning_trial SET high_ns = -1",
+        "UPDATE tuning_trial SET summary = 5",
+        "DROP TABLE tuning_trial",
+        "DROP TABLE tuning_origin",
+    ],
+)
+def test_damaged_records_are_told(tmp_path: Path, change: str) -> None:
     path = tmp_path / "t.sqlite"
     with Database.open(path) as db:
         db.add([trial(0)])
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE tuning_task SET kernel = x'0123'")
+        connection.execute(change)
     connection.close()
-    with Database.open(path) as db, pytest.raises(UserError, match="damaged"):
-        list(db.trials())
+    with pytest.raises(UserError, match=r"cannot use .*t\.sqlite: it is damaged"):
+        read_all(path)
 
 
 def test_an_empty_file_becomes_one(tmp_path: Path) -> None:
