@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Self
 
 import numpy as np
@@ -133,14 +133,15 @@ def run_in_turns(
 ) -> list[np.ndarray]:
     """Returns the microseconds of each one's steps {run, step}, run in turns.
 
-    Each runs for so many seconds, about, or until that is `enough`, which is asked each time that
-    runs are twice as many; the first runs are not counted.
+    Each runs for so many seconds of the processor's time, about: as often where others use it, too.
+    Or until that is `enough`, which is asked each time that runs are twice as many; the first runs
+    are not counted.
     """
     found: list[list[np.ndarray]] = [[] for _ in profiled]
     for p in profiled:
         p.run(given)
-    began, asked = perf_counter(), FEWEST_RUNS
-    while len(found[0]) < FEWEST_RUNS or perf_counter() - began < seconds * len(profiled):
+    began, asked = process_time(), FEWEST_RUNS
+    while len(found[0]) < FEWEST_RUNS or process_time() - began < seconds * len(profiled):
         for own, p in zip(found, profiled, strict=True):
             own.append(p.run(given))
         if len(found[0]) == asked:

@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from rutc.driver import launch_times
 from rutc.driver.certainty import CERTAIN, Asked, known
 from rutc.driver.launch_times import FEWEST_RUNS, Profiled, run_in_turns
 from rutc.verify.compare import Value
@@ -95,3 +96,15 @@ def test_runs_end_when_they_tell_enough() -> None:
     slow = Steps(lambda: 200 + 60 * rng.random())
     slower = run_in_turns(cast(list[Profiled], [usual, slow]), {}, 60.0, enough)
     assert len(slower[0]) == FEWEST_RUNS
+
+
+def test_runs_are_as_many_where_others_use_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = [0.0]
+
+    def ran() -> float:
+        spent[0] += 0.25
+        return 1.0
+
+    monkeypatch.setattr(launch_times, "process_time", lambda: spent[0])
+    found = run_in_turns(cast(list[Profiled], [Steps(ran), Steps(ran)]), {}, 2.0)
+    assert [len(us) for us in found] == [8, 8]
