@@ -8,7 +8,7 @@ packed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -24,7 +24,7 @@ from rutc.emit import program as host
 from rutc.emit.kernel_call import KernelCall, KernelId
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
-from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typical
+from rutc.tensor_ir.affine import ONE, Index, Range, Size, maximum, minimum, plain, typical
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
@@ -130,7 +130,7 @@ class Builder:
             features=tuple(sorted(machine.features)),
             keep_subnormals=self.keep_subnormals,
             strings=self.plan.strings,
-            kernels=tuple(chain.from_iterable(map(self._calls, own, cycles))),
+            kernels=tuple(chain.from_iterable(map(self._calls, own, cycles, plans))),
         )
         objects = list({m.symbol: m.code for m in made}.values())
         facts = [x.facts for x in launched.values()]
@@ -138,9 +138,12 @@ class Builder:
         told = outline(self.machine, parts, conditions, launched)
         return Built(program, objects, facts, self._common_flops(own), told)
 
-    def _calls(self, launched: Sequence[Launched], cycles: Index) -> Iterator[KernelCall]:
+    def _calls(
+        self, launched: Sequence[Launched], cycles: Index, plan: Plan
+    ) -> Iterator[KernelCall]:
         """What the program's table has of a plan's launches."""
-        run, sizes = self._large(cycles), dict(self.plan.graph.symbols)
+        sizes = dict(plan.graph.symbols)
+        run = self._large(cycles, sizes)
         turns = share([x.shared for x in launched], self.machine)
         for x, n in zip(launched, turns, strict=True):
             own = ONE if x.tasks == 1 else large(x.work, x.moved, sizes, self.machine)
@@ -153,12 +156,11 @@ class Builder:
             steps = (host.Branch(version.where, own, steps),)
         return steps
 
-    def _large(self, cycles: Index) -> Index:
+    def _large(self, cycles: Index, sizes: Mapping[str, Range]) -> Index:
         """1 where a run is large enough for several threads, and 0 where it is not.
 
         A run tells where it commonly is not, and sizes of inputs decide.
         """
-        sizes = dict(self.plan.graph.symbols)
         bound = bound_symbols(self.plan.graph.nodes)
         most = cycles.bounds(sizes)
         if (

@@ -283,7 +283,10 @@ class _Made:
         if planned.stored:
             found["stored"] = [asdict(s) for s in planned.stored]
         if planned.chosen.earlier:
-            found["versions"] = [str(a.where) for a in planned.chosen.earlier]
+            earlier = planned.chosen.earlier
+            found["versions"] = [str(a.where) for a in earlier]
+            sizes = [common_sizes(dict(a.plan.graph.symbols)) for a in earlier]
+            found["version_sizes"] = list(map(sizes_text, sizes))
         if planned.graph.interface is not None:
             found["interface"] = planned.graph.interface.facts()
         return found

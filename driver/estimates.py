@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rutc.base.record import record
+from rutc.driver import compile_job
 from rutc.driver.compile_job import CompileJob, joined
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
@@ -12,10 +14,11 @@ from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
 from rutc.emit import program as host
 from rutc.graph_opt.plan import Joined, Plan
-from rutc.tensor_ir.affine import product, typical
+from rutc.tensor_ir.affine import Range, product, typical
 from rutc.tensor_ir.cost import Estimate, Summary, estimate, summarise
 from rutc.tensor_ir.graph import used
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.ranges import with_common, without_common
 
 
 @record
@@ -57,8 +60,10 @@ class PlanEstimate:
         return "\n".join(lines)
 
 
-Known = dict[CompileJob, tuple[Summary, dict[str, str]]]
-"""What is known of jobs: their summaries, and the buffers that their arguments are."""
+Facts = tuple[Summary, dict[str, str]]
+"""A kernel's summary, and the buffers of its job that its arguments are."""
+Known = dict[CompileJob, Facts]
+"""What is known of jobs."""
 
 
 def estimate_plan(
@@ -78,16 +83,88 @@ def estimate_plan(
     was `lowered` for plans of graphs that have the same nests is not lowered again.
     """
     steps = PlanSteps(plan, Weights(), lowered=lowered)
-    runs = [0.0] * len(steps.pending)
-    _count(steps.steps, 1.0, runs, steps)
     known = {} if known is None else known
-    near = _Recent(machine, _parts(plan))
     touching = [
         None
         if reading is not None and reading.isdisjoint(p.canonical.buffers.values())
         else _summary(p.job, machine, known)
         for p in steps.pending
     ]
+    return _estimates(steps, touching, machine, steps.sizes)
+
+
+Sizes = Mapping[str, int]
+
+
+class AtSizes:
+    """Estimates of plans of one model in runs at any sizes.
+
+    Their kernels have the schedules for common sizes. Kernels of several plans that differ in what
+    is common alone have one schedule, that of the first of them.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        """Of plans for a machine."""
+        self._machine = machine
+        self._kernels: dict[CompileJob, compile_job.Joined] = {}
+        self._facts: dict[tuple[CompileJob, tuple[int | None, ...]], Facts] = {}
+
+    def plan(self, plan: Plan) -> PlanAtSizes:
+        """The estimates of a plan."""
+        return PlanAtSizes(self, plan, self._machine)
+
+    def known(self, pending: Pending, sizes: Sizes) -> Facts:
+        """What is known of a launch where symbols of its plan have these sizes."""
+        kernels = tuple(
+            replace(k, symbols=tuple(without_common(dict(k.symbols)).items()))
+            for k in pending.job.kernels
+        )
+        job = replace(pending.job, kernels=kernels)
+        if job not in self._kernels:
+            self._kernels[job] = joined(pending.job, self._machine)
+        kernel, names = self._kernels[job], pending.canonical.dims
+        own = kernel.kernel.symbols
+        key = job, tuple([sizes.get(names.get(n, n)) for n, _ in own])
+        if key not in self._facts:
+            ranges = tuple(
+                [(n, with_common(r, size)) for (n, r), size in zip(own, key[1], strict=True)]
+            )
+            sized = replace(kernel.kernel, symbols=ranges)
+            self._facts[key] = summarise(sized, self._machine), _origin(kernel)
+        return self._facts[key]
+
+
+class PlanAtSizes:
+    """Estimates of a plan at any sizes."""
+
+    def __init__(self, known: AtSizes, plan: Plan, machine: Machine) -> None:
+        """Of a plan for a machine, with what is known of such plans."""
+        self._known = known
+        self._machine = machine
+        self._steps = PlanSteps(plan, Weights())
+        self._cycles: dict[tuple[tuple[str, int], ...], float] = {}
+
+    def cycles(self, sizes: Sizes) -> float:
+        """What a run on one thread is estimated to take where symbols have these sizes."""
+        key = tuple(sizes.items())
+        if key not in self._cycles:
+            facts = [self._known.known(pending, sizes) for pending in self._steps.pending]
+            symbols = {n: with_common(r, sizes.get(n)) for n, r in self._steps.sizes.items()}
+            found = _estimates(self._steps, facts, self._machine, symbols)
+            self._cycles[key] = found.cycles
+        return self._cycles[key]
+
+
+def _estimates(
+    steps: PlanSteps,
+    touching: Sequence[Facts | None],
+    machine: Machine,
+    sizes: Mapping[str, Range],
+) -> PlanEstimate:
+    """The estimates of launches of which something is known, at common sizes of these ranges."""
+    runs = [0.0] * len(steps.pending)
+    _count(steps.steps, 1.0, runs, sizes)
+    near = _Recent(machine, _parts(steps.plan, sizes))
     found: list[LaunchEstimate] = []
     for turn in range(2):
         for pending, times, facts in zip(steps.pending, runs, touching, strict=True):
@@ -106,30 +183,35 @@ def estimate_plan(
     return PlanEstimate(tuple(found))
 
 
-def _summary(job: CompileJob, machine: Machine, known: Known) -> tuple[Summary, dict[str, str]]:
+def _summary(job: CompileJob, machine: Machine, known: Known) -> Facts:
     """What is known of a job, or is found out now."""
     found = known.get(job)
     if found is None:
         kernel = joined(job, machine)
-        origin = {name: buffer for name, (buffer, _) in kernel.packings.items()}
-        known[job] = found = summarise(kernel.kernel, machine), origin
+        known[job] = found = summarise(kernel.kernel, machine), _origin(kernel)
     return found
 
 
-def _count(steps: Sequence[host.Step], times: float, runs: list[float], plan: PlanSteps) -> None:
+def _origin(kernel: compile_job.Joined) -> dict[str, str]:
+    return {name: buffer for name, (buffer, _) in kernel.packings.items()}
+
+
+def _count(
+    steps: Sequence[host.Step], times: float, runs: list[float], sizes: Mapping[str, Range]
+) -> None:
     """Note how often each launch is done; of branches, both are."""
     for s in steps:
         match s:
             case host.Launch(kernel=number):
                 runs[int(number)] += times
             case host.Branch(then=then, orelse=orelse):
-                _count(then, times, runs, plan)
-                _count(orelse, times, runs, plan)
+                _count(then, times, runs, sizes)
+                _count(orelse, times, runs, sizes)
             case host.Repeat(trips=trips, body=body):
-                _count(body, times * max(typical(trips, plan.sizes), 0), runs, plan)
+                _count(body, times * max(typical(trips, sizes), 0), runs, sizes)
             # What launches do in turn is a part of their tasks.
             case host.InTurn(body=body) | host.While(body=body):
-                _count(body, times, runs, plan)
+                _count(body, times, runs, sizes)
             case _:
                 pass
 
@@ -145,9 +227,9 @@ def _sizes(pending: Pending) -> list[tuple[str, float]]:
     ]
 
 
-def _parts(plan: Plan) -> dict[str, dict[str, float]]:
+def _parts(plan: Plan, sizes: Mapping[str, Range]) -> dict[str, dict[str, float]]:
     """The values that lie in the memory of others, by these, with their bytes."""
-    sizes, found = dict(plan.graph.symbols), dict[str, dict[str, float]]()
+    found = dict[str, dict[str, float]]()
     for s in plan.steps:
         if isinstance(s, Joined):
             own = found[s.node.out.name] = {}

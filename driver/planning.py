@@ -12,6 +12,7 @@ from rutc.driver.build import PlanVersion
 from rutc.driver.narrow_values import with_narrow_values
 from rutc.driver.options import BF16, FP32, GREEDY, INT8, SEARCH, USUAL, Options
 from rutc.driver.plan_by_estimate import EstimateSearch
+from rutc.driver.plans_by_size import Made, plans_by_size
 from rutc.driver.precision import TYPES, with_narrow_weights
 from rutc.driver.refined import refined
 from rutc.emit.targets import target_named
@@ -176,6 +177,9 @@ def model_plan(
         return ModelPlan(usual, earlier, algorithms, source, usual)
     if graph.symbols:
         why.append("plans of symbolic sizes are not searched by estimates")
+        if not earlier:
+            earlier = _by_size(graph, Made(found[-1], usual), machine, options, algorithms)
+            why += ["small or large sizes have one of their own"] if earlier else []
         source = PlanSource(GREEDY, None, tuple(why))
         return ModelPlan(usual, earlier, algorithms, source, usual)
     plan, earlier = planned(found, machine, options.precision, options.search_seconds)
@@ -184,3 +188,24 @@ def model_plan(
         way = GREEDY
         why.append("a search by estimates found none that is faster")
     return ModelPlan(plan, earlier, algorithms, PlanSource(way, None, tuple(why)), usual)
+
+
+def _by_size(
+    graph: Graph, usual: Made, machine: Machine, options: Options, algorithms: Algorithms
+) -> tuple[PlanVersion, ...]:
+    """The plans for other sizes than common ones; their algorithms are told of as well."""
+    told: dict[str, Algorithms] = {}
+
+    def make(sized: Graph) -> Version:
+        own = Algorithms(machine, options.leeway)
+        (version,) = versions_for(sized, machine, options, own)
+        told[str(version.graph.symbols)] = own
+        return version
+
+    def plan(version: Version) -> Plan:
+        return planned((version,), machine, options.precision)[0]
+
+    plans = plans_by_size(graph, usual, machine, algorithms.differ, make, plan)
+    for each in plans:
+        algorithms.also(told[str(each.plan.graph.symbols)])
+    return plans

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 from rutc.base.record import record
-from rutc.graph_opt.alternatives import Assigned
+from rutc.graph_opt.alternatives import Assigned, Choosing
+from rutc.graph_opt.alternatives.choices import choosing
 from rutc.graph_opt.alternatives.factor_parts import SMALLEST, WHOLE
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
-from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for, rounding_before
+from rutc.graph_opt.pipeline import (
+    FILTERING,
+    OnStep,
+    filtering_for,
+    pipeline_for,
+    rounding_before,
+)
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.graph import Origin
 from rutc.tensor_ir.machine import COMMON, Machine
+from rutc.tensor_ir.ranges import Range
 
+Symbols = tuple[tuple[str, Range], ...]
 TINY = 2.0**-126
 """The least number of bf16, as of f32, that is not subnormal."""
 ROUNDING = 2.0**17
@@ -69,9 +79,13 @@ class Algorithms:
     """The algorithms that are chosen already."""
     found: dict[str, Algorithm] = field(default_factory=dict, init=False)
     _before: Graph | None = field(default=None, init=False)
+    _asked: list[tuple[Choosing, Graph]] = field(default_factory=list, init=False)
+    """What chose, and of which graphs."""
 
     def __call__(self, name: str, graph: Graph, changed: bool) -> None:
         """Note what a step chose."""
+        if self._before is not None:
+            self._asked += ((rule, self._before) for rule in self._choosing.get(name, ()))
         if changed and self._before is not None:
             rule = filtering_for(self.machine, self.leeway, self.assigned)
             if name == FILTERING:
@@ -84,6 +98,30 @@ class Algorithms:
         self._before = graph
         if self.after is not None:
             self.after(name, graph, changed)
+
+    @cached_property
+    def _choosing(self) -> dict[str, tuple[Choosing, ...]]:
+        """What chooses algorithms in each step of the pipeline."""
+        steps = pipeline_for(self.machine, self.leeway, assigned=self.assigned)
+        return {step.name: tuple(choosing(step)) for step in steps}
+
+    def differ(self, symbols: Symbols) -> bool:
+        """Whether a sum would have another algorithm if sizes had these ranges and common values.
+
+        The graph is as it is rewritten for those that it has.
+        """
+        return any(
+            tuple(rule.chosen(Editor(graph)))
+            != tuple(rule.chosen(Editor(replace(graph, symbols=symbols))))
+            for rule, graph in self._asked
+        )
+
+    def also(self, others: Algorithms) -> None:
+        """Note those of another plan as well; of two for one sum the one that loses more bits."""
+        for name, other in others.found.items():
+            own = self.found.get(name)
+            if own is None or own.growth < other.growth:
+                self.found[name] = other
 
     def facts(self) -> list[dict[str, object]]:
         """For the manifest."""

@@ -84,7 +84,7 @@ def versions(
         return (Version(found, None, chosen.assigned),)
     others = []
     direct = list(chosen.found)
-    if not _has_state(graph):
+    if not has_state(graph):
         if on_step is not None and many.symbols != before.symbols:
             on_step("plan for many rows", many, True)
         chosen = Chosen(pipeline, on_step, list(direct), many)
@@ -108,7 +108,7 @@ def versions(
     return (*(v for v in others if v.graph != same), Version(whole, None, chosen.assigned))
 
 
-def _has_state(graph: Graph) -> bool:
+def has_state(graph: Graph) -> bool:
     """Whether steps depend on what ran before: on sizes that others compute, or on earlier runs."""
     calls = (n for n in walk_nodes(graph.nodes) if isinstance(n, Call))
     return bool(bound_symbols(graph.nodes)) or any(n.routine in RANDOM for n in calls)

@@ -110,7 +110,7 @@ def inspect_library(
         payload["integrity"] = True
         shown.append("every byte is what it was when the model was compiled")
     if where := manifest.get("versions"):
-        shown.append(_plans(where))
+        shown.append(_plans(where, manifest.get("version_sizes")))
     shown += undamaged(path, lambda: _measured(manifest, kernels))
     shown += undamaged(path, lambda: _stored(manifest))
     shown += undamaged(path, lambda: _eight_bits(manifest))
@@ -169,9 +169,12 @@ def _targets(programs: Sequence[Mapping[str, object]]) -> RenderableType:
     return display.targets_table(rows)
 
 
-def _plans(where: object) -> str:
-    listed = where if isinstance(where, list) else []
-    parts = [f"plan {n} run where {size} > 0" for n, size in enumerate(listed)]
+def _plans(where: object, planned: object) -> str:
+    """Which plan runs where, and the sizes that each but the last was made for."""
+    listed, sizes = (x if isinstance(x, list) else [] for x in (where, planned))
+    made = [f" (made for {x})" if x else "" for x in sizes] or [""] * len(listed)
+    both = zip(listed, made, strict=False)
+    parts = [f"plan {n} run where {size} > 0{of}" for n, (size, of) in enumerate(both)]
     return f"kernels of {', of '.join([*parts, f'plan {len(parts)} elsewhere'])}"
 
 

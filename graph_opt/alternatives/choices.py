@@ -37,13 +37,13 @@ def offers(
     steps = pipeline_for(machine, Leeway(exact=exact), assigned=assigned)
     found: list[Offer] = []
     for number, step in enumerate(steps):
-        for rule in _choosing(step):
+        for rule in choosing(step):
             found += rule.offers(Editor(graph))
         graph = optimize(graph, pipeline=steps[number : number + 1])
     return tuple(found)
 
 
-def _choosing(step: Pass) -> Iterator[Choosing]:
+def choosing(step: Pass) -> Iterator[Choosing]:
     """What of a step chooses algorithms: itself, or rules of its."""
     parts = (step, *step.rules) if isinstance(step, Sweep) else (step,)
     return (part for part in parts if isinstance(part, Choosing))
@@ -65,7 +65,7 @@ class Chosen:
         """Note what the step of that name has chosen."""
         if changed and self.before is not None:
             for step in self.steps:
-                for rule in _choosing(step) if step.name == name else ():
+                for rule in choosing(step) if step.name == name else ():
                     self.found += rule.chosen(Editor(self.before))
         self.before = graph
         if self.after is not None:
