@@ -147,8 +147,8 @@ def without_kernels(found: Realisation, machine: Machine) -> Realisation:
 def _passing(found: Realisation, machine: Machine) -> list[Passing]:
     """Kernels of large values that their readers could compute, those of the largest ones first.
 
-    No reader computes an element more than once, and a function only one of them: how products
-    hide what is computed beside them is estimated worst, and functions take long.
+    No reader computes an element more than once, and none a function: how sums hide what is
+    computed beside them is estimated worst.
     """
     plan, known = found.plan, found.known
     groups = list(plan.groups())
@@ -168,8 +168,8 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
         if not all(recomputable(known, s) for s in g.stages):
             continue
         size = prod(known.extents[d] for d in plan.values[g.stored[0]].dims)
-        often = [x for r in own for x in _computed_by(r, g.stored[0], known.extents)]
-        if max(often) > size or (len(often) > 1 and any(map(_has_functions, g.stages))):
+        often = (x for r in own for x in _computed_by(r, g.stored[0], known.extents))
+        if max(often) > size or any(map(_has_functions, g.stages)):
             continue
         bytes_ = size * plan.values[g.stored[0]].dtype.bytes
         if bytes_ * (1 + len(own)) / rate >= LEAST_ROOM * total:

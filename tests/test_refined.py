@@ -64,7 +64,7 @@ def test_a_kernel_goes_whose_value_is_sooner_computed_by_what_reads_it() -> None
         assert_agree(name, got[name], array, exact=False, reduction=64)
 
 
-def test_a_kernel_stays_whose_functions_two_would_compute_or_that_gains_little() -> None:
+def test_a_kernel_stays_that_computes_functions_or_that_gains_little() -> None:
     slow = parse(READERS.replace("%a[m, n] * 2.0", "tanh(%a[m, n])"))
     first = chosen(slow, V3)
     assert without_kernels(first, V3) is first
