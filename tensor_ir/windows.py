@@ -47,13 +47,23 @@ def share_inside(w: Window, turns: int, rows: int, tile: int = 1) -> float:
     There are `turns` iterations of the bound loop and `rows` of the free one. A shorter tile at the
     end counts as much less as it has fewer rows.
     """
+    whole, rest = divmod(rows, tile)
     done = 0
-    for first in range(0, rows, tile):
-        last = min(first + tile, rows) - 1
-        low, high = sorted((w.start + w.stride * first, w.start + w.stride * last))
-        inside = (high + w.step * k >= 0 and low + w.step * k < w.extent for k in range(turns))
-        done += sum(inside) * (last + 1 - first)
+    for k in range(turns):
+        at = w.start + w.step * k
+        done += tile * _tiles_inside(w, at, tile, whole)
+        done += rest * _tiles_inside(w, at + w.stride * tile * whole, rest, 1) if rest else 0
     return done / (rows * turns) if rows * turns else 1.0
+
+
+def _tiles_inside(w: Window, at: int, rows: int, count: int) -> int:
+    """How many of `count` tiles, the first row of the first one `at` a place, have a row inside."""
+    step, reach = w.stride * rows, w.stride * (rows - 1)
+    # The first row of such a tile is at a place from `low` on, and below `high`.
+    low, high = -max(reach, 0) - at, w.extent - min(reach, 0) - at
+    if step < 0:
+        step, low, high = -step, 1 - high, 1 - low
+    return max(0, min(count, -(-high // step)) - max(0, -(-low // step)))
 
 
 def partners(
