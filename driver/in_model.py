@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -250,7 +251,7 @@ class ModelBench(Served):
     # -- candidates -----------------------------------------------------------------------------
     def room(self, subject: Subject, taken: Mapping[Subject, int], rounds: int = 1) -> int:
         """Returns how many schedules of a subject fit into rounds beside so many of others."""
-        places = set(self._places[subject])
+        places = self._running(subject)
         alone = all(len(self._launches[p].job.kernels) == 1 for p in places)
         if not alone and any(places.intersection(self._places[s]) for s in taken):
             return 0
@@ -258,7 +259,12 @@ class ModelBench(Served):
         return max(0, min(rounds * len(places) if alone else 1, left))
 
     def time(self, tries: Sequence[Try]) -> list[Outcome]:
-        """Returns what becomes of each; as many are tried at once as fit into a round."""
+        """Returns what becomes of each; as many are tried at once as fit into a round.
+
+        Raises:
+            UserError: the model does not run.
+        """
+        self.usual()
         found: dict[Try, Outcome] = {}
         waiting = list(tries)
         while waiting:
@@ -331,9 +337,10 @@ class ModelBench(Served):
         """
         if not tries:
             return {}
-        choices: defaultdict[Subject, list[Choice]] = defaultdict(list)
+        own: defaultdict[Subject, list[Choice]] = defaultdict(list)
         for t in tries:
-            choices[t.subject].append(t.choice)
+            own[t.subject].append(t.choice)
+        choices = {s: self._dealt(s, found) for s, found in own.items()}
         asked = {t: self._asked(t, choices[t.subject]) for t in tries}
         self._rounds += 1
         path = self._folder / f"{self._rounds}.so"
@@ -344,14 +351,23 @@ class ModelBench(Served):
             path.unlink()
         return {t: self._outcome(t, own, turns) for t, own in asked.items()}
 
-    def _asked(self, t: Try, own: Sequence[Choice]) -> Asked:
-        """The launches of a schedule that a subject has in turn with others."""
-        places = self._places[t.subject]
-        share = self.usual()[t.subject].share
-        if share == 1:
-            places = places[own.index(t.choice) :: len(own)]
-        ran = tuple(p for p in sorted(set(places)) if self._calls[p])
-        return Asked(ran, ran, share, t.goal)
+    def _running(self, subject: Subject) -> set[int]:
+        """The launches of a subject that a run does: of several plans, it does those of one.
+
+        Before one has shown which, all may be.
+        """
+        return {p for p in self._places[subject] if not self._usual or self._calls[p]}
+
+    def _dealt(self, subject: Subject, own: Sequence[Choice]) -> list[Choice]:
+        """The schedule of each launch of a subject: those that a run does have them in turn."""
+        running, in_turn = self._running(subject), cycle(own)
+        return [next(in_turn) if p in running else own[0] for p in self._places[subject]]
+
+    def _asked(self, t: Try, choices: Sequence[Choice]) -> Asked:
+        """The launches that have a schedule, of those of its subject with these schedules."""
+        places = zip(self._places[t.subject], choices, strict=True)
+        ran = tuple(sorted({p for p, c in places if c == t.choice and self._calls[p]}))
+        return Asked(ran, ran, self.usual()[t.subject].share, t.goal)
 
     def _outcome(self, t: Try, asked: Asked, turns: Turns) -> Outcome:
         """What turns tell of a schedule."""

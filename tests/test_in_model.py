@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rutc.driver import in_model
+from rutc.driver.build import PlanVersion
 from rutc.driver.compile_job import draft, made_of
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject, Try
 from rutc.driver.launch_times import Enough, Profiled, run_in_turns
@@ -19,6 +20,7 @@ from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError, UserError
 from rutc.graph_opt import versions
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.parse import parse
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
@@ -106,6 +108,23 @@ def test_the_default_schedule_takes_what_it_takes(bench: ModelBench, product: Su
     same = Try(product, choose(product.kernel, product.machine, product.constants))
     (outcome,) = bench.time([same])
     assert outcome.cycles == pytest.approx(usual, rel=0.5)
+
+
+def test_launches_of_plans_that_do_not_run_try_nothing(tmp_path: Path) -> None:
+    """Of several plans with the same kernel, those that run have the schedules in turn."""
+    graph = parse(PRODUCTS.replace("dims i = 96", "symbols n = 1..512\ndims i = n"))
+    plan, _ = planned(versions(graph, MACHINE), MACHINE)
+    few = PlanVersion(plan, 8 - Index.of("n"))
+    model = Planned(plan, (few,), MACHINE, {"n": 96})
+    subject = next(s for s, launches in model.launches().items() if len(launches) == 4)
+    with ModelBench(model, tmp_path, 2) as bench:
+        assert bench.usual()[subject].calls == 2
+        assert bench.room(subject, {}) == 2
+        outcomes = bench.time(others_of(subject, 3))
+        assert [o.status for o in outcomes] == ["measured"] * 3
+        for o in outcomes:
+            assert o.model is not None
+            assert o.model.ns > 1000
 
 
 def test_what_crashes_is_told_from_the_others(
