@@ -196,9 +196,11 @@ def _by_size(
     """The plans for other sizes than common ones; their algorithms are told of as well."""
     told: dict[str, Algorithms] = {}
 
-    def make(sized: Graph) -> Version:
+    def make(sized: Graph) -> Version | None:
         own = Algorithms(machine, options.leeway)
-        (version,) = versions_for(sized, machine, options, own)
+        version, *others = versions_for(sized, machine, options, own)
+        if others:
+            return None
         told[str(version.graph.symbols)] = own
         return version
 

@@ -53,7 +53,7 @@ def plans_by_size(
     usual: Made,
     machine: Machine,
     differ: Callable[[Symbols], bool],
-    make: Callable[[Graph], Version],
+    make: Callable[[Graph], Version | None],
     plan: Callable[[Version], Plan],
 ) -> tuple[PlanVersion, ...]:
     """The plans of a graph that run instead of its usual one where sizes are small or large.
@@ -63,7 +63,8 @@ def plans_by_size(
         usual: What is made of it for common sizes.
         machine: What plans are for.
         differ: Tells whether algorithms may be others where sizes have other common values.
-        make: Rewrites a graph.
+        make: Rewrites a graph; None where it becomes several versions, which have conditions of
+            their own.
         plan: Plans what it made.
     """
     symbols = dict(graph.symbols)
@@ -78,7 +79,7 @@ def plans_by_size(
         if prod(sizes.values()) == prod(common.values()) or not differ(sized.symbols):
             continue
         version = make(sized)
-        if version.assigned == usual.version.assigned:
+        if version is None or version.assigned == usual.version.assigned:
             continue
         other = plan(version)
         if other.strings != usual.plan.strings:

@@ -24,7 +24,7 @@ from rutc.graph_opt.decide.realise import realise
 from rutc.runtime import load
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import common_sizes
+from rutc.tensor_ir.ranges import common_sizes, with_common
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
@@ -34,9 +34,9 @@ COMMON = 16
 SIDES = {"h": (4, 512, 1, COMMON), "w": (4, 512, 1, COMMON)}
 
 
-def of_machine(least_gain: float) -> Machine:
+def of_machine(least_gain: float, target: str = "x86-64-v3") -> Machine:
     """A machine on which a plan has to gain so much."""
-    machine = target_named("x86-64-v3").machine
+    machine = target_named(target).machine
     plans = replace(machine.coefficients.plans, least_gain=least_gain)
     coefficients = replace(machine.coefficients, plans=plans)
     return replace(machine, coefficients=coefficients)
@@ -91,6 +91,18 @@ def test_small_sizes_have_a_plan_of_their_own(found: ModelPlan) -> None:
 def test_a_plan_has_to_gain_clearly(model: Path) -> None:
     assert not planned(model, of_machine(1.0)).earlier
     assert not planned(model, of_machine(-4.0), "greedy").earlier
+
+
+def test_sizes_that_have_several_plans_have_none_of_their_own(model: Path) -> None:
+    """Sums in parts, which pay for many rows, are none at common sizes, as they are filtered."""
+    machine = of_machine(-4.0, "x86-64-v4")
+    able = replace(machine, features=machine.features | {"amx-tile", "amx-bf16"})
+    options = Options(target="x86-64-v4", dims={"n": 1, **SIDES})
+    graph = imported(model, options)
+    small = tuple((name, with_common(limits, 8)) for name, limits in graph.symbols)
+    assert len(versions_for(graph, able, options)) == 1
+    assert len(versions_for(replace(graph, symbols=small), able, options)) == 2
+    assert not planned(model, able).earlier
 
 
 def test_plans_print_and_are_made_again(found: ModelPlan, model: Path) -> None:
