@@ -63,10 +63,7 @@ def greedy(prepared: Prepared, machine: Machine) -> Greedy:
         groups += fuser.fuse(scope)
         refusals += fuser.refusals
     said = replace(said, arrangements=arrangements, groups=tuple(groups))
-    found = found.but(said)
-    turns, slices = found.turns.chosen(found.steps)
-    turns += found.loop_turns.chosen(found.steps)
-    return Greedy(found.but(replace(said, turns=turns, slices=slices)), tuple(refusals))
+    return Greedy(found.but(said).in_turn(), tuple(refusals))
 
 
 def _scopes(nodes: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:

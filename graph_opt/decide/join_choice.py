@@ -33,8 +33,7 @@ def joined(found: Realisation) -> Realisation:
         other = found
         for one in chosen:
             other = _with(other, [one]) or other
-    turns, slices = other.turns.chosen(other.steps)
-    return other.but(replace(other.assignment, turns=turns, slices=slices))
+    return other.in_turn()
 
 
 def further(found: Realisation) -> Iterator[tuple[Join, Assignment]]:

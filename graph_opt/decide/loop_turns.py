@@ -46,13 +46,17 @@ class LoopTurns:
         Raises:
             Illegal: A loop is none; the message says why.
         """
-        left = {t.kernels[0]: t for t in given if t.kernels}
+        left = list(given)
         found: list[PlanStep] = []
         for s in steps:
             first = s.steps[0] if isinstance(s, Repeat) and s.steps else None
-            own = left.pop(leader(first.group), None) if isinstance(first, Run) else None
-            found.append(self._in_turn(s, own) if own and isinstance(s, Repeat) else s)
-        return tuple(found), tuple(t for t in given if t in left.values())
+            name = leader(first.group) if isinstance(first, Run) else None
+            own = next((t for t in left if t.kernels[:1] == (name,)), None)
+            if own is not None and isinstance(s, Repeat):
+                left.remove(own)
+                s = self._in_turn(s, own)
+            found.append(s)
+        return tuple(found), tuple(left)
 
     def _chosen(self, loop: Repeat) -> Iterator[Turning]:
         """How a loop is to be done, if that pays."""

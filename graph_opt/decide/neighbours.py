@@ -240,7 +240,7 @@ def _without(given: Assignment, nest: str) -> Assignment:
         named = [(k, d) for k, d in zip(still(t.kernels), t.dims, strict=True) if k is not None]
         if named:
             kernels, dims = zip(*named, strict=True)
-            turns.append(Turning(kernels, dims))
+            turns.append(replace(t, kernels=kernels, dims=dims))
     return replace(given, groups=tuple(groups), slices=tuple(slices), turns=tuple(turns))
 
 

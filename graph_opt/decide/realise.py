@@ -294,6 +294,12 @@ class Realisation:
         """What finds loops of which a thread does all trips for some rows."""
         return LoopTurns(self.turns, self.graph.constants)
 
+    def in_turn(self) -> Realisation:
+        """The same with the sections, the chains and the loops in turn that pay, instead of its."""
+        turns, slices = self.turns.chosen(self.steps)
+        turns += self.loop_turns.chosen(self.steps)
+        return self.but(replace(self.assignment, turns=turns, slices=slices))
+
     @cached_property
     def plan(self) -> Plan:
         """The whole plan."""

@@ -173,6 +173,8 @@ class Turns:
         found = kernels_at(steps, start, turning.kernels)
         if found is None:
             raise Illegal(f"`{turning}`: these kernels do not follow each other")
+        if turning.size != 1:
+            raise Illegal(f"`{turning}`: only a loop's kernels take turns over several indices")
         trips = self.slicer.extents.get(turning.dims[0])
         if trips is None or trips == 1:
             raise Illegal(f"`{turning}`: there is no dim {turning.dims[0]} of several indices")

@@ -194,6 +194,11 @@ def test_a_single_image_takes_no_turns() -> None:
         planned(fixed(NETWORK, 1))
 
 
+def test_kernels_of_no_loop_take_turns_over_single_images() -> None:
+    with pytest.raises(Illegal, match="only a loop's kernels take turns over several indices"):
+        planned(NETWORK, "turns {n, n} by 2: %a .. %p")
+
+
 def test_dims_within_the_models_inputs_take_no_turns() -> None:
     text = fixed(LARGE, 8).replace('"x" [n, y, x, c]', '"x" [y, n, x, c]')
     assert not sections(chosen(text))

@@ -10,7 +10,10 @@ import pytest
 from rutc.driver.estimates import estimate_plan
 from rutc.emit.targets import target_named
 from rutc.graph_opt.assignment import parse_assignment
-from rutc.graph_opt.plan import Illegal, InTurn, Plan
+from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.neighbours import neighbours
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.plan import Illegal, InTurn, Joined, Plan
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
@@ -115,6 +118,40 @@ def test_other_loops_are_done_trip_by_trip(old: str, new: str) -> None:
     assert not loops(plan_of(RECURRENCE.replace(old, new), EAGER))
 
 
+def test_a_loop_is_in_turn_also_where_concatenations_are_no_work() -> None:
+    parts = """
+%i : f32{n,u} = input "i" [n, u]
+%c : f32{n,u} = max(%i[n, u], 0.0)
+%d : f32{n} = sum{u} %c[n, u]
+%e : f32{n,u} = %i[n, u] * %d[n]
+%y : f32{n,v} = select(index(v - 16) < 0, %c[n, u=v else 0.0], %e[n, u=v - 16 else 0.0])
+%f : f32{v} = sum{n} %y[n, v] * %y[n, v]
+%z : f32{n,v} = %y[n, v] * %f[v]
+output "z" [n, v] = %z
+"""
+    text = RECURRENCE.replace("t = 5", "t = 5, u = 16, v = 32")
+    text = text.replace('output "l"', f'{parts.strip()}\noutput "l"')
+    plan = plan_of(text, EAGER)
+    assert any(isinstance(s, Joined) for s in plan.steps)
+    assert loops(plan)
+    inputs = {**given(), "i": np.ones((8, 16), np.float32)}
+    wanted = interpret(plan.graph, inputs)
+    for name, got in run_plan(plan, inputs).items():
+        assert_agree(name, got, wanted[name], exact=True)
+
+
+def test_blocks_keep_their_rows_where_a_value_is_computed_anew() -> None:
+    text = RECURRENCE.replace("%q : f32{k,n} = min(", "%c : f32{k,n} = min(").replace(
+        "%b[h=k, n], 3.0)", "%b[h=k, n], 3.0)\n  %q : f32{k,n} = max(%c[k, n], -2.0)"
+    )
+    found = greedy(prepare(parse(text)), EAGER).realisation
+    (before,) = found.assignment.turns
+    anew = [n for n in neighbours(found, types=False) if n.kind == "computing"]
+    assert anew
+    for n in anew:
+        assert [t.size for t in n.assignment.turns] == [before.size]
+
+
 def test_short_loops_and_those_of_many_constants_are_done_trip_by_trip() -> None:
     assert not loops(plan_of(RECURRENCE, V4))
     constant = RECURRENCE.replace(
@@ -130,6 +167,7 @@ def test_short_loops_and_those_of_many_constants_are_done_trip_by_trip() -> None
         ("turns {n} by 4: %a", "a loop's kernels take turns together"),
         ("turns {n, n} by 3: %a, %q", "8 rows are not several blocks"),
         ("turns {n, n} by 8: %a, %q", "8 rows are not several blocks"),
+        ("turns {n, n} by 4: %a, %q\nturns {n, n} by 2: %a, %q", "do not follow each other"),
     ],
 )
 def test_what_no_loop_has_is_refused(line: str, said: str) -> None:
