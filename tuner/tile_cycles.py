@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import ceil, gcd, log2, prod
+from math import ceil, log2, prod
 from weakref import ref
 
 from rutc.base.record import record
@@ -16,6 +16,7 @@ from rutc.tuner.tile_loads import (
     evicted_rows,
     far_load,
     is_sorted,
+    kept_places,
     lines_loaded,
     loads_of_step,
     places_of_rows,
@@ -65,24 +66,6 @@ def crowded(
 def _is_full(size: int, vectors: int, kept: int, machine: Machine) -> bool:
     """Whether registers lack for one vector of each operand, or for what windows read again."""
     return size + vectors + max(kept, 1) > machine.registers
-
-
-def kept_places(r: Reduction, rows: Rows, inner: str, extent: int) -> int:
-    """The places that a window reads again in a later step of the loop `inner`, at most.
-
-    What a row reads, the one `apart` rows before it reads `again` steps later: of windows that move
-    by s places the next row s steps before, of dilated ones the next but one in the next step.
-    """
-    kept = 0
-    for v, f in rows:
-        for t in r.reads:
-            row, step = t.strides.get(v), t.strides.get(inner)
-            if row and step and not t.packed:
-                common = gcd(row, step)
-                again, apart = abs(row) // common, abs(step) // common
-                if again < extent and apart < f:
-                    kept = max(kept, (f - apart + 1) * again)
-    return kept
 
 
 def state_registers(r: Reduction) -> int:

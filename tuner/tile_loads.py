@@ -16,6 +16,24 @@ def reuses(shape: Shape, var: str) -> bool:
     return any(not t.depends(var) for r in shape.reductions for t in r.reads)
 
 
+def kept_places(r: Reduction, rows: tuple[tuple[str, int], ...], inner: str, extent: int) -> int:
+    """The places that a window reads again in a later step of the loop `inner`, at most.
+
+    What a row reads, the one `apart` rows before it reads `again` steps later: of windows that move
+    by s places the next row s steps before, of dilated ones the next but one in the next step.
+    """
+    kept = 0
+    for v, f in rows:
+        for t in r.reads:
+            row, step = t.strides.get(v), t.strides.get(inner)
+            if row and step and not t.packed:
+                common = gcd(row, step)
+                again, apart = abs(row) // common, abs(step) // common
+                if again < extent and apart < f:
+                    kept = max(kept, (f - apart + 1) * again)
+    return kept
+
+
 def spread_bytes(t: Touch, r: Reduction, machine: Machine) -> int:
     """Bytes of the first cache that a step of the reduction takes, as its sets are not all used.
 

@@ -332,14 +332,14 @@ class Chains:
 
     def between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""
-        ends = members[0].group.name, members[-1].group.name
-        if ends not in self._known:
-            self._known[ends] = self._between(members)
-        return self._known[ends]
+        key = tuple((m.group.computed, m.group.stored) for m in members)
+        if key not in self._known:
+            self._known[key] = self._between(members)
+        return self._known[key]
 
     @functools.cached_property
-    def _known(self) -> dict[tuple[str, str], list[str]]:
-        """First and last kernel -> the values between: there may be chains over many dims."""
+    def _known(self) -> dict[object, list[str]]:
+        """What kernels compute and store -> the values between: chains are over many dims."""
         return {}
 
     def _between(self, members: tuple[Member, ...]) -> list[str]:

@@ -15,8 +15,8 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.windows import Window, share_inside
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.tile_cost import lanes_cost
-from rutc.tuner.tile_cycles import TileCosts, kept_places
-from rutc.tuner.tile_loads import _crammed
+from rutc.tuner.tile_cycles import TileCosts
+from rutc.tuner.tile_loads import _crammed, kept_places
 from rutc.tuner.tiles import choose_tile, register_tiles
 from tests.tuner.test_schedules import PRODUCTS
 
