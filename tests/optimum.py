@@ -14,7 +14,7 @@ from statistics import mean, median
 
 from rutc.base.record import record
 from rutc.driver.plan_by_estimate import EstimateSearch, Prices, unordered
-from rutc.driver.refined import of_order, of_order_or_kernel, refined
+from rutc.driver.refined import of_order_or_kernel, refined
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.join_choice import joined
 from rutc.graph_opt.decide.neighbours import neighbours
@@ -161,7 +161,7 @@ def every_plan(first: Realisation, prices: Prices, most: int = MOST_PLANS) -> It
             continue
         yield estimate.cycles
         for n in neighbours(found, types=False):
-            if (n.kind == "kernel" or of_order(found, n)) and unordered(n.assignment) not in seen:
+            if of_order_or_kernel(found, n) and unordered(n.assignment) not in seen:
                 seen.add(unordered(n.assignment))
                 waiting.append(found.but(n.assignment))
 

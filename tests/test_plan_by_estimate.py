@@ -155,7 +155,7 @@ def test_a_model_is_compiled_as_is_asked(
     monkeypatch.setenv("RUTC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(EstimateSearch, "run", noted)
     monkeypatch.setattr(plan_by_estimate, "LEAST_ROOM", 0.0)
-    # Graphs of few nests are searched whatever is asked, where that is much for the processor.
+    # Graphs of few nests are searched whatever is asked.
     monkeypatch.setattr(refined_plans, "FEW", 0)
     time = 0.0 if searches else None
     made = rutc.compile(file, tmp_path / "net.so", plan=plan, plan_time=time, db="none")
