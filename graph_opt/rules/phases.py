@@ -88,7 +88,9 @@ def _solution(e: Index, k: str) -> Index | None:
 
 
 def _is_index_of(at: Index, dim: str, editor: Editor) -> bool:
-    """Whether a place is always below the extent of a dim, and never negative."""
+    """Whether a place, of dims alone, is always below the extent of a dim, and never negative."""
+    if not at.names() <= editor.extents.keys():
+        return False
     sizes = {d: editor.size((d,)) for d in (dim, *at.names())}
     if not all(sizes.values()):
         return False
