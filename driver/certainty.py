@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.base.record import record
-from rutc.driver.launch_times import LEAST_US
+from rutc.driver.launch_times import LEAST_US, Enough, Profiled, TimedLibrary
 from rutc.driver.trials import interval
 
 CERTAIN = 0.015
@@ -63,3 +63,34 @@ def known(asked: Sequence[Asked], usual: np.ndarray, other: np.ndarray) -> bool:
         all_us += us
         open_us += us * max(0.0, min(high, each.goal) - low)
     return bool(open_us <= CERTAIN * all_us)
+
+
+@record
+class Question:
+    """A library to run in turns with the usual one, and the candidates that it is asked about.
+
+    None: the whole run, as exactly as time allows.
+    """
+
+    artifact: TimedLibrary
+    asked: tuple[Asked, ...] | None = None
+
+    def launches(
+        self, us: Sequence[np.ndarray], default: TimedLibrary, profiled: Sequence[Profiled]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Microseconds {run, launch} of the default library and this one, of steps {run, step}."""
+        libraries = default, self.artifact
+        usual, other = (
+            own[:, p.steps_of(x.launches)]
+            for own, p, x in zip(us, profiled, libraries, strict=True)
+        )
+        return usual, other
+
+    def enough(self, default: TimedLibrary, profiled: Sequence[Profiled]) -> Enough:
+        """What tells whether runs of the two libraries so far tell what is asked."""
+
+        def told(us: Sequence[np.ndarray]) -> bool:
+            asked = self.asked
+            return asked is not None and known(asked, *self.launches(us, default, profiled))
+
+        return told

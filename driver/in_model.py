@@ -22,7 +22,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.driver.build import PlanVersion, machine_of, plans_of
-from rutc.driver.certainty import Asked, known
+from rutc.driver.certainty import Asked, Question
 from rutc.driver.compile_job import CompileJob, key, make, scheduled
 from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
 from rutc.driver.launches import Pending
@@ -181,14 +181,6 @@ class Turns:
     other: np.ndarray
     calls: np.ndarray
     cycle_ns: float
-
-
-@record
-class Question:
-    """A library to run in turns with the default one, and the candidates that it is asked about."""
-
-    artifact: TimedLibrary
-    asked: tuple[Asked, ...]
 
 
 class ModelBench(Served):
@@ -400,15 +392,9 @@ def _served(
             steps = usual.steps_of(default.launches)
             return Turns(us[:, steps], us[:, steps], usual.calls[steps], clock.cycle_ns())
         with Profiled(question.artifact.library) as other:
-
-            def launches(found: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-                own = other.steps_of(question.artifact.launches)
-                return found[0][:, usual.steps_of(default.launches)], found[1][:, own]
-
-            def enough(found: Sequence[np.ndarray]) -> bool:
-                return known(question.asked, *launches(found))
-
-            us, others = launches(run_in_turns([usual, other], given, SECONDS, enough))
+            both = [usual, other]
+            found = run_in_turns(both, given, SECONDS, question.enough(default, both))
+            us, others = question.launches(found, default, both)
             calls = usual.calls[usual.steps_of(default.launches)]
         return Turns(us, others, calls, clock.cycle_ns())
 

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from rutc.base.record import record
-from rutc.driver.certainty import Asked, known
+from rutc.driver.certainty import Asked, Question
 from rutc.driver.compile_job import Chooser, CompileJob
 from rutc.driver.in_model import SECONDS
 from rutc.driver.launch_times import LEAST_US, Profiled, TimedLibrary, run_in_turns, written
@@ -68,14 +68,6 @@ class Ratio:
 
 
 @record
-class PlanQuestion:
-    """A library to run in turns, and the changes that it is asked about; None: the whole run."""
-
-    artifact: TimedLibrary
-    asked: tuple[Asked, ...] | None = None
-
-
-@record
 class Runs:
     """Microseconds of the steps {run, step} of two libraries that took turns, and their names."""
 
@@ -111,7 +103,7 @@ class PlanBench:
         self.launches = self.launches_of(found)
         self.artifact = self._written(found)
         self._served = Served(partial(_answering, self.artifact, sizes), cpu)
-        runs = self._ask(PlanQuestion(self.artifact))
+        runs = self._ask(Question(self.artifact))
         own = _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0])
         self.us = {x: float(np.median(t)) for x, t in own.items()}
         self.total_us = float(np.median(runs.us[0].sum(axis=1)))
@@ -147,7 +139,7 @@ class PlanBench:
         artifact = self._written(found)
         launches = self.launches_of(found)
         changes = [Asked(_places(c.gone, self.launches), _places(c.new, launches)) for c in tries]
-        question = PlanQuestion(artifact, None if processes else tuple(changes))
+        question = Question(artifact, None if processes else tuple(changes))
         try:
             asked = [self._ask(question, new=processes > 0) for _ in range(max(processes, 1))]
         finally:
@@ -174,7 +166,7 @@ class PlanBench:
             keep_subnormals=self._keep_subnormals,
         )
 
-    def _ask(self, question: PlanQuestion, *, new: bool = False) -> Runs:
+    def _ask(self, question: Question, *, new: bool = False) -> Runs:
         if new:
             self._served.close()
         runs = self._served.ask(question, TIMEOUT_S)
@@ -195,22 +187,15 @@ def _places(own: frozenset[PlanLaunch], launches: Sequence[PlanLaunch]) -> tuple
 
 def _answering(
     artifact: TimedLibrary, sizes: Mapping[str, int] | None
-) -> Callable[[PlanQuestion], Runs]:
+) -> Callable[[Question], Runs]:
     """What answers how long the steps of a library take, in turns with those of this one."""
     usual = Profiled(artifact.library)
     given = session_values(usual.session, (), dims=sizes)
 
-    def runs(question: PlanQuestion) -> Runs:
+    def runs(question: Question) -> Runs:
         with Profiled(question.artifact.library) as instead:
-
-            def enough(found: Sequence[np.ndarray]) -> bool:
-                if question.asked is None:
-                    return False
-                own = found[0][:, usual.steps_of(artifact.launches)]
-                other = found[1][:, instead.steps_of(question.artifact.launches)]
-                return known(question.asked, own, other)
-
-            first, second = run_in_turns([usual, instead], given, SECONDS, enough)
+            both = [usual, instead]
+            first, second = run_in_turns(both, given, SECONDS, question.enough(artifact, both))
             return Runs((first, second), (usual.names, instead.names))
 
     return runs

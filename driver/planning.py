@@ -16,7 +16,7 @@ from rutc.driver.plans_by_size import Made, plans_by_size
 from rutc.driver.precision import TYPES, with_narrow_weights
 from rutc.driver.refined import refined
 from rutc.emit.targets import target_named
-from rutc.graph_opt.algorithms import Algorithms
+from rutc.graph_opt.algorithms import Algorithms, Symbols
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.decide import Change
@@ -194,14 +194,14 @@ def _by_size(
     graph: Graph, usual: Made, machine: Machine, options: Options, algorithms: Algorithms
 ) -> tuple[PlanVersion, ...]:
     """The plans for other sizes than common ones; their algorithms are told of as well."""
-    told: dict[str, Algorithms] = {}
+    told: dict[Symbols, Algorithms] = {}
 
     def make(sized: Graph) -> Version | None:
         own = Algorithms(machine, options.leeway)
         version, *others = versions_for(sized, machine, options, own)
         if others:
             return None
-        told[str(version.graph.symbols)] = own
+        told[version.graph.symbols] = own
         return version
 
     def plan(version: Version) -> Plan:
@@ -209,5 +209,5 @@ def _by_size(
 
     plans = plans_by_size(graph, usual, machine, algorithms.differ, make, plan)
     for each in plans:
-        algorithms.also(told[str(each.plan.graph.symbols)])
+        algorithms.also(told[each.plan.graph.symbols])
     return plans

@@ -23,7 +23,7 @@ from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import recomputable
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.affine import typical
-from rutc.tensor_ir.expr import ELEMENTARY, Apply, reads, walk
+from rutc.tensor_ir.expr import has_functions, reads
 from rutc.tensor_ir.graph import Nest, walk_nodes
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
@@ -169,7 +169,7 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
             continue
         size = prod(known.extents[d] for d in plan.values[g.stored[0]].dims)
         often = (x for r in own for x in _computed_by(r, g.stored[0], known.extents))
-        if max(often) > size or any(map(_has_functions, g.stages)):
+        if max(often) > size or any(has_functions(e) for n in g.stages for e in n.body):
             continue
         bytes_ = size * plan.values[g.stored[0]].dtype.bytes
         if bytes_ * (1 + len(own)) / rate >= LEAST_ROOM * total:
@@ -184,8 +184,3 @@ def _computed_by(group: Group, value: str, extents: Mapping[str, int]) -> Iterat
         found = {r for e in n.body for r in reads(e) if r.value == value}
         if found:
             yield len(found) * prod(extents[d] for d in n.dims)
-
-
-def _has_functions(n: Nest) -> bool:
-    """Whether a nest computes elementary functions."""
-    return any(isinstance(x, Apply) and x.op in ELEMENTARY for e in n.body for x in walk(e))

@@ -231,6 +231,11 @@ def walk(e: Expr) -> Iterator[Expr]:
     return chain((e,), below)
 
 
+def has_functions(e: Expr) -> bool:
+    """Whether an expression computes elementary functions."""
+    return any(isinstance(x, Apply) and x.op in ELEMENTARY for x in walk(e))
+
+
 def operations(e: Expr) -> int:
     """The number of operations and casts in `e`; one shared by several counts once."""
     return sum(isinstance(x, Apply | Cast) for x in walk(e))

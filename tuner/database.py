@@ -7,12 +7,12 @@ nothing is. This module imports SQLAlchemy, so import it where the database is u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select, text
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, func, select, text
 
 from rutc.base.location import Location, located
 from rutc.base.record import record
@@ -326,19 +326,22 @@ def _count(connection: Connection, table: Table) -> int:
 
 
 def _origins(connection: Connection, numbers: Iterable[int]) -> dict[int, Origin]:
-    wanted = set(numbers)
-    query = select(ORIGIN).where(ORIGIN.c.id.in_(wanted))
-    return _all_of(wanted, {row.id: origin_in(row) for row in connection.execute(query)})
+    return _by_number(connection, ORIGIN, set(numbers), origin_in)
 
 
 def _tasks(connection: Connection, numbers: Iterable[int]) -> dict[int, Task]:
-    wanted = set(numbers)
-    query = select(TASK).where(TASK.c.id.in_(wanted))
-    return _all_of(wanted, {row.id: task_in(row) for row in connection.execute(query)})
+    return _by_number(connection, TASK, set(numbers), task_in)
 
 
-def _all_of(numbers: set[int], found: dict[int, T]) -> dict[int, T]:
-    """What was found, which is to be all that trials refer to by number."""
+def _by_number(
+    connection: Connection,
+    table: Table,
+    numbers: set[int],
+    of: Callable[[Row[tuple[object, ...]]], T],
+) -> dict[int, T]:
+    """What trials refer to by number: of all of them, there is a row."""
+    query = select(table).where(table.c.id.in_(numbers))
+    found = {row.id: of(row) for row in connection.execute(query)}
     if len(found) < len(numbers):
         raise DamagedError("a trial is of what is not there")
     return found

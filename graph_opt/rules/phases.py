@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
@@ -13,6 +14,8 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod
 from rutc.tensor_ir.expr import factors, map_index, product_of, substitute, walk
+
+C = TypeVar("C")
 
 MOST_PHASES = 16
 """Sums that one sum may become."""
@@ -56,23 +59,32 @@ def solve_place(n: Node, editor: Editor) -> Result:
     """
     if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
-    parts = factors(n.body[0])
     why = Reason("no factor is chosen by a place")
-    for i, part in enumerate(parts):
-        found = _chosen_by_zero(part)
-        if found is None:
+    for condition, k, chosen in _chosen_factors(n, _chosen_by_zero):
+        at = _solution(condition, k)
+        if at is None:
             continue
-        condition, kept = found
-        for k in n.bound:
-            at = _solution(condition, k)
-            if at is None:
-                continue
-            if not _is_index_of(at, k, editor):
-                why = Reason(f"{k} may be no index at {at}")
-                continue
-            whole = replace(n, body=(product_of([*parts[:i], kept, *parts[i + 1 :]]),))
-            return (_with_phase(whole, k, at, 1, 1, editor),)
+        if not _is_index_of(at, k, editor):
+            why = Reason(f"{k} may be no index at {at}")
+            continue
+        whole = replace(n, body=(product_of([*chosen]),))
+        return (_with_phase(whole, k, at, 1, 1, editor),)
     return why
+
+
+def _chosen_factors(
+    n: Nest, chosen_by: Callable[[Expr], tuple[C, Expr] | None]
+) -> Iterator[tuple[C, str, tuple[Expr, ...]]]:
+    """Yields for each factor that a condition chooses, and each bound dim: that, and all factors.
+
+    The factor is the one that is chosen then.
+    """
+    parts = factors(n.body[0])
+    for i, part in enumerate(parts):
+        if (found := chosen_by(part)) is not None:
+            condition, kept = found
+            for k in n.bound:
+                yield condition, k, (*parts[:i], kept, *parts[i + 1 :])
 
 
 def _solution(e: Index, k: str) -> Index | None:
@@ -91,11 +103,11 @@ def _is_index_of(at: Index, dim: str, editor: Editor) -> bool:
     """Whether a place, of dims alone, is always below the extent of a dim, and never negative."""
     if not at.names() <= editor.extents.keys():
         return False
-    sizes = {d: editor.size((d,)) for d in (dim, *at.names())}
-    if not all(sizes.values()):
+    extent, sizes = editor.size((dim,)), {d: editor.size((d,)) for d in at.names()}
+    if not extent or not all(sizes.values()):
         return False
     bounds = at.bounds({d: (0, size - 1) for d, size in sizes.items() if size})
-    return bounds is not None and bounds[0] >= 0 and bounds[1] < (sizes[dim] or 0)
+    return bounds is not None and bounds[0] >= 0 and bounds[1] < extent
 
 
 @record
@@ -111,31 +123,24 @@ class _Uneven:
 
 def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
     """The sum of one phase's taps, or which dim's phases have different numbers of them."""
-    parts = factors(n.body[0])
     why = Reason("no factor is chosen by a remainder")
-    for i, part in enumerate(parts):
-        found = _chosen_by_remainder(part)
-        if found is None:
+    for condition, k, chosen in _chosen_factors(n, _chosen_by_remainder):
+        extent, sign = editor.extents[k], condition.num.coefficient(k)
+        phases = condition.den.const
+        if sign is None or sign % phases not in (1, phases - 1):
             continue
-        condition, kept = found
-        for k in n.bound:
-            extent, sign = editor.extents[k], condition.num.coefficient(k)
-            phases = condition.den.const
-            if sign is None or sign % phases not in (1, phases - 1):
-                continue
-            if not extent.is_const:
-                why = Reason(f"the extent {extent} of {k} is not known")
-                continue
-            rest = condition.num - Index.of(k) * sign
-            phase = mod(rest if sign % phases == phases - 1 else -rest, condition.den, {})
-            chosen = (*parts[:i], kept, *parts[i + 1 :])
-            if extent.const % phases == 0:
-                whole = replace(n, body=(product_of([*chosen]),))
-                return _with_phase(whole, k, phase, phases, extent.const // phases, editor)
-            dim = next(iter(rest.names())) if len(rest.names()) == 1 else ""
-            if dim in n.out.dims and len(n.outs) == 1 and _phases(n.body[0]) <= MOST_PHASES:
-                return _Uneven(chosen, k, dim, phase, phases)
-            why = Reason(f"the extent {extent} of {k} is not a multiple of {phases}")
+        if not extent.is_const:
+            why = Reason(f"the extent {extent} of {k} is not known")
+            continue
+        rest = condition.num - Index.of(k) * sign
+        phase = mod(rest if sign % phases == phases - 1 else -rest, condition.den, {})
+        if extent.const % phases == 0:
+            whole = replace(n, body=(product_of([*chosen]),))
+            return _with_phase(whole, k, phase, phases, extent.const // phases, editor)
+        dim = next(iter(rest.names())) if len(rest.names()) == 1 else ""
+        if dim in n.out.dims and len(n.outs) == 1 and _phases(n.body[0]) <= MOST_PHASES:
+            return _Uneven(chosen, k, dim, phase, phases)
+        why = Reason(f"the extent {extent} of {k} is not a multiple of {phases}")
     return why
 
 

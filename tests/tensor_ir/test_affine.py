@@ -40,6 +40,13 @@ def everywhere(x: Index, ranges: Mapping[str, Range]) -> np.ndarray:
     return np.broadcast_to(np.asarray(x.evaluate(env)), env["x"].shape)
 
 
+def assert_bounds_hold(x: Index, ranges: Mapping[str, Range]) -> None:
+    found, values = x.bounds(ranges), everywhere(x, ranges)
+    assert found is not None
+    assert found[0] <= values.min()
+    assert values.max() <= found[1]
+
+
 @some
 @given(indices(NAMES), indices(NAMES), ranges_of)
 def test_arithmetic_is_pointwise(a: Index, b: Index, ranges: Mapping[str, Range]) -> None:
@@ -109,11 +116,7 @@ def test_substitution_is_composition(
 @some
 @given(indices(NAMES, depth=4), ranges_of)
 def test_bounds_hold(a: Index, ranges: Mapping[str, Range]) -> None:
-    found = a.bounds(ranges)
-    assert found is not None
-    values = everywhere(a, ranges)
-    assert found[0] <= values.min()
-    assert values.max() <= found[1]
+    assert_bounds_hold(a, ranges)
 
 
 @some
@@ -149,11 +152,7 @@ def test_bounds_of_products_that_share_what_there_is_hold(
     n, m = Index.of("x"), Index.of("y")
     shared = minimum(total // maximum(n * m * k + n + 1, 1), maximum(a, 1))
     x = n * m * shared
-    found = x.bounds(ranges)
-    assert found is not None
-    values = everywhere(x, ranges)
-    assert found[0] <= values.min()
-    assert values.max() <= found[1]
+    assert_bounds_hold(x, ranges)
 
 
 def test_a_product_with_what_fits_is_bounded_by_what_there_is() -> None:
@@ -191,11 +190,7 @@ def test_what_is_divided_by_a_part_of_itself_is_no_less_than_its_bound(
     lowest = divisor.bounds(ranges)
     assume(lowest is not None and lowest[0] > 0)
     x = (times * n + more) // divisor
-    found = x.bounds(ranges)
-    assert found is not None
-    values = everywhere(x, ranges)
-    assert found[0] <= values.min()
-    assert values.max() <= found[1]
+    assert_bounds_hold(x, ranges)
 
 
 @some

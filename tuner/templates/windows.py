@@ -18,7 +18,7 @@ from math import ceil, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import ELEMENTARY, Apply, walk
+from rutc.tensor_ir.expr import has_functions
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
 from rutc.tensor_ir.steps import (
@@ -489,7 +489,7 @@ def _looped(found: Pass, tiled: AbstractSet[str]) -> tuple[str, ...]:
     for no edge then, and the loop's own time is lost beside theirs.
     """
     after = (e for s in walk_stmts(found.kernel.body) if isinstance(s, Assign) for e in exprs(s))
-    if not any(isinstance(x, Apply) and x.op in ELEMENTARY for e in after for x in walk(e)):
+    if not any(map(has_functions, after)):
         return ()
     across = (b for b, v in sorted(found.partners.items()) if v not in tiled)
     return tuple(b for b in across if may_be_looped(found, b))
