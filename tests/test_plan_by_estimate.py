@@ -1,5 +1,6 @@
 """The search for plans by estimates: how near it comes to the best, and what it leaves alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,16 @@ def test_no_plan_is_searched_unasked_of_many_nests_of_little_or_of_any_size() ->
     """
     any_size = chosen(parse(text), V3)
     assert refined(any_size, V3) is any_size
+
+
+def test_orders_are_searched_of_any_size_where_there_is_much_to_compute() -> None:
+    first = chosen(mixed_graph(361, 5), V3)
+    assert first.graph.symbols
+    better, prices = refined(first, V3), Prices(first, V3)
+    assert better.assignment.groups == first.assignment.groups
+    assert prices.legal(better).cycles < prices.legal(first).cycles
+    slow_to_call = replace(V3, launch_cycles=10**9)
+    assert refined(first, slow_to_call).assignment == first.assignment
 
 
 def gaining(share: float) -> Machine:
