@@ -8,14 +8,15 @@ packed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from rutc.base.record import record
 from rutc.driver.compilation import Compilation, OnDraft
-from rutc.driver.compile_job import Chooser
-from rutc.driver.launches import KernelFacts, Launched
+from rutc.driver.compile_job import Chooser, Made
+from rutc.driver.launches import KernelFacts, Launched, Pending
 from rutc.driver.outline import Outline, outline
 from rutc.driver.plan_cost import cycles_of
 from rutc.driver.plan_steps import PlanSteps
@@ -99,17 +100,11 @@ class Builder:
                 parts.append(PlanSteps(p, weights, number, first, on_pending=kernels.add))
             _check_alike(parts)
             self.on_routines(host.routines(chain.from_iterable(p.steps for p in parts)))
-            owners = [part for part in parts for _ in part.pending]
-            reads = [part.constants_of(pending) for part in parts for pending in part.pending]
-            last = {data: number for number, datas in enumerate(reads) for data in datas}
+            packing = _Packing(parts, self.once)
             launched: dict[KernelId, Launched] = {}
-            for number, (part, (pending, code)) in enumerate(
-                zip(owners, kernels.made(), strict=True)
-            ):
-                launched[pending.id] = part.launched(pending, code)
-                for data in reads[number] if self.once else ():
-                    if last[data] == number:
-                        data.forget()
+            for pending, code in kernels.made(packing.pack):
+                packing.pack(pending, code)
+                launched[pending.id] = packing.owner(pending).launched(pending, code)
         own = [[launched[pending.id] for pending in part.pending] for part in parts]
         made = [x.made for x in launched.values()]
         graph = self.plan.graph
@@ -185,6 +180,40 @@ class Builder:
         applies = (typical(a.where, sizes) > 0 for a in self.earlier)
         runs = next((p for p, yes in zip(parts, applies, strict=False) if yes), parts[-1])
         return sum(x.facts.flops for x in runs)
+
+
+class _Packing:
+    """Constants packed for kernels in any order, while others are still being made.
+
+    They get their places later, in the order of the kernels. What is read `once` is freed when all
+    kernels that read it have what they want of it.
+    """
+
+    def __init__(self, parts: Sequence[PlanSteps], once: bool) -> None:
+        self._owners = {pending.id: part for part in parts for pending in part.pending}
+        self._done: set[KernelId] = set()
+        read = (data for part in parts for p in part.pending for data in part.constants_of(p))
+        self._left = Counter(map(id, read)) if once else None
+
+    def owner(self, pending: Pending) -> PlanSteps:
+        """The steps that launch a kernel."""
+        return self._owners[pending.id]
+
+    def pack(self, pending: Pending, made: Made) -> None:
+        """Packs the constants of a kernel that is made, once."""
+        if pending.id in self._done:
+            return
+        self._done.add(pending.id)
+        part = self.owner(pending)
+        for b in part.operands(pending, made):
+            if b.name in part.constants:
+                part.weights.pack(part.constants[b.name], b.layout)
+        if self._left is None:
+            return
+        for data in part.constants_of(pending):
+            self._left[id(data)] -= 1
+            if not self._left[id(data)]:
+                data.forget()
 
 
 def least_shared(machine: Machine) -> int:

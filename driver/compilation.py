@@ -14,6 +14,7 @@ from rutc.tensor_ir.kernel import walk_loops, walk_stmts
 from rutc.tensor_ir.machine import Machine
 
 OnDraft = Callable[[Pending, Made, Draft], None]
+OnMade = Callable[[Pending, Made], None]
 
 
 class Compilation:
@@ -85,8 +86,10 @@ class Compilation:
         # The largest first, so that none ends long after the others.
         self._pool.add((name, job), _statements(job), _alike(job))
 
-    def made(self) -> Iterator[tuple[Pending, Made]]:
+    def made(self, on_made: OnMade = lambda pending, made: None) -> Iterator[tuple[Pending, Made]]:
         """Yields the kernels in the order in which they were added, and what becomes of each.
+
+        Of those that have code made for them `on_made` is told before, as soon as they have it.
 
         Raises:
             Exception: see `Pool.done`.
@@ -96,12 +99,18 @@ class Compilation:
             return
         self._tell()
         done = self._pool.done(self._tell)
+        equal: dict[str, list[Pending]] = {}
+        for pending, name in self._kernels:
+            equal.setdefault(name, []).append(pending)
         shown: set[str] = set()
         for pending, name in self._kernels:
             while name not in self._found:
                 number, data = next(done)
-                self._found[self._missing[number]] = Made.decoded(data)
+                ended = self._missing[number]
+                made = self._found[ended] = Made.decoded(data)
                 self._tell()
+                for other in equal[ended]:
+                    on_made(other, made)
             made = self._found[name]
             if self.on_draft is not None and name not in shown:
                 shown.add(name)

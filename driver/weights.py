@@ -12,6 +12,8 @@ from rutc.emit.program import padded
 from rutc.tensor_ir.graph import Const, Data
 from rutc.tensor_ir.layout import Layout, pack
 
+Key = tuple[Data, Layout, str]
+
 
 @dataclass
 class Weights:
@@ -19,19 +21,33 @@ class Weights:
 
     images: list[tuple[int, np.ndarray]] = field(default_factory=list)
     bytes: int = 0
-    _offsets: dict[tuple[Data, Layout, str], int] = field(default_factory=dict)
+    _offsets: dict[Key, int] = field(default_factory=dict)
+    _packed: dict[Key, np.ndarray] = field(default_factory=dict)
+    """Constants in layouts in which they have no place yet."""
+
+    def pack(self, const: Const, layout: Layout) -> None:
+        """Packs a constant that gets its place in a layout later: places have an order."""
+        key = _key(const, layout)
+        if key not in self._offsets and key not in self._packed:
+            self._packed[key] = pack(const.data.array, const.axes, layout)
 
     def place(self, const: Const, layout: Layout) -> Ref:
         """Where a constant lies in a layout."""
-        # The layout without its names: two constants of equal content share one image.
-        position = {d: i for i, d in enumerate(const.axes)}
-        key = (const.data, _renamed(layout, position), str(const.out.dtype))
+        key = _key(const, layout)
         if key not in self._offsets:
-            image = pack(const.data.array, const.axes, layout)
+            image = self._packed.pop(key, None)
+            if image is None:
+                image = pack(const.data.array, const.axes, layout)
             self._offsets[key] = self.bytes
             self.images.append((self.bytes, image))
             self.bytes += padded(max(image.nbytes, 1))
         return Ref("weights", 0, self._offsets[key])
+
+
+def _key(const: Const, layout: Layout) -> Key:
+    """What tells images apart: two constants of equal content share one, whatever their dims."""
+    position = {d: i for i, d in enumerate(const.axes)}
+    return const.data, _renamed(layout, position), str(const.out.dtype)
 
 
 def _renamed(layout: Layout, position: Mapping[str, int]) -> Layout:

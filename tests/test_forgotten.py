@@ -1,17 +1,27 @@
 """Constants that are computed of others are freed once kernels have theirs, and made again."""
 
 import pickle
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
+from rutc.driver import compilation
+from rutc.driver import weights as packing
 from rutc.driver.build import Builder
+from rutc.driver.weights import Weights
+from rutc.emit.program import padded
 from rutc.emit.targets import target_named
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Const
-from rutc.tensor_ir.nodes import Data
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.nodes import Data, Value
 from rutc.tensor_ir.parse import parse
+
+T = TypeVar("T")
 
 FILTERED = """
 graph "windows of equal weights over maps of two sizes"
@@ -44,6 +54,56 @@ def test_filtered_weights_are_freed_once_kernels_have_theirs(target: str) -> Non
         assert np.array_equal(n.data.array, array)
     elements = np.concatenate([np.asarray(x).ravel() for _, x in program.weights])
     assert all(np.isin(array[:, :5], elements).all() for array in before)
+
+
+APART = """
+graph "a small kernel before a large one, which reads weights"
+dims c = 67, o = 61, x = 29
+%a : f32{c,x} = input "a" [c, x]
+%w : f32{c,o} = const [o, c] data "w"
+%e : f32{c,x} = -%a[c, x]
+%r : f32{o,x} = sum{c} %a[c, x] * %w[c, o]
+output "e" [c, x] = %e
+output "r" [o, x] = %r
+"""
+
+
+def test_weights_are_packed_while_other_kernels_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = target_named("x86-64-v3").machine
+    weights = np.random.default_rng(0).standard_normal((61, 67)).astype(np.float32)
+    (version,) = versions(parse(APART, {"w": Data(weights)}), machine)
+    plan = decide(version.graph, machine, version.assigned)
+    told: list[str] = []
+
+    def telling(text: str, function: Callable[..., T]) -> Callable[..., T]:
+        def called(*args: object) -> T:
+            told.append(text)
+            return function(*args)
+
+        return called
+
+    monkeypatch.setenv("RUTC_CACHE_MIB", "0")
+    monkeypatch.setattr(compilation, "make", telling("made", compilation.make))
+    monkeypatch.setattr(packing, "pack", telling("packed", packing.pack))
+    built = Builder(plan, machine, "m", 1).build()
+    assert told == ["made", "packed", "made"], "the large kernel is made first"
+    drafted = Builder(plan, machine, "m", 1, code=False).build()
+    assert [x.args for x in built.program.kernels] == [x.args for x in drafted.program.kernels]
+
+
+def test_constants_have_places_in_the_order_in_which_these_are_asked_for() -> None:
+    sizes = (5, 70)
+    consts = [
+        Const(Value("w", DType.F32, ("x",)), ("x",), Data(np.ones(n, np.float32))) for n in sizes
+    ]
+    asked = [(const, dense(("x",), {"x": n})) for const, n in zip(consts, sizes, strict=True)]
+    packed, usual = Weights(), Weights()
+    for const, layout in reversed(asked):
+        packed.pack(const, layout)
+    for weights in (packed, usual):
+        assert [weights.place(*each).offset for each in asked] == [0, padded(4 * 5)]
+        assert [image.size for _, image in weights.images] == [*sizes]
+    assert packed.bytes == usual.bytes
 
 
 def test_what_can_be_made_again_may_be_forgotten() -> None:
