@@ -130,6 +130,8 @@ def test_topk(kind: DType, axis: int, k: int, largest: int, tmp_path: Path) -> N
         (DType.F32, (1, 3000), 17),
         (DType.F32, (3, 3000), 24),
         (DType.BF16, (1, 3000), 700),
+        (DType.U8, (1, 3000), 40),
+        (DType.I64, (1, 3000), 300),
         (DType.F32, (2, 100, 21), 40),
         (DType.U8, (2, 300, 21), 2),
         (DType.I32, (2, 65, 16), 65),

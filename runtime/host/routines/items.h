@@ -1,4 +1,4 @@
-/* Items that are sorted and selected: an unsigned integer, with a key above and its place below.
+/* Items that are sorted: an unsigned integer, with a key above and its place below.
  *
  * Included once for keys of RUTC_KEY, with RUTC_ITEM, an unsigned integer of twice as many bits;
  * RUTC_OF(name) is the name of a function for them. Items are given in the order of their places,
@@ -23,81 +23,53 @@ static inline void RUTC_OF(insert)(RUTC_ITEM *items, int64_t count, RUTC_ITEM it
   items[count] = item;
 }
 
-/* Sorts by key, byte by byte from the last one on, but for bytes that all keys have in common;
- * `other` has as much room. Returns the one of the two that holds the result. */
+/* Sorts by key, byte by byte from the last one on, of what keys are above the least one: the first
+ * bytes of that are often 0 in all. `other` has as much room. Returns the one of the two that holds
+ * the result. */
 static inline RUTC_ITEM *RUTC_OF(sort)(RUTC_ITEM *items, RUTC_ITEM *other, int64_t count) {
   if (count <= RUTC_OF(few)) {
     for (int64_t i = 1; i < count; i++) RUTC_OF(insert)(items, i, items[i]);
     return items;
   }
-  RUTC_KEY ends[sizeof(RUTC_KEY)][256] = {{0}};
-  for (int64_t i = 0; i < count; i++) {
-    RUTC_KEY key = RUTC_OF(key)(items[i]);
-#pragma GCC unroll 8
-    for (size_t b = 0; b < sizeof key; b++) ends[b][key >> 8 * b & 255]++;
+  const int64_t whole = count & -16; /* compilers make vectors of these */
+  RUTC_ITEM least = items[0], most = items[0];
+  for (int64_t i = 0; i < whole; i++) {
+    least = items[i] < least ? items[i] : least;
+    most = items[i] > most ? items[i] : most;
   }
-  for (size_t b = 0; b < sizeof(RUTC_KEY); b++) {
-    int shift = RUTC_OF(key_bits) + (int)(8 * b);
-    RUTC_KEY *next = ends[b], begin = 0;
-    if (next[items[0] >> shift & 255] == (RUTC_KEY)count) continue;
+  for (int64_t i = whole; i < count; i++) {
+    least = items[i] < least ? items[i] : least;
+    most = items[i] > most ? items[i] : most;
+  }
+  least = RUTC_OF(item)(RUTC_OF(key)(least), 0);
+  const RUTC_KEY span = RUTC_OF(key)(most - least);
+  int64_t counts[2][256];
+  memset(counts[0], 0, sizeof counts[0]);
+  for (int64_t i = 0; i < count; i++) counts[0][RUTC_OF(key)(items[i] - least) & 255]++;
+  for (int b = 0; b < (int)sizeof(RUTC_KEY) && span >> 8 * b > 0; b++) {
+    int64_t *next = counts[b & 1], *after = counts[(b + 1) & 1], begin = 0;
+    const int shift = RUTC_OF(key_bits) + 8 * b;
+    /* There is nothing after the last byte: what is counted then is not used. */
+    const int shift_after = b + 1 < (int)sizeof(RUTC_KEY) ? shift + 8 : shift;
+    const int equal = next[(items[0] - least) >> shift & 255] == count;
+    memset(after, 0, sizeof counts[0]);
+    if (equal) {
+      for (int64_t i = 0; i < count; i++) after[(items[i] - least) >> shift_after & 255]++;
+      continue;
+    }
     for (int d = 0; d < 256; d++) {
-      RUTC_KEY many = next[d];
+      int64_t many = next[d];
       next[d] = begin;
       begin += many;
     }
-    for (int64_t i = 0; i < count; i++) other[next[items[i] >> shift & 255]++] = items[i];
+    for (int64_t i = 0; i < count; i++) {
+      const RUTC_ITEM item = items[i], above = item - least;
+      after[above >> shift_after & 255]++;
+      other[next[above >> shift & 255]++] = item;
+    }
     RUTC_ITEM *swap = items;
     items = other;
     other = swap;
   }
   return items;
-}
-
-/* Leaves out items, but for the k least; a few more may stay, `most` at most. Those that stay keep
- * their order. Returns how many stay. None has a key above `last`, if some were left out, but all that later
- * belong to the k least have keys below it. */
-static inline int64_t RUTC_OF(keep)(RUTC_ITEM *items, int64_t count, int64_t k, int64_t most,
-                                    RUTC_KEY *last) {
-  if (count <= most) return count;
-  RUTC_KEY all = (RUTC_KEY) ~(RUTC_KEY)0, any = 0;
-  for (int64_t i = 0; i < count; i++) {
-    all &= RUTC_OF(key)(items[i]);
-    any |= RUTC_OF(key)(items[i]);
-  }
-  int shift = RUTC_OF(key_bits);
-  while (shift > 0 && !((all ^ any) >> (shift - 1) & 1)) shift--;
-  /* All that are sure to stay are below `low`; of those from there on, 256 ranges are counted. */
-  RUTC_KEY low = shift < RUTC_OF(key_bits) ? any >> shift << shift : 0;
-  *last = any;
-  while (count > most && shift > 0) {
-    shift = shift > 8 ? shift - 8 : 0;
-    int64_t counts[257] = {0};
-    for (int64_t i = 0; i < count; i++) {
-      RUTC_KEY key = RUTC_OF(key)(items[i]);
-      counts[key < low ? 256 : (key - low) >> shift]++;
-    }
-    int64_t stay = counts[256];
-    int range = 0;
-    while ((stay += counts[range]) < k) range++;
-    low += (RUTC_KEY)range << shift;
-    *last = low + (((RUTC_KEY)1 << shift) - 1);
-    int64_t kept = 0;
-    for (int64_t i = 0; i < count; i++) {
-      items[kept] = items[i];
-      kept += RUTC_OF(key)(items[i]) <= *last;
-    }
-    count = kept;
-  }
-  if (count <= most) return count;
-  /* The last of equal ones are too many. */
-  int64_t less = 0, kept = 0;
-  for (int64_t i = 0; i < count; i++) less += RUTC_OF(key)(items[i]) < *last;
-  int64_t equal = k - less;
-  for (int64_t i = 0; i < count; i++) {
-    items[kept] = items[i];
-    int below = RUTC_OF(key)(items[i]) < *last;
-    kept += below || equal > 0;
-    equal -= !below;
-  }
-  return kept;
 }

@@ -2,6 +2,7 @@
  * of each is in the file RUTC_EACH, if there is one: it is included once for each kind, with
  * RUTC_KEY and RUTC_ITEM as types and RUTC_OF(name) as the names of its functions. */
 #include <stddef.h>
+#include <string.h>
 
 #include "keys.h"
 

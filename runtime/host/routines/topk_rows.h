@@ -1,13 +1,20 @@
 /* The first k of rows. Included after items.h, once for each kind of item. */
 
-/* What is selected of a row so far: in order where k is small, while few are better than those
- * before them; else some more than k. */
+/* What is selected of a row so far. Where k is small, the first k in order, as items, while few are
+ * better than those before them; else some more than k, in the order of their places. */
 typedef struct RUTC_OF(selection) {
   int64_t k, room, count;
-  int64_t turns;            /* how many more are put in order one by one, where k is small */
-  RUTC_ITEM *items, *other; /* `room` items each */
-  RUTC_KEY limit;           /* once there are k: what comes next has to be below it */
+  int64_t turns;          /* how many more are put in order one by one; 0 if none are in order */
+  RUTC_KEY *keys, *places; /* `room` of each */
+  RUTC_ITEM *items, *other; /* those in order; `room` as well, for the last sort */
+  RUTC_KEY limit;         /* once there are k: what comes next has to be below it */
 } RUTC_OF(selection);
+
+static void RUTC_OF(begin)(RUTC_OF(selection) *s) {
+  s->count = 0;
+  s->turns = s->k <= RUTC_OF(few) ? CHUNK : 0;
+  s->limit = (RUTC_KEY) ~(RUTC_KEY)0;
+}
 
 /* The first place from `at` on with a key below the limit; n if there is none. */
 static int64_t RUTC_OF(next_below)(const RUTC_KEY *keys, int64_t at, int64_t n, RUTC_KEY limit) {
@@ -20,10 +27,65 @@ static int64_t RUTC_OF(next_below)(const RUTC_KEY *keys, int64_t at, int64_t n, 
   return at;
 }
 
+/* How many keys are at most `last`. */
+static int64_t RUTC_OF(at_most)(const RUTC_KEY *keys, int64_t count, RUTC_KEY last) {
+  const int64_t whole = count & -LANES; /* compilers make vectors of these */
+  RUTC_KEY found = 0;
+  for (int64_t i = 0; i < whole; i++) found += keys[i] <= last;
+  for (int64_t i = whole; i < count; i++) found += keys[i] <= last;
+  return (int64_t)found;
+}
+
+/* Leaves out all but the k least; a few more may stay, `most` at most. Those that stay keep their
+ * order. None has a key above the limit then, if some were left out, but all that later belong to
+ * the k least have keys below it. */
+static void RUTC_OF(keep)(RUTC_OF(selection) *s, int64_t most) {
+  const int64_t count = s->count, k = s->k;
+  RUTC_KEY *keys = s->keys, *places = s->places;
+  if (count <= most) return;
+  const int64_t whole = count & -LANES;
+  RUTC_KEY all = keys[0], any = keys[0];
+  for (int64_t i = 0; i < whole; i++) all &= keys[i], any |= keys[i];
+  for (int64_t i = whole; i < count; i++) all &= keys[i], any |= keys[i];
+  /* The k least are at most `last`, whose bits that differ are found from the first one on: to
+   * count keys takes vectors less than to count ranges of them one by one. */
+  RUTC_KEY last = any;
+  int64_t stay = count;
+  for (RUTC_KEY bit = (RUTC_KEY)1 << (RUTC_OF(key_bits) - 1); bit > 0 && stay > most; bit >>= 1) {
+    if (!((all ^ any) & bit)) continue;
+    /* Bits after this one are all set in `last`. */
+    const int64_t found = RUTC_OF(at_most)(keys, count, last - bit);
+    if (found < k) continue;
+    last -= bit;
+    stay = found;
+  }
+  s->limit = last;
+  int64_t kept = 0;
+  if (stay <= most) {
+    for (int64_t i = 0; i < count; i++) {
+      const RUTC_KEY key = keys[i];
+      keys[kept] = key;
+      places[kept] = places[i];
+      kept += key <= last;
+    }
+  } else {
+    /* The last of equal ones are too many. */
+    int64_t equal = k - (last > 0 ? RUTC_OF(at_most)(keys, count, last - 1) : 0);
+    for (int64_t i = 0; i < count; i++) {
+      const RUTC_KEY key = keys[i];
+      keys[kept] = key;
+      places[kept] = places[i];
+      kept += key < last || (key == last && equal > 0);
+      equal -= key == last;
+    }
+  }
+  s->count = kept;
+}
+
 /* Takes the next keys of a row, CHUNK at most. */
 static void RUTC_OF(take)(RUTC_OF(selection) *s, const RUTC_KEY *keys, int64_t first, int64_t n) {
   int64_t at = 0;
-  if (s->k <= RUTC_OF(few) && s->turns > 0) {
+  if (s->turns > 0) {
     for (; at < n && s->count < s->k; at++) {
       RUTC_OF(insert)(s->items, s->count++, RUTC_OF(item)(keys[at], first + at));
     }
@@ -34,28 +96,39 @@ static void RUTC_OF(take)(RUTC_OF(selection) *s, const RUTC_KEY *keys, int64_t f
       RUTC_OF(insert)(s->items, s->k - 1, RUTC_OF(item)(keys[at], first + at));
       s->limit = RUTC_OF(key)(s->items[s->k - 1]);
     }
+    for (int64_t i = 0; i < s->k; i++) {
+      s->keys[i] = RUTC_OF(key)(s->items[i]);
+      s->places[i] = (RUTC_KEY)RUTC_OF(place)(s->items[i]);
+    }
   }
   for (; at < n && s->count < s->k; at++) {
-    s->items[s->count++] = RUTC_OF(item)(keys[at], first + at);
+    s->keys[s->count] = keys[at];
+    s->places[s->count++] = (RUTC_KEY)(first + at);
   }
   while ((at = RUTC_OF(next_below)(keys, at, n, s->limit)) < n) {
     /* Whether one of a few is below the limit cannot be predicted: no branch depends on it. */
-    int64_t end = at + LANES < n ? at + LANES : n;
+    int64_t end = at + LANES < n ? at + LANES : n, count = s->count;
     for (; at < end; at++) {
-      s->items[s->count] = RUTC_OF(item)(keys[at], first + at);
-      s->count += keys[at] < s->limit;
+      s->keys[count] = keys[at];
+      s->places[count] = (RUTC_KEY)(first + at);
+      count += keys[at] < s->limit;
     }
+    s->count = count;
   }
-  if (s->count + CHUNK > s->room) {
-    s->count = RUTC_OF(keep)(s->items, s->count, s->k, s->k + s->k / 4, &s->limit);
-  }
+  if (s->count + CHUNK > s->room) RUTC_OF(keep)(s, s->k + s->k / 4);
 }
 
 /* The places of the first k in order. */
 static void RUTC_OF(finish)(RUTC_OF(selection) *s, RUTC_KEY *places) {
-  /* To sort a few more takes less than to leave them out. */
-  s->count = RUTC_OF(keep)(s->items, s->count, s->k, 2 * s->k, &s->limit);
-  const RUTC_ITEM *sorted = RUTC_OF(sort)(s->items, s->other, s->count);
+  const RUTC_ITEM *sorted = s->items;
+  if (s->turns == 0) {
+    /* To sort a few more takes less than to leave them out. */
+    RUTC_OF(keep)(s, s->k + s->k / 4);
+    for (int64_t i = 0; i < s->count; i++) {
+      s->items[i] = RUTC_OF(item)(s->keys[i], (int64_t)s->places[i]);
+    }
+    sorted = RUTC_OF(sort)(s->items, s->other, s->count);
+  }
   for (int64_t i = 0; i < s->k; i++) places[i] = (RUTC_KEY)RUTC_OF(place)(sorted[i]);
 }
 
@@ -107,15 +180,17 @@ static void RUTC_OF(turn)(const RUTC_KEY *restrict keys, int64_t rows, int64_t c
   }
 }
 
-#define RUTC_WRITE(T)                                              \
-  for (int64_t j = 0; j < k; j++) {                                \
-    for (int64_t i = 0; i < g->rows; i++) {                        \
-      int64_t place = (int64_t)places[j * step + i * apart];       \
-      const T *row = (const T *)(const void *)g->from[i];          \
-      ((T *)(void *)g->values[i])[j * inner] = row[place * inner]; \
-      g->places[i][j * inner] = place;                             \
-    }                                                              \
-  }                                                                \
+#define RUTC_WRITE(T)                                                 \
+  for (int64_t i = 0; i < g->rows; i++) {                             \
+    const T *row = (const T *)(const void *)g->from[i];               \
+    const RUTC_KEY *from = places + i * apart;                        \
+    T *values = (T *)(void *)g->values[i];                            \
+    int64_t *to = g->places[i];                                       \
+    for (int64_t j = 0; j < k; j++, values += inner, to += inner) {   \
+      *to = (int64_t)from[j * step];                                  \
+      *values = row[*to * inner];                                     \
+    }                                                                 \
+  }                                                                   \
   return
 
 /* Writes what was selected of some rows: item j of row i is at `places[j * step + i * apart]`. */
@@ -135,9 +210,7 @@ static void RUTC_OF(along)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *ke
                            RUTC_KEY *places) {
   for (int64_t row = 0; row < s->outer; row++) {
     const group g = group_of(s, row, 1);
-    one->count = 0;
-    one->turns = CHUNK;
-    one->limit = (RUTC_KEY) ~(RUTC_KEY)0;
+    RUTC_OF(begin)(one);
     for (int64_t j = 0; j < s->n; j += CHUNK) {
       int64_t count = s->n - j < CHUNK ? s->n - j : CHUNK;
       RUTC_OF(keys)(s->type, g.from[0] + j * s->bytes, 1, 0, count, s->largest, keys, 0);
@@ -158,9 +231,7 @@ static void RUTC_OF(across)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *k
       RUTC_OF(keys)(s->type, g.from[0], s->n, s->inner, rows, s->largest, keys, rows);
       RUTC_OF(turn)(keys, s->n, rows, turned);
       for (int64_t i = 0; i < rows; i++) {
-        one->count = 0;
-        one->turns = CHUNK;
-        one->limit = (RUTC_KEY) ~(RUTC_KEY)0;
+        RUTC_OF(begin)(one);
         for (int64_t j = 0; j < s->n; j += CHUNK) {
           int64_t count = s->n - j < CHUNK ? s->n - j : CHUNK;
           RUTC_OF(take)(one, turned + i * s->n + j, j, count);
@@ -202,12 +273,14 @@ static int RUTC_OF(topk)(const rutc_call *call, const shape *s) {
   /* Vectors of rows suit short rows, and those that lie side by side. */
   const int many = s->outer * s->inner >= LANES && (s->inner >= LANES || s->n <= CHUNK);
   const int64_t keys = LANES * (s->n < CHUNK ? CHUNK : s->n), all = 2 * (keys + LANES * k);
-  RUTC_ITEM *items = rutc_call_scratch(
-      call, 2 * room * (int64_t)sizeof(RUTC_ITEM) + all * (int64_t)sizeof(RUTC_KEY));
+  RUTC_ITEM *items = rutc_call_scratch(call, 2 * room * (int64_t)sizeof(RUTC_ITEM) +
+                                                 (2 * room + all) * (int64_t)sizeof(RUTC_KEY));
   if (items == NULL) return RUTC_OUT_OF_MEMORY;
-  RUTC_OF(selection) one = {k, room, 0, 0, items, items + room, 0};
-  RUTC_KEY *first = (RUTC_KEY *)(items + 2 * room), *second = first + keys;
-  RUTC_KEY *results = second + keys;
+  RUTC_KEY *selected = (RUTC_KEY *)(items + 2 * room), *first = selected + 2 * room;
+  RUTC_KEY *second = first + keys, *results = second + keys;
+  RUTC_OF(selection) one = {
+      .k = k, .room = room, .keys = selected, .places = selected + room,
+      .items = items, .other = items + room};
   if (k <= SHORT && many) {
     RUTC_OF(together)(s, first, second, results, results + LANES * k);
   } else if (s->inner == 1) {
