@@ -87,7 +87,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "tuner/templates/tiled.py": ("MOST_BETWEEN",),
     "tuner/templates/tilings.py": ("SHORTEST_BLOCK",),
     "tuner/templates/windows.py": ("MOST_WRITTEN_OUT", "MOST_APART", "MOST_PERMUTED"),
-    "tuner/tile_cycles.py": ("LONGEST_UNROLLED",),
+    "tuner/tile_registers.py": ("LONGEST_UNROLLED",),
     "tuner/tiles.py": ("MOST_VECTORS",),
 }
 """File -> the limits in it."""

@@ -18,8 +18,9 @@ from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import inside_shares
-from rutc.tuner.tile_cycles import busy_cycles, state_registers
+from rutc.tuner.tile_cycles import busy_cycles
 from rutc.tuner.tile_loads import evicted_rows
+from rutc.tuner.tile_registers import state_registers
 from rutc.tuner.tiles import even_tile
 
 

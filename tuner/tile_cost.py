@@ -9,8 +9,9 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.windows import share_inside
 from rutc.tuner.access import Shape
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cycles import LONGEST_UNROLLED, Rows, TileCosts
+from rutc.tuner.tile_cycles import TileCosts
 from rutc.tuner.tile_loads import vector_load
+from rutc.tuner.tile_registers import LONGEST_UNROLLED, Rows
 
 Blocks = tuple[str, int, Rows]
 """What makes a tile: the loop of its vectors, how many these are, and its rows."""
@@ -131,6 +132,8 @@ def _cost_inside(
         if (cycles + n * costs.least(k, part)) * unknown / wanted > most:
             return None
         cycles += n * costs.cycles(k, part)
+        if k < vectors:
+            cycles += n * costs.passed(vectors - k, part)
     return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))
 
 

@@ -24,11 +24,15 @@ from rutc.tuner.tile_loads import (
     vector_load,
     widened,
 )
-
-LONGEST_UNROLLED = 16
-
-Rows = tuple[tuple[str, int], ...]
-"""The rows of a tile: (loop, how many of them)."""
+from rutc.tuner.tile_registers import (
+    LONGEST_UNROLLED,
+    Rows,
+    is_full,
+    multiplications,
+    pass_by,
+    product_registers,
+    state_registers,
+)
 
 
 def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
@@ -46,38 +50,6 @@ def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
     return sorted(names, key=lambda v: (v not in inside, same[v], -names[v]))
 
 
-def crowded(
-    r: Reduction,
-    vectors: int,
-    rows: Rows,
-    inner: str,
-    extent: int,
-    machine: Machine,
-) -> bool:
-    """Whether no registers are left to unroll the reduction's loop `inner`.
-
-    A step's loads are moved up among the arithmetic of the one before; and what a window reads
-    again in a later step is kept: its every place until the row before has used it.
-    """
-    size = vectors * prod(f for _, f in rows) + product_registers(r, machine)
-    return _is_full(size, vectors, kept_places(r, rows, inner, extent), machine)
-
-
-def _is_full(size: int, vectors: int, kept: int, machine: Machine) -> bool:
-    """Whether registers lack for one vector of each operand, or for what windows read again."""
-    return size + vectors + max(kept, 1) > machine.registers
-
-
-def state_registers(r: Reduction) -> int:
-    """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
-    return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
-
-
-def multiplications(r: Reduction, machine: Machine) -> int:
-    """Multiplications of a step of a sum: pairs of sums are added up by a second one."""
-    return 1 + r.together(machine) // QUAD if r.adds_apart(machine) else 1
-
-
 def busy_cycles(r: Reduction, vectors: float, machine: Machine) -> float:
     """Cycles that multiply so many vectors and add them to states, a product in each lane."""
     return vectors / _products_per_cycle(r, machine)
@@ -87,16 +59,6 @@ def _products_per_cycle(r: Reduction, machine: Machine) -> float:
     """Vectors that are multiplied and added to states in a cycle, a product in each lane."""
     paired = r.pairs_bf16(machine)
     return PAIR * machine.bf16_pairs_per_cycle if paired else machine.fma_per_cycle
-
-
-def product_registers(r: Reduction, machine: Machine) -> int:
-    """Registers that hold sums of products until they are added: as many as a cycle computes.
-
-    Pairs of sums in 16 bits are multiplied by ones, which take another.
-    """
-    if not r.adds_apart(machine):
-        return 0
-    return ceil(machine.fma_per_cycle) + r.together(machine) // QUAD
 
 
 @record
@@ -253,9 +215,11 @@ class _Places:
     across_once: tuple[float, ...]
     kept: int
     """Those that are read again in a later step of the innermost loop, at most."""
+    shared: bool
+    """Whether rows share vectors, or make them of several loads."""
 
     @staticmethod
-    def of(each: _Operands, rows: Rows, symbolic: Collection[str]) -> _Places:
+    def of(each: _Operands, vector: str, rows: Rows, symbolic: Collection[str]) -> _Places:
         """The places of rows, where loops are `symbolic` whose ends only a run tells."""
         along, across = [x.touch for x in each.along], each.across
         known = {v: extent for v, extent in each.inner.items() if v not in symbolic}
@@ -266,6 +230,7 @@ class _Places:
             tuple([places_of_rows(t, rows, known) for t in along]),
             tuple([places_of_rows(t, rows, known) for t in across]),
             max(inner, default=0),
+            not pass_by(along, vector, rows),
         )
 
 
@@ -397,8 +362,21 @@ class TileCosts:
             1 + machine.coefficients.tiles.far * log2(1 + max(far, default=0)),
             tuple(apart),
             tuple(lines),
-            tuple([_Places.of(each, rows, shape.symbolic) for each in self.operands]),
+            tuple([_Places.of(each, self.vector, rows, shape.symbolic) for each in self.operands]),
         )
+
+    def passed(self, vectors: int, rows: Rows) -> float:
+        """The cycles in which so many vectors pass by that fill up the last block of constants.
+
+        They come from the second cache. Where rows share what is loaded, arithmetic hides that.
+        """
+        machine, passed = self.machine, 0.0
+        for each, places in zip(self.operands, self._rows[rows].places, strict=True):
+            products = prod(self.shape.extents[x.var] for x in each.reduction.loops)
+            for x, n in () if places.shared else zip(each.along, places.along, strict=True):
+                if x.touch.packed and x.touch.buffer_bytes > machine.l1 // 2:
+                    passed += n * x.touch.bytes * products
+        return passed * vectors * machine.width / machine.l2_bytes_per_cycle
 
     def _step(
         self, each: _Operands, number: int, vectors: int, rows: Rows, costs: _RowCosts
@@ -406,7 +384,8 @@ class TileCosts:
         """Cycles of a step of the reduction of that number."""
         machine, places, size = self.machine, costs.places[number], vectors * costs.size
         w, width = machine.coefficients.tiles, machine.width
-        full = each.inner if _is_full(size + each.products, vectors, places.kept, machine) else {}
+        loaded = vectors if places.shared else 1
+        full = each.inner if is_full(size + each.products, loaded, places.kept, machine) else {}
         along, across = _loads(each.along, places.along, vectors), places.across
         along_once, across_once = along, across
         if not full:
@@ -455,7 +434,7 @@ class TileCosts:
         held = min((*along, *across), default=0.0)
         if across and each.chooses:
             held = max(held, min(sum(along), sum(across)))
-        registers = size * each.width_each + max(held, vectors) * wide + 1
+        registers = size * each.width_each + max(held, loaded) * wide + 1
         registers += each.products
         # The other half of bytes waits for the next step.
         registers += sum([loads for x, loads in zip(each.along, along, strict=True) if x.halves])
@@ -465,7 +444,7 @@ class TileCosts:
             work *= 1 + w.tight * (wanted - max(spare, 0))
         if spare < 0:
             work *= 1 - w.spill * spare
-        if each.signs and not machine.holds_signs(size, vectors):
+        if each.signs and not machine.holds_signs(size, loaded):
             # Each product loads them.
             work *= 1 + w.tight
         for extent in full.values():

@@ -10,8 +10,8 @@ from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Shape
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import Blocks, cheapest, costed, row_factors
-from rutc.tuner.tile_cycles import product_registers, state_registers
 from rutc.tuner.tile_loads import reuses
+from rutc.tuner.tile_registers import product_registers, state_registers
 
 MOST_VECTORS = 8
 

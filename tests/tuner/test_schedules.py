@@ -35,7 +35,7 @@ from rutc.tuner.templates.pointwise import Form
 from rutc.tuner.templates.tiled import tiled
 from rutc.tuner.templates.tilings import default_tiling
 from rutc.tuner.tile_cost import costed
-from rutc.tuner.tile_cycles import product_registers
+from rutc.tuner.tile_registers import product_registers
 from rutc.tuner.tiles import choose_tile, even_tile
 from tests.graph_opt.plans import plan_of
 from tests.tensor_ir.test_steps import kernel_of

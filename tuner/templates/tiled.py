@@ -48,8 +48,9 @@ from rutc.tuner.dot import dot_steps, products_together
 from rutc.tuner.packing import grouped_packing, packed, packing
 from rutc.tuner.prepare import prepared_operands
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cycles import LONGEST_UNROLLED, bound_order, crowded, multiplications
+from rutc.tuner.tile_cycles import bound_order
 from rutc.tuner.tile_loads import held_operand
+from rutc.tuner.tile_registers import LONGEST_UNROLLED, crowded, multiplications
 
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
@@ -459,7 +460,7 @@ def _unrolled(
     size = tile.size * multiplications(r, machine)
     for v in reversed(order):
         extent = extents[v]
-        if extent == 0 or crowded(r, tile.vectors, tile.rows, v, extent, machine):
+        if extent == 0 or crowded(r, tile, v, extent, machine):
             break
         if extent * size <= 160 and extent <= LONGEST_UNROLLED:
             steps.append(Mark(v, Kind.UNROLL))

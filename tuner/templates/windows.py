@@ -51,7 +51,7 @@ from rutc.tuner.passes import (
 )
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.space import Axis, Default, Template
-from rutc.tuner.tile_cycles import state_registers
+from rutc.tuner.tile_registers import state_registers
 
 MOST_WRITTEN_OUT = 480
 """Elements of windows that are written out: their code has to stay small."""

@@ -1,0 +1,64 @@
+"""The registers that a register tile takes: its sums, their products and what is loaded for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, prod
+
+from rutc.tensor_ir.machine import QUAD, Machine
+from rutc.tuner.access import Reduction, Touch
+from rutc.tuner.register_tile import RegisterTile
+from rutc.tuner.tile_loads import kept_places, places_of_rows
+
+LONGEST_UNROLLED = 16
+
+Rows = tuple[tuple[str, int], ...]
+"""The rows of a tile: (loop, how many of them)."""
+
+
+def crowded(r: Reduction, tile: RegisterTile, inner: str, extent: int, machine: Machine) -> bool:
+    """Whether no registers are left to unroll the reduction's loop `inner`.
+
+    A step's loads are moved up among the arithmetic of the one before; and what a window reads
+    again in a later step is kept: its every place until the row before has used it. Of a loop that
+    is written out as a whole, nothing is moved up that passes by.
+    """
+    size = tile.size + product_registers(r, machine)
+    along = [t for t in r.reads if t.depends(tile.vector)]
+    passing = extent <= LONGEST_UNROLLED and pass_by(along, tile.vector, tile.rows)
+    kept = kept_places(r, tile.rows, inner, extent)
+    return is_full(size, 1 if passing else tile.vectors, kept, machine)
+
+
+def pass_by(along: Iterable[Touch], vector: str, rows: Rows) -> bool:
+    """Whether a tile's rows read each vector of these operands once, where it lies in memory.
+
+    Registers hold none then, of which two rows or several operations would take a part.
+    """
+    count = prod([f for _, f in rows])
+    return all(t.near(vector) and places_of_rows(t, rows) >= count for t in along)
+
+
+def is_full(size: int, loaded: int, kept: int, machine: Machine) -> bool:
+    """Whether registers lack for what a step has loaded, or for what windows read again."""
+    return size + loaded + max(kept, 1) > machine.registers
+
+
+def state_registers(r: Reduction) -> int:
+    """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
+    return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
+
+
+def multiplications(r: Reduction, machine: Machine) -> int:
+    """Multiplications of a step of a sum: pairs of sums are added up by a second one."""
+    return 1 + r.together(machine) // QUAD if r.adds_apart(machine) else 1
+
+
+def product_registers(r: Reduction, machine: Machine) -> int:
+    """Registers that hold sums of products until they are added: as many as a cycle computes.
+
+    Pairs of sums in 16 bits are multiplied by ones, which take another.
+    """
+    if not r.adds_apart(machine):
+        return 0
+    return ceil(machine.fma_per_cycle) + r.together(machine) // QUAD
