@@ -36,6 +36,13 @@ def solve_phase(n: Node, editor: Editor) -> Result:
     %y.0{q} = sum{k_o} %x[i=q - k_o else 0] * %w[k=2*k_o]
     %y.1{q} = %x[i=q else 0] * %w[k=1]
     %y{j} = select(index(j % 2) == 0, %y.0[q=j // 2 else 0], %y.1[q=j // 2 else 0])
+
+    A condition that no bound dim is in, as that of a single tap, leaves phases without any:
+
+    %y{j} = sum{c} select(index(j % 2) == 0, %x[c, i=j // 2], 0) * %w[c]
+    ->
+    %y.0{q} = sum{c} %x[c, i=q] * %w[c]
+    %y{j} = select(index(j % 2) == 0, %y.0[q=j // 2 else 0], 0)
     """
     if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
@@ -112,10 +119,13 @@ def _is_index_of(at: Index, dim: str, editor: Editor) -> bool:
 
 @record
 class _Uneven:
-    """A sum of which `dim`, in its phases, takes different numbers of taps along `k`."""
+    """A sum of which `dim`, in its phases, takes different numbers of taps along `k`.
+
+    Without a k it takes all of its terms in phase 0, and none in others.
+    """
 
     parts: tuple[Expr, ...]
-    k: str
+    k: str | None
     dim: str
     phase: Index
     phases: int
@@ -126,7 +136,9 @@ def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
     why = Reason("no factor is chosen by a remainder")
     for condition, k, chosen in _chosen_factors(n, _chosen_by_remainder):
         extent, sign = editor.extents[k], condition.num.coefficient(k)
-        phases = condition.den.const
+        phases, named = condition.den.const, condition.num.names()
+        if not named & set(n.bound) and _splits(n, named):
+            return _Uneven(chosen, None, *named, condition.num, phases)
         if sign is None or sign % phases not in (1, phases - 1):
             continue
         if not extent.is_const:
@@ -137,11 +149,16 @@ def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
         if extent.const % phases == 0:
             whole = replace(n, body=(product_of([*chosen]),))
             return _with_phase(whole, k, phase, phases, extent.const // phases, editor)
-        dim = next(iter(rest.names())) if len(rest.names()) == 1 else ""
-        if dim in n.out.dims and len(n.outs) == 1 and _phases(n.body[0]) <= MOST_PHASES:
-            return _Uneven(chosen, k, dim, phase, phases)
+        if _splits(n, rest.names()):
+            return _Uneven(chosen, k, *rest.names(), phase, phases)
         why = Reason(f"the extent {extent} of {k} is not a multiple of {phases}")
     return why
+
+
+def _splits(n: Nest, named: frozenset[str]) -> bool:
+    """Whether a phase that these names tell is one of a dim that may have a sum for each phase."""
+    alone = len(named) == 1 and named <= set(n.out.dims) and len(n.outs) == 1
+    return alone and _phases(n.body[0]) <= MOST_PHASES
 
 
 def _joined(n: Nest, first: _Uneven, editor: Editor) -> tuple[Node, ...]:
@@ -170,7 +187,8 @@ def _joined(n: Nest, first: _Uneven, editor: Editor) -> tuple[Node, ...]:
                 continue
             inner = editor.fresh_dim(f"{how.dim}_o", count)
             part = _of_phase(whole, how, inner, r, editor)
-            found.append(leaf(part, {**coords, inner: floordiv(Index.of(how.dim), many, {})}))
+            at = {**coords, inner: floordiv(Index.of(how.dim), many, {})}
+            found.append(_zero(whole.out.dtype) if part is None else leaf(part, at))
         chosen = found[-1]
         for r in reversed(range(how.phases - 1)):
             here = apply("eq", IndexValue(mod(Index.of(how.dim), many, {})), Lit(r, DType.I64))
@@ -185,17 +203,23 @@ def _zero(dtype: DType) -> Lit:
     return Lit(0.0 if dtype.is_float else 0, dtype)
 
 
-def _of_phase(n: Nest, how: _Uneven, inner: str, r: int, editor: Editor) -> Nest:
-    """The sum at every `phases`-th index of a dim, from `r` on, over the taps that count there."""
+def _of_phase(n: Nest, how: _Uneven, inner: str, r: int, editor: Editor) -> Nest | None:
+    """The sum at every `phases`-th index of a dim, from `r` on, over the taps that count there.
+
+    None if none do.
+    """
     at = Index.of(inner) * how.phases + r
+    first = editor.simplify(mod(how.phase.subs({how.dim: at}), Index.of(how.phases), {}))
+    extent = 1 if how.k is None else editor.extents[how.k].const
+    taps = -(-(extent - first.const) // how.phases)
+    if taps <= 0:
+        return None
     dims = tuple(sorted(inner if d == how.dim else d for d in n.out.dims))
     out = replace(n.out, name=editor.fresh_value(f"{n.out.name}.{r}"), dims=dims)
-    first = editor.simplify(how.phase.subs({how.dim: at}))
-    taps = -(-(editor.extents[how.k].const - first.const) // how.phases)
-    if taps <= 0:
-        return Nest((out,), (), None, (_zero(out.dtype),), n.origin)
     there = substitute(product_of([*how.parts]), {how.dim: at})
     part = replace(n, outs=(out,), body=(there,))
+    if how.k is None:
+        return replace(part, body=(map_index(there, editor.simplify),))
     return _with_phase(part, how.k, first, how.phases, taps, editor)
 
 
