@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.expr import operations
 from rutc.tensor_ir.kernel import Kind, Stmt, exprs, walk_stmts
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Mark, NotApplicable, Peel, Singly, Split, Step
 from rutc.tuner.access import Shape, Touch, leaves_rest
 from rutc.tuner.space import Axis
@@ -58,3 +58,30 @@ def element_by_element_axis(shape: Shape) -> Axis:
     loops = [x.var for x in shape.shared]
     apart = (t.buffer for t in shape.touches if not all(map(t.near, loops)) and not t.nibbles)
     return ((), *((b,) for b in dict.fromkeys(apart)))
+
+
+def best_vector(loops: list[str], shape: Shape, machine: Machine) -> str:
+    """Returns the loop whose lanes take least to load and store."""
+
+    def cost(v: str) -> float:
+        total = 0.0
+        lies = any(t.unit(v) for t in shape.touches)
+        extent = (shape.extents if lies else shape.common_extents)[v]
+        lanes = min(16, extent)
+        if lanes <= 1:
+            return len(shape.touches)
+        for t in shape.touches:
+            stride = t.strides.get(v, 0)
+            if stride == 0:
+                total += 0.2
+            elif stride == 1:
+                total += 1
+            elif picks := t.picks(v, min(machine.width, extent), machine):
+                total += picks
+            elif stride in NEAR_STRIDES and not t.is_store:
+                total += 1.5 * (stride or 1)
+            else:
+                total += lanes * (1.5 if t.is_store else 1)
+        return total / lanes * (1 + 0.1 * ((-extent) % lanes) / lanes)
+
+    return min(loops, key=cost)

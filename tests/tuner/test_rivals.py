@@ -311,3 +311,26 @@ def test_rows_of_which_no_lane_is_outside_make_no_tile_better(machine: Machine) 
     tiled = [s for s in spaces(found.kernel, machine, found.free) if s.template.name == "tiled"]
     assert tiled
     assert not any(s.default.rivals for s in tiled if s.default is not None)
+
+
+ALTERNATING = """
+graph "alternating"
+dims c = 32, y = 11, x = 55, p = 6, q = 28
+%v : f32{c,p,q} = input "v" [c, p, q]
+%o : f32{c,x,y} = select(index(x % 2) == 0, {value}, 0.0)
+output "o" [c, y, x] = %o
+"""
+"""Every other number of every other row, between zeros: lanes that choose alike lie rows apart."""
+
+
+@on_machines
+def test_lanes_of_rows_may_choose_each_for_itself(machine: Machine) -> None:
+    value = "select(index(y % 2) == 0, %v[c, p=y // 2, q=x // 2], 0.0)"
+    found = of_text(ALTERNATING.replace("{value}", value), frozenset(), Random(0))
+    (space,) = spaces(found.kernel, machine, found.free)
+    assert space.default is not None
+    assert space.default.point.form is Form.ARMS
+    chosen = usual((space,))
+    assert chosen is not None
+    assert (chosen[1].form, chosen[1].order[-1]) == (Form.VECTORS, "x")
+    found.run(choose(found.kernel, machine, found.free), machine, 1 if runnable(machine) else None)

@@ -49,6 +49,7 @@ from rutc.tuner.choice import (
 from rutc.tuner.collapse import fuse_innermost
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.vectors import (
+    best_vector,
     copies_of_body,
     element_by_element,
     element_by_element_axis,
@@ -284,12 +285,14 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     parallel = None if worth_sharing(shape, machine, len(touches)) else 0
     chosen = choosing_loops(kernel, shape.sizes)
     free = [v for v in loops if v not in chosen]
-    vector = _best_vector(free if chosen and free else loops, shape, machine)
+    vector = best_vector(free if chosen and free else loops, shape, machine)
     others = memory_order([v for v in loops if v != vector], shape)
     order = (*others, vector)
     if chosen and free:
-        order = turned_order(kernel, shape, machine) or order
-        return Default(Pointwise(Form.ARMS, order, parallel=parallel))
+        turned = turned_order(kernel, shape, machine)
+        arms = Pointwise(Form.ARMS, turned or order, parallel=parallel)
+        rivals = () if turned else tuple(_along_rows(kernel, shape, vector, parallel, machine))
+        return Default(arms, rivals=rivals)
     ends = {v: _edges(kernel, shape, v) for v in others}
     if _cuts(kernel, shape, vector):
         if found := across(order, touches):
@@ -331,6 +334,21 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     made = Pointwise(Form.VECTORS, order, copies, parallel=parallel)
     liked = _longest(kernel, shape, made, ends, machine)
     return Default(liked, rivals=tuple(_squares_beside(vector, others, shape, fused, parallel)))
+
+
+def _along_rows(
+    kernel: Kernel, shape: Shape, vector: str, parallel: int | None, machine: Machine
+) -> Iterator[Pointwise]:
+    """Vectors of which each lane chooses, where lanes that choose alike are stored apart."""
+    if all(t.strides.get(vector) == 1 for t in shape.touches if t.is_store):
+        return
+    loops = [x.var for x in shape.shared]
+    along = best_vector(loops, shape, machine)
+    others = memory_order([v for v in loops if v != along], shape)
+    ends = {v: _edges(kernel, shape, v) for v in others}
+    copies = copies_of_body(kernel.body, machine)
+    made = Pointwise(Form.VECTORS, (*others, along), copies, parallel=parallel)
+    yield _longest(kernel, shape, made, ends, machine)
 
 
 def _squares_beside(
@@ -464,31 +482,6 @@ def _chunks(extent: int, machine: Machine) -> int:
         if extent % parts == 0:
             return parts
     return 1
-
-
-def _best_vector(loops: list[str], shape: Shape, machine: Machine) -> str:
-    def cost(v: str) -> float:
-        total = 0.0
-        lies = any(t.unit(v) for t in shape.touches)
-        extent = (shape.extents if lies else shape.common_extents)[v]
-        lanes = min(16, extent)
-        if lanes <= 1:
-            return len(shape.touches)
-        for t in shape.touches:
-            stride = t.strides.get(v, 0)
-            if stride == 0:
-                total += 0.2
-            elif stride == 1:
-                total += 1
-            elif picks := t.picks(v, min(machine.width, extent), machine):
-                total += picks
-            elif stride in NEAR_STRIDES and not t.is_store:
-                total += 1.5 * (stride or 1)
-            else:
-                total += lanes * (1.5 if t.is_store else 1)
-        return total / lanes * (1 + 0.1 * ((-extent) % lanes) / lanes)
-
-    return min(loops, key=cost)
 
 
 POINTWISE = Template("pointwise", point_of, axes, default, pointwise)
