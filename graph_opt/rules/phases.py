@@ -137,8 +137,9 @@ def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
     for condition, k, chosen in _chosen_factors(n, _chosen_by_remainder):
         extent, sign = editor.extents[k], condition.num.coefficient(k)
         phases, named = condition.den.const, condition.num.names()
-        if not named & set(n.bound) and _splits(n, named):
-            return _Uneven(chosen, None, *named, condition.num, phases)
+        alone = "" if named & set(n.bound) else _split_dim(n, named)
+        if alone:
+            return _Uneven(chosen, None, alone, condition.num, phases)
         if sign is None or sign % phases not in (1, phases - 1):
             continue
         if not extent.is_const:
@@ -149,16 +150,17 @@ def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
         if extent.const % phases == 0:
             whole = replace(n, body=(product_of([*chosen]),))
             return _with_phase(whole, k, phase, phases, extent.const // phases, editor)
-        if _splits(n, rest.names()):
-            return _Uneven(chosen, k, *rest.names(), phase, phases)
+        if dim := _split_dim(n, rest.names()):
+            return _Uneven(chosen, k, dim, phase, phases)
         why = Reason(f"the extent {extent} of {k} is not a multiple of {phases}")
     return why
 
 
-def _splits(n: Nest, named: frozenset[str]) -> bool:
-    """Whether a phase that these names tell is one of a dim that may have a sum for each phase."""
-    alone = len(named) == 1 and named <= set(n.out.dims) and len(n.outs) == 1
-    return alone and _phases(n.body[0]) <= MOST_PHASES
+def _split_dim(n: Nest, named: frozenset[str]) -> str:
+    """The one dim whose phases these names tell, if it may have a sum for each; else ""."""
+    dim = next(iter(named)) if len(named) == 1 else ""
+    splits = dim in n.out.dims and len(n.outs) == 1 and _phases(n.body[0]) <= MOST_PHASES
+    return dim if splits else ""
 
 
 def _joined(n: Nest, first: _Uneven, editor: Editor) -> tuple[Node, ...]:
