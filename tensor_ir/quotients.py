@@ -14,14 +14,19 @@ from rutc.tensor_ir.ranges import Range
 Ranges = Mapping[str, Range]
 
 LONGEST_QUOTIENT = 16
-"""Terms of a quotient by a sum, beyond which it is not looked for."""
+"""Terms of what is divided by a sum, beyond which no quotient is looked for."""
+
+
+def is_sum(b: Index) -> bool:
+    """Whether a divisor is no product of a number and atoms."""
+    return b.const != 0 or len(b.terms) != 1
 
 
 def split_exact(a: Index, b: Index) -> tuple[Index, Index]:
     """(q, r) with a = q*b + r, q taking every term that b divides; all or none for a sum b."""
-    if b.const != 0 or len(b.terms) != 1:
-        exact = _exact_quotient(a, b)
-        return (ZERO, a) if exact is None else (exact, ZERO)
+    if is_sum(b):
+        whole_sum, rest_of_sum = split_sum(a, b)
+        return (whole_sum, ZERO) if rest_of_sum == ZERO else (ZERO, a)
     mono, k = b.terms[0]
     whole: list[tuple[Monomial, int]] = []
     rest: list[tuple[Monomial, int]] = []
@@ -35,20 +40,25 @@ def split_exact(a: Index, b: Index) -> tuple[Index, Index]:
     return collect([(m, c) for m, c in whole if m], const), Index(tuple(rest), a.const)
 
 
-def _exact_quotient(a: Index, b: Index) -> Index | None:
-    """q with a = q*b for a sum b, by dividing leading terms; None if none is found."""
+def split_sum(a: Index, b: Index) -> tuple[Index, Index]:
+    """(q, r) with a = q*b + r for a sum b, by dividing terms by its leading one.
+
+    c*n - c + x  ->  (c, x)  for b = n - 1
+    """
     lead, factor = b.terms[-1]
-    whole, rest = ZERO, a
+    whole, rest, left_over = ZERO, a, ZERO
     for _ in range(LONGEST_QUOTIENT):
         if rest == ZERO:
-            return whole
+            break
         mono, c = rest.terms[-1] if rest.terms else ((), rest.const)
         left = without(mono, lead)
         if left is None or c % factor:
-            return None
-        term = Index(((left, c // factor),)) if left else Index.of(c // factor)
+            undivided = _monomial(mono, c)
+            rest, left_over = rest - undivided, left_over + undivided
+            continue
+        term = _monomial(left, c // factor)
         whole, rest = whole + term, rest - term * b
-    return None
+    return whole, left_over + rest
 
 
 def without(mono: Monomial, factors: Monomial) -> Monomial | None:
@@ -120,7 +130,7 @@ def split_below(rest: Index, b: Index, ranges: Ranges) -> Parts | None:
 
     h*w*c + w*y + x  ->  (c, w*y + x, h*w, 4)  for b = 4*h*w when 0 <= w*y + x < h*w.
     """
-    if b.const != 0 or len(b.terms) != 1:
+    if is_sum(b):
         return None
     ((atoms, k),) = b.terms
     steps: dict[tuple[Monomial, int], None] = {}

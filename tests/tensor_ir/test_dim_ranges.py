@@ -77,6 +77,40 @@ def test_division_is_right_at_every_point(terms: list[tuple[Index, Index]], by: 
     np.testing.assert_array_equal(at_points(whole.simplify(RANGES)), p)
 
 
+SUM = parse_index("h//2 + w + 1")
+SIZES = SYMBOLS | {"c": (0, 5), "z": DimRange(6, SUM)}
+
+
+@pytest.mark.parametrize(
+    ("divided", "quotient", "rest"),
+    [
+        ("c*(h//2) + c*w + c + z", "c", "z"),
+        ("c*(h//2) + c*w + c + z + h//2 + w + 1", "c + 1", "z"),
+        ("c*(h//2) + c*w + z", None, None),
+        ("3*(h//2) + 3*w + 3", "3", "0"),
+        ("w", "0", "w"),
+    ],
+)
+def test_what_lies_below_a_sum_is_the_remainder(
+    divided: str, quotient: str | None, rest: str | None
+) -> None:
+    a = parse_index(divided)
+    q, r = floordiv(a, SUM, SIZES), mod(a, SUM, SIZES)
+    assert (str(q), str(r)) == (quotient or f"({a}) // ({SUM})", rest or f"({a}) % ({SUM})")
+
+
+@examples(200)
+@given(indices(("c", "z", "h", "w"), depth=1), indices(("c", "z", "h", "w"), depth=1))
+def test_division_by_a_sum_is_right_at_every_point(x: Index, y: Index) -> None:
+    total = SUM * x + y
+    grids = np.meshgrid(*[range(r[1] + 1) for r in SIZES.values()], indexing="ij")
+    env = {n: g.reshape(-1) for n, g in zip(SIZES, grids, strict=True)}
+    env = {n: g[env["z"] < SUM.evaluate(env)] for n, g in env.items()}
+    p, q = (np.asarray(v.evaluate(env)) for v in (total, SUM))
+    np.testing.assert_array_equal(np.asarray(floordiv(total, SUM, SIZES).evaluate(env)), p // q)
+    np.testing.assert_array_equal(np.asarray(mod(total, SUM, SIZES).evaluate(env)), p % q)
+
+
 @examples(300)
 @given(indices(("c", "y", "x", "k", "h", "w"), depth=2))
 def test_what_is_called_positive_is(x: Index) -> None:
