@@ -284,23 +284,25 @@ class Slicer(Chains):
         if not self.is_fixed(members):
             if line > 1:
                 return None
-            of_runs = self._size_in_runs(members, room)
             if isinstance(self.extents[last], int):
                 # As many slices as threads want, also where there is a single index around them.
                 longest = min(longest, extent * self._fewest(members[0].dims, extent) // w.fewest)
-            if (
-                of_runs is None
-                and longest > 0
-                and self._fewest(members[0].dims, longest) >= w.fewest
-            ):
-                return longest, None
-            return of_runs
+            some = longest > 0 and self._fewest(members[0].dims, longest) >= w.fewest
+            # Of blocks of a known size, a run tells how many there are: shorter ones where few.
+            known = self._index_is_known(members) and (some or not outer)
+            of_runs = None if known else self._size_in_runs(members, room)
+            return (longest, None) if of_runs is None and some else of_runs
         if longest == 0:
             fits = line <= most and total * line <= self.near(w.most_ring) * extent * around
             return (line, None) if fits else None
         whole = max((r for r in range(line, longest + 1, line) if extent % r == 0), default=0)
         even = -(-extent // -(-extent // longest))
         return whole if 2 * whole >= longest else -(-even // line) * line, None
+
+    def _index_is_known(self, members: tuple[Member, ...]) -> bool:
+        """Whether what passes between the kernels for one index is so whatever the sizes."""
+        found = self.owned_between(members)
+        return all(self.index_bytes_of(v, m.dims, m.ratios).is_const for v, m in found)
 
     def _size_in_runs(
         self, members: tuple[Member, ...], within: int
@@ -313,9 +315,6 @@ class Slicer(Chains):
         if self._common_index_bytes(members) > self.near(w.most_ring):
             return None
         if self._read_again(members, len(outer)) > self.near(w.again):
-            return None
-        found = self.owned_between(members)
-        if all(self.index_bytes_of(v, m.dims, m.ratios).is_const for v, m in found):
             return None
         longest = self.extent(last)
         count, _ = self._common_slices(members, longest, within)
