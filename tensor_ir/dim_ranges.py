@@ -50,6 +50,7 @@ def is_positive(x: Index, ranges: Mapping[str, Range]) -> bool:
     """Whether an expression is known to be more than 0 wherever all dims have an index.
 
     h*w - w*y - x  ->  h*w - w*(h - 1) - (w - 1) = 1, for y below h and x below w
+    w*y - 2*y + 1  ->  1, where w is 2 at least
     """
     found = x.bounds(ranges)
     if found is not None and found[0] > 0:
@@ -58,7 +59,11 @@ def is_positive(x: Index, ranges: Mapping[str, Range]) -> bool:
         limits = ranges.get(name)
         by = x.factor(name) if isinstance(limits, DimRange) else None
         slope = None if by is None else by.bounds(ranges)
-        if isinstance(limits, DimRange) and slope is not None and slope[1] <= 0:
+        if not isinstance(limits, DimRange) or slope is None:
+            continue
+        if slope[1] <= 0:
             x = x.subs({name: limits.extent - 1})
+        elif slope[0] >= 0:
+            x = x.subs({name: Index.of(0)})
     found = x.bounds(ranges)
     return found is not None and found[0] > 0

@@ -19,7 +19,7 @@ from rutc.tensor_ir.polynomial import (
     Monomial,
     of_atom,
 )
-from rutc.tensor_ir.quotients import below, is_sum, split_below, split_exact, split_sum, without
+from rutc.tensor_ir.quotients import below, is_sum, split_below, split_exact, without
 from rutc.tensor_ir.quotients import near_quotient as near_quotient
 from rutc.tensor_ir.ranges import Range
 
@@ -38,12 +38,11 @@ def floordiv(a: Index, b: Index, ranges: Ranges) -> Index:
         return ONE
     if b.is_const:
         return floordiv(-a, -b, ranges) if b.const < 0 else _divide(a, b.const, ranges)
+    if is_sum(b) and below(a, b, ranges):
+        return ZERO
     whole, rest = split_exact(a, b)
     if rest == ZERO or below(rest, b, ranges):
         return whole
-    if is_sum(b):
-        whole, rest = split_sum(a, b)
-        return whole if below(rest, b, ranges) else of_atom(FloorDiv(a, b))
     parts = split_below(rest, b, ranges)
     if parts is not None:
         return whole + floordiv(parts.big, parts.times, ranges)
@@ -58,12 +57,11 @@ def mod(a: Index, b: Index, ranges: Ranges) -> Index:
         return Index.of(a.const % b.const)
     if b.is_const:
         return -mod(-a, -b, ranges) if b.const < 0 else _remainder(a, b.const, ranges)
+    if is_sum(b) and below(a, b, ranges):
+        return a
     _, rest = split_exact(a, b)
     if rest == ZERO or below(rest, b, ranges):
         return rest
-    if is_sum(b):
-        _, rest = split_sum(a, b)
-        return rest if below(rest, b, ranges) else of_atom(Mod(a, b))
     parts = split_below(rest, b, ranges)
     if parts is not None:
         return mod(parts.big, parts.times, ranges) * parts.step + parts.small

@@ -23,10 +23,10 @@ def is_sum(b: Index) -> bool:
 
 
 def split_exact(a: Index, b: Index) -> tuple[Index, Index]:
-    """(q, r) with a = q*b + r, q taking every term that b divides; all or none for a sum b."""
+    """(q, r) with a = q*b + r, q taking every term that b divides; of a sum b what leaves fewer."""
     if is_sum(b):
-        whole_sum, rest_of_sum = split_sum(a, b)
-        return (whole_sum, ZERO) if rest_of_sum == ZERO else (ZERO, a)
+        quotient, left_over = split_sum(a, b)
+        return (quotient, left_over) if _length(left_over) < _length(a) else (ZERO, a)
     mono, k = b.terms[0]
     whole: list[tuple[Monomial, int]] = []
     rest: list[tuple[Monomial, int]] = []
@@ -59,6 +59,11 @@ def split_sum(a: Index, b: Index) -> tuple[Index, Index]:
         term = _monomial(left, c // factor)
         whole, rest = whole + term, rest - term * b
     return whole, left_over + rest
+
+
+def _length(x: Index) -> int:
+    """The terms of a sum."""
+    return len(x.terms) + (x.const != 0)
 
 
 def without(mono: Monomial, factors: Monomial) -> Monomial | None:
@@ -131,7 +136,7 @@ def split_below(rest: Index, b: Index, ranges: Ranges) -> Parts | None:
     h*w*c + w*y + x  ->  (c, w*y + x, h*w, 4)  for b = 4*h*w when 0 <= w*y + x < h*w.
     """
     if is_sum(b):
-        return None
+        return _split_below_sum(rest, b, ranges)
     ((atoms, k),) = b.terms
     steps: dict[tuple[Monomial, int], None] = {}
     for mono, c in rest.terms:
@@ -154,6 +159,19 @@ def split_below(rest: Index, b: Index, ranges: Ranges) -> Parts | None:
             big = collect([(m, c) for m, c in whole if m], const)
             return Parts(big, small, step, _monomial(times, k // g))
     return None
+
+
+def _split_below_sum(rest: Index, b: Index, ranges: Ranges) -> Parts | None:
+    """How a sum whose terms have a factor is divided by that and by what is left.
+
+    c*w - 2*c + x  ->  (c, x, w - 2, 4)  for b = 4*w - 8 when 0 <= x < w - 2.
+    """
+    k = gcd(b.const, *(c for _, c in b.terms))
+    if k == 1:
+        return None
+    step = Index(tuple((m, c // k) for m, c in b.terms), b.const // k)
+    big, small = split_sum(rest, step)
+    return Parts(big, small, step, Index.of(k)) if below(small, step, ranges) else None
 
 
 def _monomial(atoms: Monomial, k: int) -> Index:

@@ -86,17 +86,36 @@ SIZES = SYMBOLS | {"c": (0, 5), "z": DimRange(6, SUM)}
     [
         ("c*(h//2) + c*w + c + z", "c", "z"),
         ("c*(h//2) + c*w + c + z + h//2 + w + 1", "c + 1", "z"),
-        ("c*(h//2) + c*w + z", None, None),
         ("3*(h//2) + 3*w + 3", "3", "0"),
         ("w", "0", "w"),
     ],
 )
-def test_what_lies_below_a_sum_is_the_remainder(
-    divided: str, quotient: str | None, rest: str | None
-) -> None:
+def test_what_lies_below_a_sum_is_the_remainder(divided: str, quotient: str, rest: str) -> None:
     a = parse_index(divided)
-    q, r = floordiv(a, SUM, SIZES), mod(a, SUM, SIZES)
-    assert (str(q), str(r)) == (quotient or f"({a}) // ({SUM})", rest or f"({a}) % ({SUM})")
+    assert floordiv(a, SUM, SIZES) == parse_index(quotient)
+    assert mod(a, SUM, SIZES) == parse_index(rest)
+
+
+@pytest.mark.parametrize(
+    ("divided", "by", "quotient", "rest"),
+    [
+        ("c*(h - 2)*(w - 2) + y*(w - 2) + x", "4*(h - 2)*(w - 2)", "c//4", None),
+        ("c*(h - 2)*(w - 2) + y*(w - 2) + x", "w - 2", "c*(h - 2) + y", "x"),
+        ("4*c*(h - 2)*(w - 2) + t", "w - 2", "4*c*(h - 2) + t//(w - 2)", "t % (w - 2)"),
+    ],
+)
+def test_windows_that_lie_inside_are_taken_apart(
+    divided: str, by: str, quotient: str, rest: str | None
+) -> None:
+    """Of images that an unpadded window makes smaller, rows and columns are found again."""
+    symbols: dict[str, Range] = {"h": (3, 9), "w": (3, 9)}
+    extents = {"y": "h - 2", "x": "w - 2", "t": "4*(h - 2)*(w - 2)"}
+    dims = {d: dim_range(parse_index(e), symbols) for d, e in extents.items()}
+    ranges = symbols | {"c": (0, 15)} | {d: r for d, r in dims.items() if r is not None}
+    a, b = parse_index(divided), parse_index(by)
+    assert floordiv(a, b, ranges) == parse_index(quotient)
+    if rest is not None:
+        assert mod(a, b, ranges) == parse_index(rest)
 
 
 @examples(200)
