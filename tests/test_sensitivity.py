@@ -1,0 +1,85 @@
+"""What the page of numbers says of decisions that read one: those that change, and by how much."""
+
+import pytest
+
+from benchmarks import sensitivity, varied
+from benchmarks.varied import Network, Subject, number_of, others_of
+from rutc.emit.targets import x86
+from rutc.tensor_ir import Nest
+from rutc.tensor_ir.affine import plain
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.lower import Group, lower
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
+
+PRODUCT = """
+graph "product"
+dims i = 96, j = 192, k = 768
+%x : f32{i,k} = input "x" [i, k]
+%w : f32{k,j} = input "w" [k, j]
+%y : f32{i,j} = sum{k} %x[i, k] * %w[k, j]
+output "y" [i, j] = %y
+"""
+V3 = x86.avx2()
+
+
+def _subject(machine: Machine) -> Subject:
+    graph = parse(PRODUCT)
+    nest = next(n for n in graph.nodes if isinstance(n, Nest))
+    extents = {d: plain(e) for d, e in graph.dims}
+    layouts = {v: dense(tuple(d), extents) for v, d in (("x", "ik"), ("w", "kj"), ("y", "ij"))}
+    group = Group("g", (nest,), ("i", "j"), ("y",))
+    kernel = lower(group, graph.values, layouts, extents)
+    return varied._subject("product", "g", kernel, frozenset(), machine.alone())
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel and one network are all that decisions are made about."""
+    monkeypatch.setattr(sensitivity, "targets", lambda: {"AVX2": V3})
+    monkeypatch.setattr(sensitivity, "subjects", lambda m: (_subject(m),))
+
+    def networks(machine: Machine) -> tuple[Network, ...]:
+        return (varied._network("product", parse(PRODUCT), None, machine),)
+
+    monkeypatch.setattr(sensitivity, "networks", networks)
+
+
+def test_changes_are_counted_and_estimated(few: None) -> None:
+    name = "tiles.written"
+    entry = {"case": name, **sensitivity.measure(name, 0.0, ())}
+    own = entry["decisions"]["AVX2"]
+    assert (own["plans"], own["schedules"]) == (0, 1)
+    assert [t["value"] for t in own["tried"]] == others_of(name)
+    changed = [t["schedules"]["changed"] for t in own["tried"]]
+    ratios = [len(t["schedules"]["ratios"]) for t in own["tried"]]
+    assert changed == ratios
+    assert any(changed)
+    text = sensitivity.page([entry], {})
+    assert f"| {name} | {number_of(name):g} |" in text
+    assert "AVX2 1 of 1: " in text
+    assert text.endswith("changes with: none.\n")
+
+
+def test_a_number_that_changes_nothing_is_said_to(few: None) -> None:
+    name = "layouts.copy"
+    entry = {"case": name, **sensitivity.measure(name, 0.0, ())}
+    assert entry["decisions"]["AVX2"]["plans"] == 1
+    assert f"changes with: {name}." in sensitivity.page([entry], {})
+
+
+def test_times_count_for_the_number_that_they_were_taken_with() -> None:
+    name = "tiles.written"
+    timed = {
+        "value": number_of(name),
+        "processor": "znver4",
+        "commit": "1234567",
+        "date": "2026-11-27",
+        "reading": [1, 0],
+        "tried": [{"kernels": {"changed": 0}, "networks": {"changed": 0}}],
+    }
+    said = sensitivity.source_of(name, {name: timed})
+    assert said == "changes nothing here (znver4, 1234567, 2026-11-27)"
+    other = {**timed, "value": number_of(name) + 1}
+    assert sensitivity.source_of(name, {name: other}) == ""
+    assert sensitivity.source_of(name, {}) == ""
