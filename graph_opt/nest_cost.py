@@ -330,7 +330,7 @@ class NestCost:
                     total += vectors * w.apart
             else:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
-                scattered = vectors * (steps * w.apart_by_one or w.scattered * self.lanes)
+                scattered = vectors * (steps * w.apart or w.scattered * self.lanes)
                 packed = vectors * w.contiguous
                 if u.moves[v] is None and is_gathered(u.read):
                     if self.nest.bound:

@@ -53,7 +53,7 @@ class Tiles:
     few_registers: int
     """Vector registers of which a tile of sums leaves none to load ahead."""
     written: int
-    """Multiplications of the part of a long sum that is written out."""
+    """Multiplications of the part of a long sum that is written out, and elements of a window."""
     written_bytes: int
     """Those of a sum of bytes: each part takes addresses and a branch, which its operations do not
     hide (Zen 3: 1 to 3 % for twice as many)."""
@@ -73,7 +73,8 @@ class Blocks:
     busy: float
     """Share of a step's cycles from which on it shows that lines come from the second cache."""
     near_steps: int
-    """Steps of the reduction ahead to ask for rows of an operand that lie far apart."""
+    """Steps of the reduction ahead to ask for rows of an operand that lie far apart. Shorter
+    reductions are over before lines come that they ask for at their start."""
     far_bytes: int
     """From this distance on, the hardware does not know the next row from the one before."""
     few_tiles: int
@@ -90,8 +91,6 @@ class Blocks:
     """Tiles that use a block of the vector operand before the next is loaded."""
     near_lines: int
     """Lines ahead to ask for an operand that streams from the second cache."""
-    few_steps: int
-    """Reductions shorter than this are over before lines come that they ask for at their start."""
     most_lines: int
     """What follows a reduction is asked for if it is in so many lines."""
     piece_lines: int
@@ -105,8 +104,6 @@ class Windows:
 
     least_gain: float
     """What loops over the inside have to bring the cost to: their ends are not known."""
-    most_taps: int
-    """The most elements of a window that are written out one after the other."""
     most_rows: int
     """Rows of a tile."""
     most_vectors: int
@@ -127,7 +124,8 @@ class Vectors:
 
     shortest: int
     """The shortest loop or dim along which vectors pay, or a reciprocal of its own where it
-    divides; and the shortest side of a square that is transposed, of the rows of a tile, too."""
+    divides, or rows of registers for matrices; and the shortest side of a square that is
+    transposed, of the rows of a tile, too."""
     long: int
     """Vectors in the states of a reduction over so many at least."""
     copies: int
@@ -139,16 +137,6 @@ class Vectors:
 
 
 @record
-class Matrices:
-    """Of registers for matrices."""
-
-    shortest_bytes: int
-    """Fewer bytes of a row are not worth the loads."""
-    fewest_rows: int
-    """Rows of a product from which on it takes such registers."""
-
-
-@record
 class Sharing:
     """Of threads: what is shared among them, and into which pieces."""
 
@@ -156,8 +144,6 @@ class Sharing:
     """Kernels estimated to take less than so many launches of threads run on one."""
     wakes: int
     """A model estimated to take less than it takes to wake threads so often runs on one thread."""
-    spill_bytes: int
-    """What prefetching and shared lines move too much at each end of a piece."""
     turn: float
     """Cycles that it costs a thread to go on to the next turn."""
     cache_bytes: float
@@ -179,7 +165,8 @@ class Layouts:
     broadcast: float
     """An element that goes into all lanes."""
     apart: float
-    """A broadcast of elements that would go into one instruction, if they were neighbours."""
+    """A vector that loads and permutations put together of elements that lie near: what would go
+    into one instruction if they were neighbours, or the lanes of a window."""
     other_line: float
     """What a broadcast adds where each step of a long sum reads another line than that before."""
     held: float
@@ -188,8 +175,6 @@ class Layouts:
     """A vector of a constant, which lies as it is read."""
     contiguous: float
     """A vector of neighbours in memory."""
-    apart_by_one: float
-    """Loads and permutations from one lane of a window to the next, where that is near."""
     scattered: float
     """A lane of scattered elements."""
     store_crossed: float
@@ -260,8 +245,6 @@ class Slices:
     """What a byte that is read again costs, in bytes that stay near."""
     kept_rows: float
     """Share of the rows of registers for matrices that slices leave."""
-    near: float
-    """Values up to this size, in second caches, stay near as they are."""
     again: float
     """What every slice reads again stays near up to this size, in second caches."""
     fewest: int
@@ -355,8 +338,6 @@ class Remainders:
 class Counting:
     """Of what a summary counts, in operations on vectors."""
 
-    transposed: int
-    """Vectors across memory from which on they are transposed in registers."""
     joined: float
     """What puts one of several neighbours in its place in a lane."""
     divided: float
@@ -401,7 +382,6 @@ class Coefficients:
     blocks: Blocks
     windows: Windows
     vectors: Vectors
-    matrices: Matrices
     sharing: Sharing
     layouts: Layouts
     fusion: Fusion
@@ -418,7 +398,7 @@ class Coefficients:
 
     def __hash__(self) -> int:
         """Of few numbers: machines are hashed often, and most have the same coefficients."""
-        return hash(self.matrices)
+        return hash(self.bf16_pairs)
 
 
 GROUPS: Mapping[str, type] = get_type_hints(Coefficients)

@@ -74,7 +74,7 @@ def pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
     found = partners(reads, free, bound, single)
     if not found or bound & shape.symbolic:
         return None
-    if prod(extents[b] for b in bound) > machine.coefficients.windows.most_taps:
+    if prod(extents[b] for b in bound) > machine.coefficients.tiles.written:
         return None
     return Pass(kernel, shape, r, reads, found)
 

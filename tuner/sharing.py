@@ -297,5 +297,8 @@ class _Problem:
         return o.bytes if piece is None else o.bytes / self.threads
 
     def _spilled(self, piece: Piece) -> float:
-        """The part of a piece that other threads' pieces share lines with."""
-        return min(1.0, self.machine.coefficients.sharing.spill_bytes / max(piece.run_bytes, 1))
+        """The part of a piece that other threads' pieces share lines with.
+
+        At each end of a run that is a line, and at one the next, which is fetched ahead.
+        """
+        return min(1.0, 2 * self.machine.line_bytes / max(piece.run_bytes, 1))

@@ -219,7 +219,7 @@ class MultiplyParts(Choosing):
         if isinstance(found, Reason):
             return found
         source, weights, const, products = found
-        most_taps = self.coefficients.windows.most_taps
+        most_taps = self.coefficients.tiles.written
         if whole and _comes_from_windows(source.value, editor, most_taps):
             return Reason(f"%{source.value} is computed in the order of its windows")
         _, read = taken_apart(source, editor)
@@ -232,7 +232,7 @@ class MultiplyParts(Choosing):
             choices, inner = (Rows((taps.along,)),), taps.products
         w = self.coefficients.split_precision
         # Registers have rows along one loop, as others may not become one with it.
-        least = self.coefficients.matrices.fewest_rows
+        least = self.coefficients.vectors.shortest
         fewest = w.fewest_rows if whole else least
         high = [
             rows

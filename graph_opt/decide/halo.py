@@ -48,7 +48,7 @@ def masked_at_edges(
     extents |= dict.fromkeys(names, UNKNOWN)
     bound = {d for d in nest.bound if extents[d] > 1}
     lane, along = inner.get(nest.out.name), inner.get(r.value)
-    most = coefficients.windows.most_taps
+    most = coefficients.tiles.written
     if not bound or prod(extents[d] for d in bound) > most or lane is None or along is None:
         return False
     if lane in names or along in names or extents[lane] < coefficients.vectors.shortest:

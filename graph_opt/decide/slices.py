@@ -268,11 +268,11 @@ class Slicer(Chains):
         """
         moved, w = self._moved(members), self.coefficients
         total = moved.most
-        if moved.common <= self.near(w.near):
+        if moved.common <= self.machine.l2:
             return None
         *outer, last = members[0].dims
         extent, around = self.extent(last), prod(map(self.extent, outer))
-        if total <= (self.near(w.ring) * around if outer else self.near(w.near)):
+        if total <= (self.near(w.ring) * around if outer else self.machine.l2):
             return None
         line, blocks = self.line(members), self._in_blocks(members)
         most = extent * around // w.fewest

@@ -45,7 +45,7 @@ class TurnWeight:
         self.many = many
         self.start = start
         # Asked of every kernel for every step that a section may begin with.
-        self._little = 2 * slicer.near(weights.near)
+        self._little = 2 * slicer.machine.l2
         self._much = slicer.near(weights.again)
         self._lost = weights.reread * (many - 1)
         self.kernels = 0

@@ -296,7 +296,7 @@ def is_window(n: Nest, editor: Editor, machine: Machine) -> bool:
     taps = editor.size(n.bound)
     bound = {d for d in n.bound if editor.size((d,)) != 1}
     every = [r for e in n.body for r in reads(e)]
-    most = machine.coefficients.windows.most_taps
+    most = machine.coefficients.tiles.written
     return taps is not None and taps <= most and bool(partners(every, {*n.out.dims}, bound))
 
 

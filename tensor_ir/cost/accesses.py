@@ -255,7 +255,7 @@ class Accesses(Places):
         for f in frames:
             if (
                 f.role is Role.COPIES
-                and f.trip >= self.machine.coefficients.counting.transposed
+                and f.trip >= self.machine.coefficients.vectors.shortest
                 and address.coefficient(f.var) == 1
             ):
                 return min(f.trip, float(lanes.lanes))

@@ -130,6 +130,14 @@ def test_weights_that_stay_in_the_cache_cost_nothing() -> None:
     assert share([launch("a", "b", 1 << 14, 1 << 18), streams], MACHINE) == [1, 1]
 
 
+def test_pieces_of_a_few_lines_cost_what_threads_share_of_these() -> None:
+    """Longer lines are shared by more of a row's pieces: weights are then read by all threads."""
+    size = 1 << 20
+    layer = launch("a", "b", size, int(size * MACHINE.memory_bytes_per_cycle) // 2)
+    assert share([layer], MACHINE) == [1]
+    assert share([layer], replace(MACHINE, line_bytes=2 * MACHINE.line_bytes)) == [8]
+
+
 def test_neighbours_agree() -> None:
     """One that could go either way follows those around it."""
     x = launch("b", "c", 1 << 20, 0)

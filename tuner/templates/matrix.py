@@ -182,10 +182,10 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     row = max(rows, key=rank, default=None)
     column = max(columns, key=lambda v: extents[v], default=None)
     inner = max(inners, key=lambda v: extents[v], default=None)
-    fewest = machine.coefficients.matrices.fewest_rows
+    fewest = machine.coefficients.vectors.shortest
     if row is None or column is None or inner is None or shape.shared_extents[row] < fewest:
         return None
-    lengths = _lengths(extents[inner], operands.bytes, machine)
+    lengths = _lengths(extents[inner], operands.bytes)
     if not lengths:
         return None
     bounds = Index.of(shape.sizes[row]).bounds(dict(kernel.symbols))
@@ -260,7 +260,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     rows, columns, inners = _loops(shape, operands, bound)
     own = [x.var for x in shape.shared]
     orders = permutations(own) if len(own) <= MOST_PERMUTED else [tuple(own)]
-    lengths = (n for v in inners for n in _lengths(shape.extents[v], operands.bytes, machine))
+    lengths = (n for v in inners for n in _lengths(shape.extents[v], operands.bytes))
     prefetched = tuple(t.buffer for t in operands.rights if t.packed)
     return {
         "row": tuple(rows),
@@ -371,11 +371,14 @@ def _used(extent: int) -> tuple[float, int]:
     return round(extent / (count * ROWS), 1), extent
 
 
-def _lengths(extent: int, size: int, machine: Machine) -> list[int]:
-    """Products at a time of factors of so many bytes, the most first: they divide the loop."""
+def _lengths(extent: int, size: int) -> list[int]:
+    """Products at a time of factors of so many bytes, the most first: they divide the loop.
+
+    Rows that are not half full are not worth the loads.
+    """
     group = GROUP_BYTES // size
     longest = min(extent, ROW_BYTES // size) // group * group
-    shortest = machine.coefficients.matrices.shortest_bytes // size
+    shortest = ROW_BYTES // 2 // size
     return [n for n in range(longest, shortest - 1, -group) if extent % n == 0]
 
 

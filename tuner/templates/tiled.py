@@ -401,7 +401,7 @@ def _check_block(
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
     """Steps that ask for what a tile stores or reads after its reduction, line by line."""
     w = machine.coefficients.blocks
-    if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < w.few_steps:
+    if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < w.near_steps:
         return []
     found: dict[str, Step] = {}
     for t in shape.touches:
