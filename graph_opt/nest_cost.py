@@ -234,7 +234,7 @@ class NestCost:
         if self.in_matrices:
             return inf
         if self.grouped:
-            return w.apart - w.broadcast
+            return self._apart - w.broadcast
         others = (d for d in self.nest.bound if d in u.moves and u.moves[d] != along)
         held = w.held * self.machine.l1 / self.machine.line_bytes
         return w.other_line if prod(self.extents[d] for d in others) >= held else 0.0
@@ -292,6 +292,11 @@ class NestCost:
         return self.machine.picks(u.read.dtype.bytes, self.extents[d], lanes)
 
     @property
+    def _apart(self) -> float:
+        """What a vector costs of elements that lie near, but apart: a load and a permutation."""
+        return 2 * self.coefficients.contiguous
+
+    @property
     def _store_apart(self) -> float:
         """What a vector costs whose lanes do not lie side by side in memory."""
         w = self.coefficients
@@ -315,7 +320,7 @@ class NestCost:
                 near = not self.grouped or inner.get(u.read.value) == self.neighbours(u, inner)
                 shared = vectors * w.broadcast
                 if not near and not u.is_const:
-                    apart = inf if self.in_matrices else vectors * w.apart
+                    apart = inf if self.in_matrices else vectors * self._apart
                     shared = min(apart, shared + u.touched * w.copy)
                 total += shared
             elif picks := self._picks(u, v, inner):
@@ -327,10 +332,10 @@ class NestCost:
                 if self.grouped and beside and self.neighbours(u, inner) != u.moves[v]:
                     # Every lane's neighbours are put together from as many vectors, where lanes
                     # along a constant would have theirs side by side.
-                    total += vectors * w.apart
+                    total += vectors * self._apart
             else:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
-                scattered = vectors * (steps * w.apart or w.scattered * self.lanes)
+                scattered = vectors * (steps * self._apart or w.scattered * self.lanes)
                 packed = vectors * w.contiguous
                 if u.moves[v] is None and is_gathered(u.read):
                     if self.nest.bound:

@@ -2,8 +2,9 @@
 
 A coefficient says what something costs, or from where on it pays. They lie in `coefficients.json`:
 `python -m benchmarks.coefficients` halves and doubles each, measures the kernels and models whose
-code that changes, and writes what it finds to docs/coefficients.md. Decisions have them from the
-machine that they are for, `machine.coefficients`.
+code that changes, and writes what it finds to docs/coefficients.md;
+`python -m benchmarks.sensitivity` tells without times what changes, in docs/sensitivity.md.
+Decisions have them from the machine that they are for, `machine.coefficients`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Tiles:
     together: float
     """How sharply the longer of the times that hide each other prevails."""
     stream: float
-    """Share of the second cache's transfer time that is not hidden behind arithmetic."""
+    """Share of the second cache's transfer time that is not hidden behind arithmetic, of what
+    tiles read for the first time or blocks again."""
     load_bits: int
     """A hidden load of so many bits costs twice what one of an element does."""
     lines_anew: float
@@ -64,12 +66,11 @@ class Blocks:
     """Of blocks of long sums, and of what is asked for ahead of its use."""
 
     panel: float
-    """Share of the first cache that the vector operand of a blocked reduction may take."""
+    """Share of the first cache that the vector operand of a blocked reduction may take, with the
+    lines that several tiles share."""
     second: float
     """Share of the second cache that it may take where arithmetic hides that it comes from there:
     with 128 rows, in blocks of a part of the first cache, sums of 768 took 1.15 times as long."""
-    lines: float
-    """Share of the first cache for that operand and for lines that several tiles share."""
     busy: float
     """Share of a step's cycles from which on it shows that lines come from the second cache."""
     near_steps: int
@@ -164,9 +165,6 @@ class Layouts:
 
     broadcast: float
     """An element that goes into all lanes."""
-    apart: float
-    """A vector that loads and permutations put together of elements that lie near: what would go
-    into one instruction if they were neighbours, or the lanes of a window."""
     other_line: float
     """What a broadcast adds where each step of a long sum reads another line than that before."""
     held: float
@@ -197,8 +195,6 @@ class Fusion:
     """The largest row that a group keeps, in second caches: it has to stay in the nearest ones."""
     operations: int
     """The most operations of what each reader of a row computes anew."""
-    long_row_bytes: int
-    """A row of this size no longer stays in a core's nearest caches between two passes."""
     widened: int
     """An element read so often costs more to convert each time than to store in 32 bits."""
     halo: int
@@ -239,21 +235,14 @@ class Slices:
     """What they may take where slices cannot be shorter: little of it is lost."""
     block: int
     """Indices of a block: so many use what register tiles load of the other operand."""
-    unhidden: float
-    """Share of what blocks read again that their arithmetic does not hide."""
     reread: float
     """What a byte that is read again costs, in bytes that stay near."""
-    kept_rows: float
-    """Share of the rows of registers for matrices that slices leave."""
     again: float
     """What every slice reads again stays near up to this size, in second caches."""
     fewest: int
     """Threads share the slices: with fewer, threads would have nothing to do."""
     weighed: int
     """Indices for which turns are weighed: of fewer, runs move little."""
-    near_bytes: int
-    """What a thread may have for one index of what passes between kernels: most cores' share of a
-    third cache is less."""
 
 
 @record
@@ -287,8 +276,6 @@ class Filtering:
     signed: float
     """The time of a sum of products with magnitudes, of that with factors in 16 bits (Zen 3: loops
     of 256 and 768 products)."""
-    stored: float
-    """What it costs to store an element and to read it again, in elements that are reduced."""
 
 
 @record

@@ -285,7 +285,7 @@ def reduction_block(
     lines = _shared_lines(reduction, tile, bound[-1], machine.line_bytes)
     busy = busy_cycles(reduction, tile.size, machine)
     if lines and step + lines > w.busy * busy * machine.l2_bytes_per_cycle:
-        fit = int(machine.l1 * w.lines) // ((step + lines) * around)
+        fit = int(machine.l1 * w.panel) // ((step + lines) * around)
         length = _even_block(extent, fit)
         return None if length is None else (length, partial)
     output = sole_output(kernel)

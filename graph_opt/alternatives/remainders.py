@@ -104,7 +104,8 @@ class TakeRemainders(ChoosesWays["Parted"]):
         rows, columns = editor.typical(p.others), p.columns
         for block, length in p.lengths():
             count = -(-columns // block)
-            taken = (length + w.filtering.stored) * count * block * w.filtering.small
+            # What a block sums is stored, and read again.
+            taken = (length + 2) * count * block * w.filtering.small
             many = w.filtering.fours if p.together == OCTET else w.filtering.small
             sums = (p.deep * columns * many + taken) * rows
             between = rows * count * block * DType.I32.bytes

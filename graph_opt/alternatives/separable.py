@@ -56,11 +56,10 @@ class SeparateWindows(ChoosesWays[Separated]):
         found = _windows(n, r)
         if len(found) < 2 or editor.size(n.bound) is None:
             return Reason("its windows have not several dims of known size")
-        stored = self.machine.coefficients.filtering.stored
         direct = _points(n, editor) * _taps(n.bound, editor)
         return [
             Way(
-                Offer(n.out.name, f"separate {b}", _work(n, r, found, b, editor, stored), direct),
+                Offer(n.out.name, f"separate {b}", _work(n, r, found, b, editor), direct),
                 Separated(n, r, found, b),
             )
             for b in sorted(found)
@@ -105,13 +104,11 @@ def _taps(dims: tuple[str, ...], editor: Editor) -> int:
     return editor.size(dims) or 1
 
 
-def _work(
-    n: Nest, r: Read, found: Mapping[str, str], tap: str, editor: Editor, stored: float
-) -> float:
-    """Elements that are reduced, and what storing costs, if rows along `tap` come first."""
+def _work(n: Nest, r: Read, found: Mapping[str, str], tap: str, editor: Editor) -> float:
+    """Elements that are reduced, or stored and read again, if rows along `tap` come first."""
     rows = editor.typical(_rows_dims(n, r, found, tap))
     others = tuple(b for b in n.bound if b != tap)
-    return rows * (_taps((tap,), editor) + stored) + _points(n, editor) * _taps(others, editor)
+    return rows * (_taps((tap,), editor) + 2) + _points(n, editor) * _taps(others, editor)
 
 
 def _rows_dims(n: Nest, r: Read, found: Mapping[str, str], tap: str) -> list[str]:

@@ -207,7 +207,7 @@ class Slicer(Chains):
         return found[::-1]
 
     def _lose_rows(self, member: Member, size: int) -> bool:
-        """Whether registers for matrices hold far fewer rows in a slice than of the whole."""
+        """Whether registers for matrices hold fewer rows in a slice than of the whole."""
         sizes = dict(zip(member.dims, member.ratios, strict=True))
         sizes[member.dims[-1]] *= size
         for s in member.group.stages:
@@ -216,7 +216,7 @@ class Slicer(Chains):
                 extents = {d: self.extent(d) for d in (*s.dims, *order)}
                 before = rows_of_sum(s, r, order, extents)
                 after = rows_of_sum(s, r, order, {**extents, **sizes})
-                if after < self.coefficients.kept_rows * before:
+                if after < before:
                     return True
         return False
 
@@ -346,11 +346,11 @@ class Slicer(Chains):
         extents = [self._common_extent(d) for d in members[0].dims]
         trips = [*extents[:-1], -(-extents[-1] // size)]
         blocks = self._in_blocks(members)
-        reread, w = 0.0, self.coefficients
+        reread, w, stream = 0.0, self.coefficients, self.machine.coefficients.tiles.stream
         for level, count in enumerate(trips):
             again = self._read_again(members, level)
             if again > self.near(w.again):
-                again *= w.unhidden if blocks and level == len(trips) - 1 else 1.0
+                again *= stream if blocks and level == len(trips) - 1 else 1.0
             else:
                 again = self._waited_for(members, level, size)
             reread += prod(trips[:level]) * (count - 1) * again
@@ -386,7 +386,7 @@ class Slicer(Chains):
                 if v in self.constants and m.dims[level] not in m.moved[v]:
                     share = self._idle(self._rows(m, v, size)) - self._idle(self._all_rows(m, v))
                     found += self._common_bytes(v) * share
-        return self.coefficients.unhidden * found
+        return self.machine.coefficients.tiles.stream * found
 
     def _idle(self, rows: int) -> float:
         """The share of what register tiles load for so many rows that their arithmetic leaves."""

@@ -167,7 +167,8 @@ def _again(group: Group, d: str, slicer: Slicer) -> tuple[int, float]:
 
     What kernels before it store is not among them: of that it reads the index whose turn it is.
     """
-    again, unhidden, weights = 0, 0.0, slicer.coefficients
+    again, unhidden = 0, 0.0
+    block, stream = slicer.coefficients.block, slicer.machine.coefficients.tiles.stream
     external = group.external_reads()
     for stage in group.stages:
         for r in dict.fromkeys(x for e in stage.body for x in reads(e)):
@@ -178,7 +179,7 @@ def _again(group: Group, d: str, slicer: Slicer) -> tuple[int, float]:
             size = slicer.bytes(r.value)
             rows = prod(slicer.extent(x) for x in stage.out.dims if x != d and not moves(places, x))
             again += size
-            unhidden += size * (weights.unhidden if rows >= weights.block else 1.0)
+            unhidden += size * (stream if rows >= block else 1.0)
     return again, unhidden
 
 

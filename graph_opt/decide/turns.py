@@ -387,7 +387,7 @@ class Turns:
         while True:
             places: dict[str, Place] = {}
             room = place_fixed([(size, v) for v, size in sizes.items()], lives, places)
-            if room <= self.slicer.coefficients.near_bytes:
+            if room <= self.slicer.machine.l3:
                 break
             del sizes[max(sizes, key=lambda v: sizes[v] * (lives[v].last - lives[v].first))]
         offsets = {v: Index.of(places[v].offset).value for v in sizes}

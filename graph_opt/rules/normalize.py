@@ -67,7 +67,7 @@ class OnePassSoftmax:
             return Reason("the maximum is computed outside of this body")
         if not is_over_rows(top, m, n.bound, x, editor):
             return Reason("the maximum is not that of the summed row")
-        if _row_bytes(n, editor) <= self.machine.coefficients.fusion.long_row_bytes:
+        if _row_bytes(n, editor) <= self.machine.l2 // 2:
             return Reason("the row is short: a second pass finds it in the cache")
         if editor.is_output(n.out.name) or not all(
             _divides(r, n.out.name, m.value, editor) for r in editor.readers(n.out.name)
@@ -128,7 +128,7 @@ class OnePassMoments:
             return Reason("the sums are read with other dims")
         if not is_over_rows(total, m, squares.bound, x, editor):
             return Reason("the mean is not that of the squared row")
-        if _row_bytes(squares, editor) <= self.machine.coefficients.fusion.long_row_bytes:
+        if _row_bytes(squares, editor) <= self.machine.l2 // 2:
             return Reason("the row is short: a second pass finds it in the cache")
         if editor.is_output(m.value) or not all(
             _subtracts(r, m.value) for r in editor.readers(m.value)

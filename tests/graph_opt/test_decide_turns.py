@@ -19,7 +19,7 @@ from tests.compiled import build
 from tests.graph_opt.plan_runner import run_plan
 from tests.graph_opt.plans import assigned
 from tests.kernels import assert_agree
-from tests.machines import V4, eager, weighing
+from tests.machines import V4, eager
 from tests.tensor_ir.test_chain import TEXT as CHAIN
 
 NETWORK = """
@@ -244,7 +244,7 @@ def test_reading_much_again_for_each_image_does_not_pay() -> None:
 
 
 def test_what_does_not_fit_into_a_threads_memory_lies_in_the_arena() -> None:
-    plan = planned(NETWORK, machine=weighing(V4, "slices", near_bytes=1100))
+    plan = planned(NETWORK, machine=replace(V4, l3=1100))
     assert len(near(plan)) == 1
     (section,) = sections(plan)
     assert section.near_bytes <= 1100
