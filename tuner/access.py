@@ -361,8 +361,13 @@ def leaves_rest(size: Size, factor: int) -> bool:
 
 
 def never_longer(size: Size, most: int, symbols: Mapping[str, Range]) -> bool:
-    """Whether a loop of that size is known never to be longer."""
-    bounds = Index.of(size).bounds(symbols)
+    """Whether a loop of that size is known never to be longer.
+
+    Bounds are those of the simplified size, which steps see: they know `n - max(0, n - 4)` for 4.
+    """
+    if isinstance(size, int):
+        return size <= most
+    bounds = size.simplify(symbols).bounds(symbols)
     return bounds is not None and bounds[1] <= most
 
 

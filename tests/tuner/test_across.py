@@ -254,3 +254,21 @@ def test_places_that_a_column_has_for_all_rows_are_found_once(
     y = np.zeros(rows * chosen, x.dtype)
     interpret_kernel(done, {"x": x.ravel(), "at": at, "y": y})
     np.testing.assert_array_equal(y.reshape(rows, chosen), x[:, at])
+
+
+def test_a_loop_whose_few_iterations_only_its_simplified_size_tells_has_no_squares() -> None:
+    """Every third of the last four columns of n are two at most, which have no whole block."""
+    kernel, constants = lowered("""
+        graph "last columns"
+        symbols n = 0..2147483648
+        dims d = 8, m = n, k = max((n - min(max(0, n - 4), n) + 2) // 3, 0)
+        %x : f64{d,m} = input "x" [d, m]
+        %y : f64{d,k} = %x[d, m=3*k + min(max(0, n - 4), n)]
+        output "y" [d, k] = %y
+    """)
+    for machine in (x86.avx2(), x86.avx512()):
+        done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
+        x = np.arange(8 * 9, dtype=np.float64)
+        y = np.zeros(8 * 2)
+        interpret_kernel(done, {"x": x, "y": y}, {"n": 9})
+        np.testing.assert_array_equal(y.reshape(8, 2), x.reshape(8, 9)[:, 5::3])
