@@ -40,7 +40,8 @@ an arm of a branch. Of each region the summary has
   a row are put together, where a loop behind waits for that: else the next row is begun meanwhile;
 - the bytes that come from each level of memory, and go there: the outermost loop whose iterations
   fit a cache brings every line once, each time that it runs. Half of a cache and all of it are
-  looked at, and the mean is taken. Lines that share the sets of the first cache are counted apart.
+  looked at, and the mean is taken. Lines for which the first cache has room, but not their own sets
+  of it, are counted apart: by the sets that have them, and a store as several loads.
 
 Sizes that only the run knows are what they commonly are. A summary takes 1 to
 3 ms, up to 30 ms for the largest kernels.

@@ -333,6 +333,9 @@ class Counting:
     """A minimum or maximum of floats, which is NaN where an operand is."""
     forward: float
     """Cycles from a store until a load has what it stored."""
+    stored: float
+    """Loads that wait as long for room in a full set of the first cache as a store does, which
+    others wait for (Zen 5: 33 cycles of a store, 7 of a load)."""
 
 
 @record

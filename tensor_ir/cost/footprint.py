@@ -3,6 +3,11 @@
 What a loop touches again is still in a cache if all that an iteration touches fits there. So of
 the loops around an access, the outermost one whose iterations fit brings every line once, each
 time that it runs [Wolf & Lam 1991].
+
+Lines that lie so far apart that few sets of the first cache have all of them wait for each other
+there, where they are more than these sets hold: a set makes room for one line at a time.
+
+    256 rows, 1024 bytes apart, a line of each     4 of 64 sets, which hold 48 lines of 12 ways
 """
 
 from __future__ import annotations
@@ -17,15 +22,13 @@ from rutc.tensor_ir.cost.frames import Frames, Role
 from rutc.tensor_ir.cost.strides import Step
 from rutc.tensor_ir.machine import Machine
 
-LINES, SETS = range(2)
 Place = tuple[int, int]
 """An access, and the place of a loop among those around it."""
-Bytes = tuple[float, float]
 
 
 @record
 class Print:
-    """What an access touches inside of some loops: bytes of lines, and if it took all sets alike.
+    """What an access touches inside of some loops: bytes of lines, and in what share of all sets.
 
     It is made of pieces of `whole` bytes without holes, which the loops of `steps` lay out.
     """
@@ -83,21 +86,18 @@ class Footprints:
 
     def bytes_of(self, buffer: str) -> float:
         """The bytes of a buffer that the kernel touches."""
-        found = sum(_joined(group)[LINES] for group in self.buffers.get(buffer, {}).values())
+        found = sum(map(_joined, self.buffers.get(buffer, {}).values()))
         return min(found, self.sizes[buffer])
 
-    def _total(self, buffers: Mapping[str, Groups]) -> Bytes:
-        lines, sets = 0.0, 0.0
+    def _total(self, buffers: Mapping[str, Groups]) -> float:
+        lines = 0.0
         for name, groups in buffers.items():
-            arms: dict[object, Bytes] = {}
+            arms: dict[object, float] = {}
             for key, found in groups.items():
                 assert isinstance(key, tuple)
-                own, before = _joined(found), arms.get(key[0], (0.0, 0.0))
-                arms[key[0]] = before[0] + own[0], before[1] + own[1]
-            size = self.sizes[name]
-            lines += min(max(b for b, _ in arms.values()), size)
-            sets += max(b for _, b in arms.values())
-        return lines, sets
+                arms[key[0]] = arms.get(key[0], 0.0) + _joined(found)
+            lines += min(max(arms.values()), self.sizes[name])
+        return lines
 
     def moved(self, number: int, cache: int) -> float:
         """Bytes that an access brings into a cache, where the kernel ran just before."""
@@ -105,7 +105,7 @@ class Footprints:
         found = 0.0
         for share in SHARES:
             room = share * cache
-            fits = next((k for k, (key, _) in enumerate(inner) if total[key][LINES] <= room), None)
+            fits = next((k for k, (key, _) in enumerate(inner) if total[key] <= room), None)
             if not self._there_already(number, fits):
                 found += self._again(number, fits)
         return found / len(SHARES)
@@ -136,13 +136,28 @@ class Footprints:
             arms = tuple(f.number for f in t.frames if f.role is Role.ARM)
             group = groups.setdefault((arms, t.steps[self.inner[n][k][1] :]), [])
             group.append((t.start, self.own[n][k]))
-        return sum(_joined(group)[LINES] for group in groups.values())
+        return sum(map(_joined, groups.values()))
 
     def evicted(self, number: int) -> float:
-        """Bytes that come back to the first cache, their own sets having no room for them."""
-        own, room = self.own[number], self.machine.l1
-        crowded = [k for k, x in enumerate(own) if x.sets > max(room, x.lines)]
-        return self._again(number, crowded[-1] + 1) if crowded else 0.0
+        """Bytes that wait for room in their own sets of the first cache, as if all were of one set.
+
+        Where an iteration touches more than its sets hold, what comes finds them full of what came
+        just before: all of it, if it is twice as much. Several sets have room beside each other.
+        But long rows that are read in the same sets all lose what was loaded ahead of them. A store
+        waits as long as several loads: those behind it wait for it.
+        """
+        machine, is_store = self.machine, self.touches[number].is_store
+        way, line = machine.l1_way_bytes, machine.line_bytes
+        found = 0.0
+        for k, x in enumerate(self.own[number]):
+            room = x.sets * machine.l1
+            if x.sets == 1 or x.lines <= room:
+                continue
+            again = self._again(number, k + 1)
+            if x.sets * way > x.whole or x.whole == line or is_store:
+                again *= min(x.lines / room - 1, 1.0) * line / (x.sets * way)
+            found = max(found, again)
+        return found * (machine.coefficients.counting.stored if is_store else 1.0)
 
     def _again(self, number: int, fits: int | None) -> float:
         """Bytes that come where loops from this one on keep what an iteration touches."""
@@ -183,35 +198,43 @@ def footprint(t: Touch, at: int, machine: Machine) -> Print:
                 break
         else:
             merged.append((step, n))
-    span, pieces, apart = _pieces(t.bytes, anywhere, merged, line)
+    span, apart = _pieces(t.bytes, merged, line)
     whole = max(-(-span // line), 1.0) * line
-    lines = sets = pieces * whole
-    spread = gcd(int(apart), machine.l1_way_bytes) if apart else 0
-    if spread == machine.l1_way_bytes:
-        sets = max(lines, pieces * spread)
+    lines = anywhere * prod(n for _, n in apart) * whole
+    sets = 1.0 if anywhere > 1 else _share_of_sets(whole, apart, machine)
     return Print(lines, sets, whole, tuple(merged))
 
 
-def _pieces(
-    size: float, anywhere: float, merged: Sequence[Step], unit: int
-) -> tuple[float, float, float]:
-    """The bytes of a piece without holes of whole units, their number, how far they lie apart."""
-    span, pieces, apart = size, anywhere, 0.0
+def _pieces(size: float, merged: Sequence[Step], unit: int) -> tuple[float, list[Step]]:
+    """The bytes of a piece without holes of whole units, and the loops that lay pieces out."""
+    span, apart = size, list[Step]()
     for step, n in merged:
-        if pieces == anywhere and step <= max(span, unit):
+        if not apart and step <= max(span, unit):
             span += step * (n - 1)
         else:
-            pieces *= n
-            apart = gcd(int(apart), int(step)) if apart else step
-    return span, pieces, apart
+            apart.append((step, n))
+    return span, apart
 
 
-def _joined(found: Sequence[tuple[int, Print]]) -> Bytes:
-    """What equal accesses touch together, which begin at different places."""
+def _share_of_sets(whole: float, apart: Sequence[Step], machine: Machine) -> float:
+    """The share of the first cache's sets in which pieces of so many bytes have lines."""
+    way, line = machine.l1_way_bytes, machine.line_bytes
+    sets, each = way // line, min(int(whole), way) // line
+    places, taken = {0}, set(range(each))
+    for step, n in ((int(step), int(n)) for step, n in apart):
+        period = way // gcd(step, way)
+        places = {(p + k * step) % way for p in places for k in range(min(n, period))}
+        taken = {(p // line + k) % sets for p in places for k in range(each)}
+        if len(taken) == sets:
+            break
+    return len(taken) / sets if apart else 1.0
+
+
+def _joined(found: Sequence[tuple[int, Print]]) -> float:
+    """The bytes of lines that equal accesses touch together, beginning at different places."""
     _, own = found[0]
     places = sorted({start for start, _ in found})
-    more = sum(_apart(b - a, own) for a, b in pairwise(places))
-    return own.lines * (1 + more), own.sets * (1 + more)
+    return own.lines * (1 + sum(_apart(b - a, own) for a, b in pairwise(places)))
 
 
 def _apart(gap: int, own: Print) -> float:

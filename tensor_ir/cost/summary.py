@@ -98,7 +98,7 @@ def summarise(kernel: Kernel, machine: Machine) -> Summary:
                 before = levels.get(key)
                 if before is None or before.trip < f.trip:
                     inside = next(
-                        (prints.total[k][0] for k, _ in prints.inner[number] if k[-1:] == key[-1:]),
+                        (prints.total[k] for k, _ in prints.inner[number] if k[-1:] == key[-1:]),
                         0.0,
                     )
                     levels[key] = Level(f.var, f.trip, runs / f.trip, inside)

@@ -237,6 +237,49 @@ def test_lines_of_one_set_of_the_cache_are_evicted() -> None:
     assert all(not r.evicted for r in summarise(product(48, 64, 1040, tall), V4).regions)
 
 
+TURNED = """
+graph "turned"
+dims c = {c}, p = {p}
+%v : f32{{c,p}} = input "v" [c, p]
+%o : f32{{c,p}} = %v[c, p]
+output "o" [p, c] = %o
+"""
+FULL_LINES = "split(p, 16); split(c, 16); reorder([c.o, p.o, p.i, c.i])"
+"""Of each row, a line: in rows that are stored, or in those that are read."""
+
+
+def waiting(c: int, p: int, schedule: str = FULL_LINES) -> list[float]:
+    return [r.evicted for r in summarise(after(TURNED.format(c=c, p=p), schedule), V4).regions]
+
+
+@pytest.mark.parametrize(
+    ("c", "rows", "sets"), [(1024, 16, 1), (512, 32, 2), (256, 64, 4), (64, 256, 16), (1536, 32, 2)]
+)
+def test_lines_of_few_sets_wait_where_they_are_twice_what_these_hold(
+    c: int, rows: int, sets: int
+) -> None:
+    """A set holds eight lines. Stored rows are c * 4 bytes apart, of 4096 in which sets repeat."""
+    each = V4.coefficients.counting.stored / sets
+    assert sum(waiting(c, rows)) == rows * c // 16 * each
+    assert sum(waiting(c, rows * 2)) == 2 * rows * c // 16 * each
+    # Of half as many again, half of these come anew.
+    assert sum(waiting(c, rows * 3 // 4 // 16 * 16)) < sum(waiting(c, rows))
+    assert not any(waiting(c, rows // 2)) or rows // 2 < 16
+
+
+def test_lines_of_all_sets_do_not_wait() -> None:
+    """Rows that are an odd number of lines apart lie in all sets, as one piece does."""
+    assert not any(waiting(272, 512))
+    assert not any(waiting(1040, 512))
+
+
+def test_loads_wait_less_than_stores() -> None:
+    """Other loads go on meanwhile, where stores follow each other."""
+    across = "split(p, 16); split(c, 16); reorder([p.o, c.o, c.i, p.i])"
+    stored, loaded = sum(waiting(256, 272)), sum(waiting(272, 256, across))
+    assert stored == V4.coefficients.counting.stored * loaded > 0
+
+
 def test_a_step_within_quotients_is_not_one_from_quotient_to_quotient() -> None:
     """Of two streams that take turns, each iteration moves one: lines hold many of its elements."""
     text = """

@@ -86,7 +86,9 @@ def test_loads_in_steps_are_turned_in_squares(machine: Machine) -> None:
 
 @on_machines
 @pytest.mark.parametrize("dtype", ["f32", "u8"])
-@pytest.mark.parametrize(("c", "p"), [(1024, 196), (128, 196), (512, 50), (61, 37), (5, 1)])
+@pytest.mark.parametrize(
+    ("c", "p"), [(1024, 196), (128, 196), (512, 196), (512, 50), (61, 37), (5, 1)]
+)
 def test_squares_follow_one_another_as_estimates_tell(
     machine: Machine, c: int, p: int, dtype: str
 ) -> None:
@@ -101,8 +103,9 @@ def test_squares_follow_one_another_as_estimates_tell(
     clear = [r for r in space.default.rivals if space.cycles(r) < least]
     assert chosen[1] == (clear[0] if clear else space.default.point)
     if p == 196 and dtype == "f32":
-        # Of registers of 8 words, lines that are left half-written would be fetched again.
-        assert (chosen[1] != space.default.point) == (machine is V3)
+        # Of registers of 8 words, lines that are left half-written would be fetched again; and
+        # rows of 2048 bytes lie in two sets of the first cache, where stores wait for each other.
+        assert (chosen[1] != space.default.point) == (machine is V3 or c == 512)
     if space.default.point.form is Form.SQUARES:
         orders = [r.order[::-1] for r in space.default.rivals]
         assert orders == ([space.default.point.order] if dtype == "f32" else [])
