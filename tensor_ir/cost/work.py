@@ -47,7 +47,7 @@ class Region:
     `times` is how often it is done, `entries` how often its loop is entered. Counts are those of
     all times together. `chain` are the cycles of operations that wait for those of the iteration
     before. `moved` are the bytes that come from the second cache, the last one and memory, and that
-    go there, if the kernel ran just before; `evicted` lines wait for room, or come back, as too many
+    go there, if the kernel ran just before; `evicted` lines wait for room or come back, as too many
     others lie in the same sets of the first cache: as many as would wait if there were one set.
     """
 
