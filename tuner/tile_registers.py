@@ -1,4 +1,4 @@
-"""The registers that a register tile takes: its sums, their products and what is loaded for them."""
+"""The registers that a tile takes: its sums, their products and what is loaded for them."""
 
 from __future__ import annotations
 
