@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from functools import cached_property
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, typical
+from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, index_names, walk
 from rutc.tensor_ir.gradual import row_chosen
@@ -353,22 +353,6 @@ def memory_order(loops: Iterable[str], shape: Shape) -> list[str]:
         return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
 
     return sorted(loops, key=lambda v: -distance(v))
-
-
-def leaves_rest(size: Size, factor: int) -> bool:
-    """Whether blocks of `factor` iterations may leave some of a loop over."""
-    return Index.of(size) % factor != ZERO
-
-
-def never_longer(size: Size, most: int, symbols: Mapping[str, Range]) -> bool:
-    """Whether a loop of that size is known never to be longer.
-
-    Bounds are those of the simplified size, which steps see: they know `n - max(0, n - 4)` for 4.
-    """
-    if isinstance(size, int):
-        return size <= most
-    bounds = size.simplify(symbols).bounds(symbols)
-    return bounds is not None and bounds[1] <= most
 
 
 def _windows(

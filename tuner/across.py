@@ -20,9 +20,10 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Shape, Touch, leaves_rest, never_longer
+from rutc.tuner.access import Shape, Touch
 from rutc.tuner.choice import shared_out
 from rutc.tuner.collapse import fuse_innermost
+from rutc.tuner.lengths import leaves_rest, never_longer
 from rutc.tuner.tile_loads import evicted_rows
 
 NO_EDGES: Mapping[str, tuple[int, ...]] = {}

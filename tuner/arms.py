@@ -12,9 +12,10 @@ from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark, NotApplicable, Overlap, Peel, Reorder, Split, Step
-from rutc.tuner.access import Shape, Touch, leaves_rest, memory_order
+from rutc.tuner.access import Shape, Touch, memory_order
 from rutc.tuner.across import side
 from rutc.tuner.choice import shared_out
+from rutc.tuner.lengths import leaves_rest
 
 LONGEST = 16
 """The longest loop that is unrolled for the sake of its choices."""

@@ -230,7 +230,7 @@ class _Places:
             tuple([places_of_rows(t, rows, known) for t in along]),
             tuple([places_of_rows(t, rows, known) for t in across]),
             max(inner, default=0),
-            not pass_by(along, vector, rows),
+            not pass_by(each.reduction, vector, rows),
         )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import ceil, prod
 
 from rutc.tensor_ir.machine import QUAD, Machine
-from rutc.tuner.access import Reduction, Touch
+from rutc.tuner.access import Reduction
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_loads import kept_places, places_of_rows
 
@@ -24,19 +23,21 @@ def crowded(r: Reduction, tile: RegisterTile, inner: str, extent: int, machine: 
     is written out as a whole, nothing is moved up that passes by.
     """
     size = tile.size + product_registers(r, machine)
-    along = [t for t in r.reads if t.depends(tile.vector)]
-    passing = extent <= LONGEST_UNROLLED and pass_by(along, tile.vector, tile.rows)
+    passing = extent <= LONGEST_UNROLLED and pass_by(r, tile.vector, tile.rows)
     kept = kept_places(r, tile.rows, inner, extent)
     return is_full(size, 1 if passing else tile.vectors, kept, machine)
 
 
-def pass_by(along: Iterable[Touch], vector: str, rows: Rows) -> bool:
-    """Whether a tile's rows read each vector of these operands once, where it lies in memory.
+def pass_by(r: Reduction, vector: str, rows: Rows) -> bool:
+    """Whether a tile's rows read each vector of a sum of products once, where it lies in memory.
 
-    Registers hold none then, of which two rows or several operations would take a part.
+    Registers hold none then, of which two rows or several operations would take a part. Of what is
+    not multiplied, windows share vectors between rows: that counts as if tiles held them, too.
     """
     count = prod([f for _, f in rows])
-    return all(t.near(vector) and places_of_rows(t, rows) >= count for t in along)
+    along = [t for t in r.reads if t.depends(vector)]
+    shared = len(along) < len(r.reads)
+    return shared and all(t.near(vector) and places_of_rows(t, rows) >= count for t in along)
 
 
 def is_full(size: int, loaded: int, kept: int, machine: Machine) -> bool:

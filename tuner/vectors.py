@@ -9,7 +9,8 @@ from rutc.tensor_ir.expr import operations
 from rutc.tensor_ir.kernel import Kind, Stmt, exprs, walk_stmts
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Mark, NotApplicable, Peel, Singly, Split, Step
-from rutc.tuner.access import Shape, Touch, leaves_rest
+from rutc.tuner.access import Shape, Touch
+from rutc.tuner.lengths import leaves_rest
 from rutc.tuner.space import Axis
 
 

@@ -13,7 +13,7 @@ from rutc.tensor_ir.expr import IndexValue, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step, Tile
-from rutc.tuner.access import Shape, memory_order, never_longer
+from rutc.tuner.access import Shape, memory_order
 from rutc.tuner.across import (
     across,
     along_far_rows,
@@ -47,6 +47,7 @@ from rutc.tuner.choice import (
     worth_sharing,
 )
 from rutc.tuner.collapse import fuse_innermost
+from rutc.tuner.lengths import never_longer
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.vectors import (
     best_vector,

@@ -11,8 +11,9 @@ from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, Peel, Reorder, Running, Split, Step, Tile
 from rutc.tensor_ir.steps.running import prefix_of, running_parts
-from rutc.tuner.access import Shape, leaves_rest, memory_order
+from rutc.tuner.access import Shape, memory_order
 from rutc.tuner.choice import Choice, pays, shared_counts, shared_out, shared_text
+from rutc.tuner.lengths import leaves_rest
 from rutc.tuner.space import Axis, Default, Template
 
 VECTORS = (0, 1, 2, 4, 8, 16)

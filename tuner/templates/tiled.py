@@ -31,7 +31,7 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Reduction, Shape, leaves_rest, moves_evenly, never_longer
+from rutc.tuner.access import Reduction, Shape, moves_evenly
 from rutc.tuner.blocking import (
     ask_far_rows,
     batch_loops,
@@ -45,6 +45,7 @@ from rutc.tuner.blocking import (
 )
 from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_steps, products_together
+from rutc.tuner.lengths import leaves_rest, never_longer
 from rutc.tuner.packing import grouped_packing, packed, packing
 from rutc.tuner.prepare import prepared_operands
 from rutc.tuner.register_tile import RegisterTile

@@ -35,9 +35,10 @@ from rutc.tensor_ir.steps import (
     Tile,
 )
 from rutc.tensor_ir.steps.tile import MOST_EXACT
-from rutc.tuner.access import Shape, Touch, leaves_rest, memory_order, never_longer
+from rutc.tuner.access import Shape, Touch, memory_order
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.dot import products_together
+from rutc.tuner.lengths import leaves_rest, never_longer
 from rutc.tuner.packing import packed, packing
 from rutc.tuner.passes import (
     Pass,
