@@ -111,6 +111,8 @@ class MemoryEmitter:
             raise InternalError(f"{buffer.name}, which is in nibbles, is written")
         value = to_memory(b, value, buffer.dtype)
         if lane is None or not self.index.varies(address):
+            if is_vector(value) and lane is not None and _one_counts(lane):
+                value = b.extract_element(value, ir.Constant(I32, 0))
             if is_vector(value):
                 raise InternalError(f"a vector stored to one element of {buffer.name}")
             b.store(value, self.place(buffer, address), align=align(buffer))
@@ -394,3 +396,9 @@ def both(b: ir.IRBuilder, p: ir.Value | None, q: ir.Value) -> ir.Value:
 def align(buffer: Buffer) -> int:
     """Bytes that every element of a buffer lies at a multiple of."""
     return buffer.dtype.bytes
+
+
+def _one_counts(lane: Lane) -> bool:
+    """Whether the first lane is the only iteration of the loop: no index varies there."""
+    first, last = lane.ranges[lane.var]
+    return first == last

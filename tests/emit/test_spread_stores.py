@@ -19,6 +19,7 @@ from rutc.tensor_ir.steps import apply_schedule, parse_schedule
 from tests.emit.run_kernel import run_as_interpreted
 from tests.emit.test_transpose import uses_gathers
 from tests.machines import V3, V4, on_machines
+from tests.tensor_ir.test_steps import kernel_of
 
 pytestmark = pytest.mark.sampled(8)
 
@@ -59,6 +60,28 @@ def test_lanes_apart(
     """What lies between them stays as it is, and so does all around."""
     kernel = stored(rows, n, dtype, blocks, lanes)
     run_as_interpreted(kernel, machine, memory(kernel, dtype))
+
+
+@on_machines
+@pytest.mark.parametrize("lanes", [17, 33])
+def test_the_last_vector_has_one_lane_that_counts(machine: Machine, lanes: int) -> None:
+    """Its index is known to be that lane's alone; what a register holds has all lanes."""
+    kernel = kernel_of(f"""
+        graph "a part for each of four threads"
+        dims i = 2, j = {lanes}, k = 2
+        %a : f32{{i,j,k}} = input "a" [i, j, k]
+        %b : f32{{i,j,k}} = %a[i, j, k] + 0.5
+        %c : bool{{i,j,k}} = isnan(%b[i, j, k])
+        output "b" [i, j, k] = %b
+        output "c" [i, j, k] = %c
+    """)
+    steps = f"fuse(j, k, jk); fuse(i, jk, ijk); split(ijk, {lanes}); mark(ijk.i, vector)"
+    kernel = apply_schedule(kernel, parse_schedule(steps))
+    places = {b.name: int(Index.of(b.layout.size).const) for b in kernel.args}
+    a = np.arange(places["a"], dtype=np.float32)
+    a[::3] = np.nan
+    b, c = np.zeros(places["b"], np.float32), np.zeros(places["c"], np.bool_)
+    run_as_interpreted(kernel, machine, {"a": a, "b": b, "c": c})
 
 
 @pytest.mark.parametrize(
