@@ -153,12 +153,15 @@ class Subject:
 
 
 @cache
-def subjects(machine: Machine) -> tuple[Subject, ...]:
-    """Returns the kernels of single operators and layers, and some of models, equal ones once."""
+def subjects(machine: Machine, share: int = 1) -> tuple[Subject, ...]:
+    """Returns the kernels of single operators and layers, and some of models, equal ones once.
+
+    Only one in a `share` of operators, layers and models is taken.
+    """
     alone = machine.alone()
     found: dict[str, Subject] = {}
     every = [(s, False) for s in (*BUILDERS, *MODELS)] + [(s, True) for s in SYMBOLIC]
-    for source, symbolic in every:
+    for source, symbolic in every[::share]:
         own = {
             digest_of(kernel, constants): (name, kernel, constants)
             for name, kernel, constants in kernels(source, machine, symbolic=symbolic)
@@ -221,9 +224,9 @@ def _planned(own: tuple[Version, ...], machine: Machine) -> Plan:
 
 
 @cache
-def networks(machine: Machine) -> tuple[Network, ...]:
-    """Returns single operators, layers and models whose plans are made."""
-    return tuple(_networks(machine))
+def networks(machine: Machine, share: int = 1) -> tuple[Network, ...]:
+    """Returns layers and models whose plans are made, or one in a `share` of them."""
+    return tuple(_networks(machine, share))
 
 
 @cache
@@ -232,14 +235,15 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory()
 
 
-def _networks(machine: Machine) -> Iterator[Network]:
-    for number, (name, build) in enumerate(BUILDERS.items()):
-        if not name.startswith(OPERATOR):
-            path = Path(_folder().name) / f"{number}.onnx"
-            if not path.exists():
-                onnx.save(build(), path)
-            yield _network(name, import_model(path), None, machine)
-    for name, symbolic in [(m, False) for m in MODELS] + [(m, True) for m in SYMBOLIC]:
+def _networks(machine: Machine, share: int) -> Iterator[Network]:
+    layers = [n for n in BUILDERS if not n.startswith(OPERATOR)]
+    for number, name in enumerate(layers[::share]):
+        path = Path(_folder().name) / f"{share}.{number}.onnx"
+        if not path.exists():
+            onnx.save(BUILDERS[name](), path)
+        yield _network(name, import_model(path), None, machine)
+    every = [(m, False) for m in MODELS] + [(m, True) for m in SYMBOLIC]
+    for name, symbolic in every[::share]:
         model = find(name)
         graph = import_model(model.source.obtain(), shapes={} if symbolic else model.shapes)
         inputs = {k: v for k, v in model.inputs(0).items() if v is not None}

@@ -37,9 +37,9 @@ def _subject(machine: Machine) -> Subject:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel and one network are all that decisions are made about."""
     monkeypatch.setattr(sensitivity, "targets", lambda: {"AVX2": V3})
-    monkeypatch.setattr(sensitivity, "subjects", lambda m: (_subject(m),))
+    monkeypatch.setattr(sensitivity, "subjects", lambda m, share: (_subject(m),))
 
-    def networks(machine: Machine) -> tuple[Network, ...]:
+    def networks(machine: Machine, share: int) -> tuple[Network, ...]:
         return (varied._network("product", parse(PRODUCT), None, machine),)
 
     monkeypatch.setattr(sensitivity, "networks", networks)
@@ -58,7 +58,8 @@ def test_changes_are_counted_and_estimated(few: None) -> None:
     text = sensitivity.page([entry], {})
     assert f"| {name} | {number_of(name):g} |" in text
     assert "AVX2 1 of 1: " in text
-    assert text.endswith("changes with: none.\n")
+    assert "changes with: none.\n" in text
+    assert f"Not looked at yet: {varied.NAMES[0]}, " in text
 
 
 def test_a_number_that_changes_nothing_is_said_to(few: None) -> None:
@@ -66,6 +67,14 @@ def test_a_number_that_changes_nothing_is_said_to(few: None) -> None:
     entry = {"case": name, **sensitivity.measure(name, 0.0, ())}
     assert entry["decisions"]["AVX2"]["plans"] == 1
     assert f"changes with: {name}." in sensitivity.page([entry], {})
+
+
+def test_a_number_that_nothing_reads_is_said_not_to_be_read(few: None) -> None:
+    name = "forests.walks"
+    entry = {"case": name, **sensitivity.measure(name, 0.0, ())}
+    text = sensitivity.page([entry], {})
+    assert "changes with: none." in text
+    assert f"looked at reads: {name}." in text
 
 
 def test_times_count_for_the_number_that_they_were_taken_with() -> None:
