@@ -484,8 +484,13 @@ def test_malformed_trees(changes, why, run):
         ("Scaler", ["y"], {"offset": [1.0, 2, 3], "scale": [2.0, 3, 4]}),
     ],
 )
+@pytest.mark.parametrize("stated", [None, {"m": (1, 5)}], ids=["any", "a range"])
 def test_features_that_the_run_counts(
-    op: str, outputs: list[str], attributes: dict[str, object], tmp_path: Path
+    op: str,
+    outputs: list[str],
+    attributes: dict[str, object],
+    stated: dict[str, tuple[int, int]] | None,
+    tmp_path: Path,
 ) -> None:
     """A model of matrices of any width takes those that its coefficients are for."""
     x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
@@ -494,7 +499,7 @@ def test_features_that_the_run_counts(
     for d, name in zip(free.graph.input[0].type.tensor_type.shape.dim, "nm", strict=True):
         d.dim_param = name
     onnx.save(free, tmp_path / "m.onnx")
-    graph = import_model(tmp_path / "m.onnx")
+    graph = optimize(import_model(tmp_path / "m.onnx", dims=stated))
     verify(graph)
     oracle = onnxruntime.InferenceSession(fixed.SerializeToString())
     for name, want in zip(outputs, oracle.run(None, {"x": x}), strict=True):
