@@ -28,7 +28,7 @@ from rutc.importer.tensor import (
     Type,
 )
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.affine import ONE
 
 Leaf = TensorType | ListType | OptionalType
 """A type that one tensor can stand for: itself, or its box."""
@@ -312,8 +312,8 @@ def only_element(b: Builder, item: Item) -> Item:
     if not isinstance(item, Boxed) or not isinstance(item.type, TensorType):
         return item
     flat, _ = flattened(b, item)
-    b.same(flat.shape[0], ONE)
-    return b.nest((), b.read(flat, [ZERO]))
+    # Its place depends on the size that is checked: what nothing reads is not checked.
+    return b.nest((), b.read(flat, [b.same(flat.shape[0], ONE) - ONE]))
 
 
 def reshaped_box(b: Builder, flat: Tensor, shape: Tensor) -> Boxed:

@@ -215,9 +215,10 @@ class Operands:
             b.number(t.shape[1], self.gates * hidden, "the number of rows of the weights")
         _check_rows(b, self.bias, (len(ways), 2 * self.gates * hidden), "the bias")
         _check_rows(b, self.peepholes, (len(ways), 3 * hidden), "the peepholes' weights")
-        if self.x.shape[2] != self.w.shape[2]:
-            b.same(self.x.shape[2], self.w.shape[2])
         x = swapped(b, self.x) if self.layout else self.x
+        if x.shape[2] != self.w.shape[2]:
+            features = b.same(x.shape[2], self.w.shape[2])
+            x = b.view(x, (*x.shape[:2], features), lambda *at: at)
         lengths = self._lengths(x)
         full, steps = x.shape[0], self._steps(x.shape[0], lengths)
         if steps != full:

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from rutc.errors import UserError
+from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.tensor_ir import If, Index, Scan
 from rutc.tensor_ir.interpret import interpret
@@ -45,6 +46,23 @@ def test_layers(op, direction, steps, batch, check, make_node, rng):
     graph = check(step, inputs, weights, outputs=outputs)
     scans = sum(isinstance(n, Scan) for n in graph.nodes)
     assert scans == (0 if steps == 1 else 2 if direction == "bidirectional" else 1)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_a_run_of_other_features_than_the_weights_ends(op, tmp_path, make_node, make_model, rng):
+    arrays = operands(op, 1, 2, 1, rng)
+    weights = {n: arrays[n] for n in "wr"}
+    step = make_node(op, ["x", "w", "r"], ["y"], hidden_size=HIDDEN)
+    model = make_model([step], {"x": arrays["x"]}, ["y"], weights)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "m"
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = optimize(import_model(tmp_path / "m.onnx", dims={"m": (1, FEATURES + 2)}))
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    (want,) = oracle.run(None, {"x": arrays["x"]})
+    assert_close(interpret(graph, {"x": arrays["x"]})["y"], want)
+    for other in (FEATURES - 1, FEATURES + 2):
+        with pytest.raises(UserError, match=f"the sizes m and {FEATURES} differ"):
+            interpret(graph, {"x": np.ones((2, 1, other), np.float32)})
 
 
 @pytest.mark.parametrize("op", GATES)
