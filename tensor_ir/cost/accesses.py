@@ -45,27 +45,31 @@ class Accesses(Places):
         if buffer.layout.nibbles:
             # A half of each byte is taken, or halves of fewer bytes are put in turn.
             tally.add("arithmetic" if lanes is None else "conversions", count)
+        group = next((f for f in frames if f.role is Role.GROUP), None)
         if lanes is None:
+            if group is not None and address.coefficient(group.var) not in (0, 1):
+                # Each member is loaded by itself, and they are put together.
+                count *= group.trip
+                tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
             tally.add("broadcasts", count)
             return
         step = address.coefficient(lanes.var)
         if buffer.layout.nibbles and step == 2:
             # Both halves of bytes are taken of one load.
             step, count = 1, count / 2
-        group = next((f for f in frames if f.role is Role.GROUP), None)
         if group is not None:
             members = min(int(group.trip), QUAD)
             count *= ceil(group.trip / QUAD)
             together = address.coefficient(group.var) == 1
-            if step == 0:
-                tally.add("broadcasts", count * (1 if together else members))
-                return
             if together and step == members:
                 size, step = size * members, 1
-            else:
+            elif not (together and step == 0):
                 # Each member is loaded by itself, and they are put together.
                 count *= members
                 tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
+            if step == 0:
+                tally.add("broadcasts", count)
+                return
         part = self.part_of(lanes, size)
         if buffer.singly and step not in (0, 1):
             tally.add("gathered", count * lanes.lanes)

@@ -18,13 +18,14 @@ from rutc.tensor_ir.cost.fitted import FREE, load
 from rutc.tensor_ir.cost.work import KINDS
 from rutc.tensor_ir.expr import ELEMENTARY
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.machine import QUAD, Machine
+from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.steps import Pack, parse_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases
 from tests.machines import V3, V4
+from tests.tensor_ir.test_steps import kernel_of
 from tests.tuner.subjects import of_text
 from tests.tuner.test_schedules import lowered
 
@@ -497,6 +498,17 @@ def test_products_of_narrow_numbers(machine: Machine, kind: str) -> None:
     constants = frozenset({"w"})
     done = with_schedule(kernel, choose(kernel, machine, constants)).kernel
     assert summarise(done, machine).work[kind] > 0
+
+
+def test_neighbours_of_a_factor_that_lie_apart_are_put_together() -> None:
+    works: list[Mapping[str, float]] = []
+    choice = choose(kernel_of(QUANTISED), V3, frozenset({"w"}))
+    for order in ("[i, k]", "[k, i]"):
+        kernel = kernel_of(QUANTISED.replace('"x" [i, k]', f'"x" {order}'))
+        works.append(summarise(with_schedule(kernel, choice).kernel, V3).work)
+    near, apart = works
+    assert apart["broadcasts"] == PAIR * near["broadcasts"]
+    assert apart["arithmetic"] >= near.get("arithmetic", 0.0) + apart["broadcasts"]
 
 
 def test_instructions_that_add_products_of_bytes_count_as_multiply_adds() -> None:
