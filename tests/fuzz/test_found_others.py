@@ -356,7 +356,7 @@ SHORT = {
         "float[3, 2, n] x, float[1, 12, m] w, float[1, 12, 4] r",
         "y, last = GRU <hidden_size = 4> (x, w, r)",
         {"x": (3, 2, 9), "w": (1, 12, 2), "r": (1, 12, 4)},
-        TOO_SHORT,
+        "the sizes n and m differ",
     ),
     "ScatterElements": (
         "float[9, 2] x, int64[n, 2] at, float[m, 2] u",
