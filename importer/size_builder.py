@@ -53,6 +53,8 @@ class SizeBuilder(NestBuilder):
     def same(self, a: Index, b: Index) -> Index:
         """Two extents that must be equal, as one; a run in which they differ ends.
 
+        It ends if what comes of it depends on the returned size: what nothing reads is not checked.
+
         Raises OperatorError where they are known to differ.
         """
         if a == b:

@@ -48,9 +48,7 @@ class Accesses(Places):
         group = next((f for f in frames if f.role is Role.GROUP), None)
         if lanes is None:
             if group is not None and address.coefficient(group.var) not in (0, 1):
-                # Each member is loaded by itself, and they are put together.
-                count *= group.trip
-                tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
+                count = self._one_by_one(tally, count * group.trip)
             tally.add("broadcasts", count)
             return
         step = address.coefficient(lanes.var)
@@ -64,9 +62,7 @@ class Accesses(Places):
             if together and step == members:
                 size, step = size * members, 1
             elif not (together and step == 0):
-                # Each member is loaded by itself, and they are put together.
-                count *= members
-                tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
+                count = self._one_by_one(tally, count * members)
             if step == 0:
                 tally.add("broadcasts", count)
                 return
@@ -102,6 +98,11 @@ class Accesses(Places):
                 tally.add("loads", each * part * runs)
                 tally.add("shuffles", each * part * max(runs - 1, 1) if runs else 0.0)
                 tally.add("gathered", 0.0 if runs else each * lanes.lanes)
+
+    def _one_by_one(self, tally: Tally, count: float) -> float:
+        """The loads of so many members of groups, each by itself, which are put together."""
+        tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
+        return count
 
     def runs(self, address: Index, lanes: Frame, frames: Frames) -> list[int]:
         """How many loads have all lanes of each register between them; 0 where each has its own."""

@@ -53,6 +53,19 @@ output "y" [z, d] = %y
 """
 
 
+HEADS = """
+%q : f32{b,h,k,s} = input "q" [b, s, h, k]
+%r : f32{b,h,k,t} = input "r" [b, t, h, k]
+%v : f32{b,h,n,t} = input "v" [b, t, h, n]
+%p : f32{b,h,s,t} = sum{k} %q[b, h, k, s] * %r[b, h, k, t]
+%a : f32{b,h,s} = max{t} %p[b, h, s, t]
+%e : f32{b,h,s,t} = exp(%p[b, h, s, t] - %a[b, h, s])
+%z : f32{b,h,s} = sum{t} %e[b, h, s, t]
+%w : f32{b,h,s,t} = %e[b, h, s, t] / %z[b, h, s]
+%u : f32{b,h,n,s} = sum{t} %w[b, h, s, t] * %v[b, h, n, t]
+"""
+"""Of heads: what follows the sizes of its dims."""
+
 SOFTMAX = """
 graph "queries look for values: softmax(q r + mask) v"
 dims h = {h}, k = {k}, n = {n}, s = {s}, t = {t}
@@ -480,21 +493,12 @@ def test_of_chains_that_save_as_much_the_slices_of_one_share_least() -> None:
 
 def test_heads_are_slices_however_few_queries_there_are() -> None:
     """Slices of a few queries each would fill a part of a vector, and read all keys again."""
-    text = """
+    head = """
     graph "attention of a few queries to many keys"
     symbols batch = 0..1000@1, few = 0..2147483648, many = 0..2147483648
     dims b = batch, h = 6, k = 64, n = 64, s = few, t = many
-    %q : f32{b,h,k,s} = input "q" [b, s, h, k]
-    %r : f32{b,h,k,t} = input "r" [b, t, h, k]
-    %v : f32{b,h,n,t} = input "v" [b, t, h, n]
-    %p : f32{b,h,s,t} = sum{k} %q[b, h, k, s] * %r[b, h, k, t]
-    %a : f32{b,h,s} = max{t} %p[b, h, s, t]
-    %e : f32{b,h,s,t} = exp(%p[b, h, s, t] - %a[b, h, s])
-    %z : f32{b,h,s} = sum{t} %e[b, h, s, t]
-    %w : f32{b,h,s,t} = %e[b, h, s, t] / %z[b, h, s]
-    %u : f32{b,h,n,s} = sum{t} %w[b, h, s, t] * %v[b, h, n, t]
-    output "u" [b, s, h, n] = %u
     """
+    text = f'{head}{HEADS}output "u" [b, s, h, n] = %u\n'
     (slicing,) = decide(parse(text), replace(V3, l2=1 << 20)).assignment.slices
     assert slicing.dims == ("b", "h", "s")
 
