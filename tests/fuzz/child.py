@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import faulthandler
-import multiprocessing
-import os
 import re
-import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +10,6 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -39,6 +34,7 @@ from rutc.verify.npz import save_npz
 from tests.conformance.adapter import SIZES_DIFFER
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.fuzz.cases import Case
+from tests.fuzz.own_process import Lost, OwnProcess
 from tests.fuzz.rounded import Bounds, Rounding, bounds, interpretable, rounding_of
 from tests.machines import eager, rounding
 
@@ -72,87 +68,43 @@ class Answer:
     budget: float | None = None
 
 
-class Child:
+class Child(OwnProcess[Answer]):
     """Does cases, one after the other, in a process that it starts anew when it is lost.
 
     Without `build` it only imports and interprets them.
     """
 
     def __init__(self, timeout_s: float, *, build: bool = True) -> None:
-        self.timeout_s = timeout_s
+        super().__init__(timeout_s, CASES_PER_PROCESS)
         self.build = build
-        self.process: BaseProcess | None = None
-        self.pipe: Connection | None = None
-        self.done = 0
+        self.deadline = 0.0
 
     def answer(self, case: Case) -> Answer:
         """Compiles and runs a case."""
-        if self.process is None or self.done >= CASES_PER_PROCESS:
-            self.restart()
-        assert self.pipe is not None
-        assert self.process is not None
-        self.done += 1
-        self.pipe.send(case)
-        deadline = monotonic() + self.timeout_s
-        stage = "start"
-        while True:
-            if not self.pipe.poll(max(0.0, deadline - monotonic())):
-                self.close()
-                return Answer("hang", stage, f"more than {self.timeout_s:g} s in {stage}")
-            try:
-                message = self.pipe.recv()
-            except (EOFError, ConnectionResetError):
-                self.process.join()
-                code = self.process.exitcode or 0
-                self.close()
-                name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-                return Answer("crash", stage, f"{name} in {stage}")
-            if isinstance(message, Answer):
-                return message
-            stage = message
-
-    def restart(self) -> None:
-        """Starts a fresh process."""
-        self.close()
-        context = multiprocessing.get_context("fork")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=_serve, args=(theirs, self.pipe, self.build), daemon=True
-        )
-        self.process.start()
-        theirs.close()
-        self.done = 0
-
-    def close(self) -> None:
-        """Ends the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-        if self.pipe is not None:
-            self.pipe.close()
-        self.process = self.pipe = None
-
-
-def _serve(pipe: Connection, other: Connection, build: bool) -> None:
-    other.close()
-    faulthandler.disable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, 2)
-    while True:
         try:
-            case = pipe.recv()
-        except EOFError:
-            return
+            return self.ask(case)
+        except Lost as lost:
+            return Answer(lost.kind, lost.stage, lost.reason)
+
+    def begin(self) -> None:
+        """Sets the deadline."""
+        self.deadline = monotonic() + self.limit_s
+
+    def left_s(self) -> float:
+        """The seconds up to the deadline."""
+        return self.deadline - monotonic()
+
+    def work(self, case: Case, pipe: Connection) -> Answer:
+        """The answer, an error included."""
         work = _Work(case, pipe)
         try:
             with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
-                work.all(Path(folder), build=build)
+                work.all(Path(folder), build=self.build)
         except UserError as error:
-            work.answer = Answer("refused", work.stage, " ".join(str(error).split()))
+            return Answer("refused", work.stage, " ".join(str(error).split()))
         except Exception as error:
-            work.answer = Answer("error", work.stage, describe(error))
-        pipe.send(work.answer)
+            return Answer("error", work.stage, describe(error))
+        return work.answer
 
 
 def describe(error: Exception) -> str:

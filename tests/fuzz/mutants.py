@@ -8,13 +8,10 @@ more by the command line, with these as its limits: it must say so.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import io
-import multiprocessing
 import os
 import re
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +20,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -37,6 +33,7 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from tests.fuzz.child import describe
 from tests.fuzz.mutate import mutant, pool_of
+from tests.fuzz.own_process import Lost, OwnProcess
 from tests.fuzz.seeds import seeds
 from tests.machines import NATIVE
 
@@ -155,44 +152,29 @@ def _refused(stage: str, text: str) -> Outcome:
     return Outcome("refused", stage, line[:600])
 
 
-class Subject:
+class Subject(OwnProcess[Outcome]):
     """A process that does mutants by their number, started anew when it is lost."""
 
     def __init__(self, mutants: Mutants, limit_s: float = LIMIT_S) -> None:
+        super().__init__(limit_s, CASES_PER_PROCESS)
         self.mutants = mutants
-        self.limit_s = limit_s
-        self.process: BaseProcess | None = None
-        self.pipe: Connection | None = None
-        self.done = 0
+        self.start = self.begun = 0.0
 
     def outcome(self, number: int) -> Outcome:
         """What comes of a mutant."""
-        if self.process is None or self.done >= CASES_PER_PROCESS:
-            self.restart()
-        assert self.pipe is not None
-        assert self.process is not None
-        self.done += 1
-        self.pipe.send(number)
-        start, begun = monotonic(), self.cpu_s()
-        stage = "start"
-        while True:
-            if not self.pipe.poll(1.0):
-                idle = monotonic() - start > PATIENCE * self.limit_s
-                if idle or self.cpu_s() - begun > self.limit_s:
-                    self.close()
-                    return Outcome("hang", stage, f"more than {self.limit_s:g} s in {stage}")
-                continue
-            try:
-                message = self.pipe.recv()
-            except (EOFError, ConnectionResetError):
-                self.process.join()
-                code = self.process.exitcode or 0
-                self.close()
-                name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-                return Outcome("crash", stage, f"{name} in {stage}")
-            if isinstance(message, Outcome):
-                return message
-            stage = message
+        try:
+            return self.ask(number)
+        except Lost as lost:
+            return Outcome(lost.kind, lost.stage, lost.reason)
+
+    def begin(self) -> None:
+        """Notes when, and what the process has taken until then."""
+        self.start, self.begun = monotonic(), self.cpu_s()
+
+    def left_s(self) -> float:
+        """A second, unless the processor or the process is at it for too long."""
+        idle = monotonic() - self.start > PATIENCE * self.limit_s
+        return 0.0 if idle or self.cpu_s() - self.begun > self.limit_s else 1.0
 
     def cpu_s(self) -> float:
         """The processor's time that the process has taken."""
@@ -204,47 +186,18 @@ class Subject:
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
-    def restart(self) -> None:
-        """Starts a fresh process."""
-        self.close()
-        context = multiprocessing.get_context("fork")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=_serve, args=(theirs, self.pipe, self.mutants), daemon=True
-        )
-        self.process.start()
-        theirs.close()
-        self.done = 0
+    def prepare(self) -> None:
+        """Limits memory, and leaves out what is printed."""
+        resource.setrlimit(resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.dup2(2, 1)
 
-    def close(self) -> None:
-        """Ends the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-        if self.pipe is not None:
-            self.pipe.close()
-        self.process = self.pipe = None
-
-
-def _serve(pipe: Connection, other: Connection, mutants: Mutants) -> None:
-    other.close()
-    faulthandler.disable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, 1)
-    os.dup2(devnull, 2)
-    while True:
-        try:
-            number = pipe.recv()
-        except EOFError:
-            return
+    def work(self, number: int, pipe: Connection) -> Outcome:
+        """What comes of the mutant of that number."""
         with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
-            model = mutants.model(number)
-            complete = mutants.is_complete(number)
-            found = attempt(model, Path(folder), pipe, complete=complete)
-        pipe.send(found)
+            model = self.mutants.model(number)
+            complete = self.mutants.is_complete(number)
+            return attempt(model, Path(folder), pipe, complete=complete)
 
 
 @dataclass
