@@ -41,6 +41,7 @@ from rutc.tensor_ir.expr import (
     Local,
     Read,
     children,
+    index_names,
     reads_plainly,
 )
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
@@ -240,10 +241,7 @@ class ExpressionEmitter:
                 buffer = self.buffers[e.value]
                 if buffer.space is not Space.MEMORY or buffer.name in self.written:
                     return None
-                indices = [c for _, c in e.coords if isinstance(c, Index)]
-                if len(indices) < len(e.coords):
-                    return None
-                return frozenset().union(*[c.names() for c in indices])
+                return index_names(e) if reads_plainly(e) else None
             case IndexValue():
                 return e.index.names()
             case Local():

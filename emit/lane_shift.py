@@ -9,7 +9,7 @@ from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, Lane, chunk, is_vector, splat
 from rutc.emit.load_store import BOOL
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read
+from rutc.tensor_ir.expr import Expr, Read, indices, reads_plainly
 from rutc.tensor_ir.machine import NEAR_STRIDES
 
 
@@ -115,15 +115,14 @@ class LaneShiftEmitter:
         stride = c.coefficient(lane.var)
         if stride is None or stride not in ((1, *NEAR_STRIDES) if guarded else NEAR_STRIDES):
             return None
-        indices = [c for _, c in r.coords if isinstance(c, Index)]
-        if len(indices) < len(r.coords):
+        if not reads_plainly(r):
             return None
         const = self.index.resolve(c).const
         period = stride * lane.lanes
         by = ((const + period // 2) % period - period // 2) // stride
         if by == 0:
             return None
-        others = {n for i in indices if i is not c for n in i.names()}
+        others = {n for i in indices(r) if i is not c for n in i.names()}
         for v, loop in self.index.unrolled.items():
             step = c.coefficient(v)
             if step and v not in others and stride * by % step == 0:

@@ -21,7 +21,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import Atom, FloorDiv, Max, Min, Mod, Var
-from rutc.tensor_ir.expr import reads, walk
+from rutc.tensor_ir.expr import reads, reads_plainly, walk
 
 
 def expressions(n: Nest | Scatter) -> Iterator[Expr]:
@@ -116,7 +116,7 @@ def index_coords(r: Read) -> tuple[tuple[str, Index], ...]:
 
 def is_gathered(r: Read) -> bool:
     """Whether data tell where `r` reads, along a dim at least."""
-    return not all(isinstance(c, Index) for _, c in r.coords)
+    return not reads_plainly(r)
 
 
 def is_plain(r: Read) -> bool:

@@ -23,7 +23,7 @@ from rutc.tensor_ir.expr import (
     Lit,
     Read,
     children,
-    index_names,
+    coord_names,
     reads,
     walk,
 )
@@ -96,7 +96,7 @@ class NestCost:
         data = [d for d, c in r.coords if not isinstance(c, Index)]
         chosen: dict[str, str] = {}
         for d, c in r.coords:
-            names = own & (c.names() if isinstance(c, Index) else index_names(c))
+            names = own & coord_names(c)
             # Places that data tell may be the same ones again.
             most = 1 << 40 if isinstance(c, Index) else self.extents[d]
             touched *= min(prod([self.extents[v] for v in names]), most)

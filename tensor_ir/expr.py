@@ -419,6 +419,16 @@ def index_names(e: Expr) -> frozenset[str]:
     return frozenset().union(*[i.names() for i in indices(e)])
 
 
+def coord_names(c: Coord) -> frozenset[str]:
+    """The dims and symbols on which a coordinate depends, also those that choose data."""
+    return c.names() if isinstance(c, Index) else index_names(c)
+
+
+def plain_names(coords: tuple[tuple[str, Coord], ...]) -> frozenset[str]:
+    """The dims and symbols of the coordinates that no data decide."""
+    return frozenset().union(*[c.names() for _, c in coords if isinstance(c, Index)])
+
+
 def factors(e: Expr) -> list[Expr]:
     """The factors of a product, in order."""
     if isinstance(e, Apply) and e.op == "mul":

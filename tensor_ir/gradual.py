@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from rutc.tensor_ir.affine import Index, Size
-from rutc.tensor_ir.expr import Read, reads, reads_plainly
+from rutc.tensor_ir.expr import Read, plain_names, reads, reads_plainly
 from rutc.tensor_ir.graph import Const, Data, Nest
 from rutc.tensor_ir.kernel import Buffer
 from rutc.tensor_ir.layout import Layout
@@ -55,7 +55,7 @@ def table_along(r: Read, buffers: Mapping[str, Buffer], var: str) -> tuple[str, 
     row = row_chosen(r, buffers[r.value].layout)
     if row is None or r.fill is not None:
         return None
-    if any(isinstance(c, Index) and var in c.names() for _, c in r.coords):
+    if var in plain_names(r.coords):
         return None
     d, _ = row
     table = dict(r.coords)[d]

@@ -27,8 +27,10 @@ from rutc.tensor_ir.expr import (
     IndexValue,
     Read,
     bind,
+    index_names,
     map_reads,
     reads,
+    reads_plainly,
     substitute,
     transform,
     walk,
@@ -132,8 +134,9 @@ class Group:
         """Of each value that is read, the loops that tell the place; None where data do, too."""
         found: dict[str, frozenset[str] | None] = {}
         for r in self.reads:
-            before, own = found.get(r.value, frozenset()), loops_of(r)
-            found[r.value] = None if before is None or own is None else before | own
+            before = found.get(r.value, frozenset())
+            plain = reads_plainly(r)
+            found[r.value] = before | index_names(r) if plain and before is not None else None
         return found
 
     @cached_property
@@ -145,8 +148,7 @@ class Group:
         found: dict[str, frozenset[str]] = {}
         for s in (s for s in self.stages if s.bound):
             for r in (r for e in s.body for r in reads(e)):
-                own = loops_of(r)
-                rows = frozenset() if own is None else frozenset(s.out.dims) - own
+                rows = frozenset(s.out.dims) - index_names(r) if reads_plainly(r) else frozenset()
                 found[r.value] = found.get(r.value, rows) & rows
         return found
 
@@ -159,14 +161,6 @@ class Group:
     @cached_property
     def _external(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(r.value for r in self.reads_outside))
-
-
-def loops_of(r: Read) -> frozenset[str] | None:
-    """The loops that tell the place that is read; None where data do, too."""
-    coords = [c for _, c in r.coords if isinstance(c, Index)]
-    if len(coords) < len(r.coords):
-        return None
-    return frozenset().union(*[c.names() for c in coords])
 
 
 def lower(

@@ -17,6 +17,7 @@ from rutc.tensor_ir.expr import (
     Read,
     factors,
     index_names,
+    reads_plainly,
     terms,
 )
 from rutc.tensor_ir.graph import Const, Data, Nest
@@ -257,5 +258,4 @@ def _narrow(e: Expr) -> Factor | None:
             reads = first, b
         case _:
             return None
-    plain = all(isinstance(c, Index) for r in reads for _, c in r.coords)
-    return Factor(reads) if plain else None
+    return Factor(reads) if all(map(reads_plainly, reads)) else None

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Read, index_names
+from rutc.tensor_ir.expr import Read, coord_names
 
 
 @record
@@ -86,7 +86,7 @@ def partners(
         moved: set[str] = set()
         alone = False
         for _, c in r.coords:
-            names = c.names() if isinstance(c, Index) else index_names(c)
+            names = coord_names(c)
             own, around = names & bound, names & free or names & single
             if not own:
                 continue

@@ -9,7 +9,7 @@ from functools import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Expr, Read, index_names, walk
+from rutc.tensor_ir.expr import Expr, Read, index_names, reads_plainly, walk
 from rutc.tensor_ir.gradual import row_chosen
 from rutc.tensor_ir.kernel import (
     Assign,
@@ -445,7 +445,7 @@ def _touch(
         moved = frozenset().union(*(c.names() for c in coords.values()))
         chosen = dict.fromkeys(scattered - moved, row[1])
     size = typical(buffer.bytes, ranges)
-    gathered = any(not isinstance(c, Index) for _, c in r.coords)
+    gathered = not reads_plainly(r)
     each = buffer.dtype.bytes
     small = replace(
         buffer.small,

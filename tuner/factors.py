@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr
+from rutc.tensor_ir.expr import Expr, plain_names
 from rutc.tensor_ir.kernel import Kernel, Kind, Space, Stmt, Update
 from rutc.tensor_ir.steps import FactorOut, NotApplicable, Schedule
 from rutc.tensor_ir.steps.partial import parted
@@ -50,7 +49,7 @@ def _is_sum(s: Stmt, kernel: Kernel) -> bool:
 
 def _loop(s: Update, e: Expr, around: Around) -> str | None:
     """The outermost loop whose products have a factor in common that saves more than it takes."""
-    states = {v for _, c in s.states[0].coords if isinstance(c, Index) for v in c.names()}
+    states = plain_names(s.states[0].coords)
     if any(x.kind is Kind.MATRIX for x in around):
         return None
     for i, x in enumerate(around):

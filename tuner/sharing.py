@@ -23,7 +23,7 @@ from typing import Any
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, Index, Range, Size, minimum, plain, product, typical
-from rutc.tensor_ir.expr import Coord, Read, index_names, walk
+from rutc.tensor_ir.expr import Coord, Read, coord_names, walk
 from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
@@ -160,11 +160,7 @@ def _piece(
         extents[a.dim] = max(typical(a.extent, symbols) * a.div, extents.get(a.dim, 0))
     best: Piece | None = None
     for coords in places:
-        moved = {
-            d: c
-            for d, c in coords
-            if d in strides and var in (c.names() if isinstance(c, Index) else index_names(c))
-        }
+        moved = {d: c for d, c in coords if d in strides and var in coord_names(c)}
         if not moved:
             continue
         if not all(isinstance(c, Index) for c in moved.values()):

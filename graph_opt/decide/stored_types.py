@@ -32,8 +32,8 @@ from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.plan import Illegal
-from rutc.tensor_ir import Cast, Const, DType, Expr, Graph, Index, Lit, Nest, Node, Read, Value
-from rutc.tensor_ir.expr import factors, index_names, product_of, transform
+from rutc.tensor_ir import Cast, Const, DType, Expr, Graph, Lit, Nest, Node, Read, Value
+from rutc.tensor_ir.expr import coord_names, factors, index_names, product_of, transform
 from rutc.tensor_ir.graph import outs, used, walk_nodes, with_bodies
 from rutc.tensor_ir.text import value_name
 
@@ -80,13 +80,9 @@ def step_dims(graph: Graph, n: Const) -> tuple[str, ...]:
 
     def is_summed(d: str) -> bool:
         coords = ((s, dict(r.coords)[d]) for s, r in own)
-        return any(_names(c) & set(s.bound) for s, c in coords)
+        return any(coord_names(c) & set(s.bound) for s, c in coords)
 
     return tuple(d for d in n.out.dims if not is_summed(d))
-
-
-def _names(c: Index | Expr) -> frozenset[str]:
-    return frozenset(c.names()) if isinstance(c, Index) else index_names(c)
 
 
 def factors_of_sums(graph: Graph) -> Iterator[tuple[Nest, Read]]:
@@ -180,7 +176,7 @@ def _leaves(n: Nest, e: Expr, types: Mapping[str, Stored]) -> bool:
     stored = types.get(e.value) if isinstance(e, Read) else None
     if stored is None or stored.dtype is not DType.I8 or not isinstance(e, Read):
         return False
-    return all(_names(c).isdisjoint(n.bound) for d, c in e.coords if d in stored.by)
+    return all(coord_names(c).isdisjoint(n.bound) for d, c in e.coords if d in stored.by)
 
 
 @record

@@ -212,11 +212,6 @@ def region_of(frames: Frames) -> tuple[int, ...]:
     return tuple(f.number for f in frames if f.role in (Role.LOOP, Role.ARM))
 
 
-def names_of(coords: tuple[tuple[str, Coord], ...]) -> Names:
-    """The variables of coordinates that no data decide."""
-    return NONE.union(*[c.names() for _, c in coords if isinstance(c, Index)])
-
-
 def _places(moving: list[tuple[int, int]]) -> float:
     """The different sums of multiples of steps, each up to its count."""
     moving = sorted(((n, abs(step)) for n, step in moving if n > 1 and step), key=lambda x: x[1])

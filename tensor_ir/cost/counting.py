@@ -13,7 +13,7 @@ from typing import assert_never
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.cost.accesses import Accesses
-from rutc.tensor_ir.cost.addresses import NONE, Names, names_of, region_of
+from rutc.tensor_ir.cost.addresses import NONE, Names, region_of
 from rutc.tensor_ir.cost.frames import Frames, Role, executions
 from rutc.tensor_ir.cost.operations import (
     add_operations,
@@ -38,6 +38,7 @@ from rutc.tensor_ir.expr import (
     Read,
     bind,
     index_names,
+    plain_names,
 )
 from rutc.tensor_ir.gradual import row_chosen, table_along
 from rutc.tensor_ir.kernel import (
@@ -104,7 +105,7 @@ class Counter(Accesses):
                 case Init():
                     for a in s.states:
                         self.started[a.buffer] = region_of(frames)
-                        self._assign(a, names_of(a.coords), frames)
+                        self._assign(a, plain_names(a.coords), frames)
                 case Update():
                     self._update(s, frames)
                 case Merge():
@@ -133,7 +134,7 @@ class Counter(Accesses):
     def _assign(self, target: Access, names: Names, frames: Frames) -> None:
         buffer = self.buffers[target.buffer]
         if buffer.space is Memory.REGISTER:
-            self.registers[buffer.name] = names | names_of(target.coords)
+            self.registers[buffer.name] = names | plain_names(target.coords)
             return
         if any(f.role is Role.GROUP for f in frames):
             self.tally(frames).add("blocks", ROWS * executions(frames))
@@ -169,7 +170,7 @@ class Counter(Accesses):
         tally, everything = self.tally(frames), frozenset(f.var for f in frames)
         times = executions(frames)
         roles = {f.role for f in frames}
-        first, moved = self.buffers[s.states[0].buffer], names_of(s.states[0].coords)
+        first, moved = self.buffers[s.states[0].buffer], plain_names(s.states[0].coords)
         held = 1.0
         for f in frames:
             if f.role in (Role.COPIES, Role.LANES) and f.var in moved:
@@ -232,7 +233,7 @@ class Counter(Accesses):
         if len(groups) > 1:
             tally.add("matrices", times)
             for r in reads_of(s.elements):
-                at, count = self.home(names_of(r.coords), frames)
+                at, count = self.home(plain_names(r.coords), frames)
                 self.tally(frames[: at + 1]).add("blocks", ROWS * count)
                 self.touch(self.buffers[r.value], r.coords, frames, is_store=False)
             return True
@@ -293,7 +294,7 @@ class Counter(Accesses):
             tally.wait("merge", times * depth * (halvings + 1))
         names = self._outer(frames)
         for a in s.states:
-            self.registers[a.buffer] = names | names_of(a.coords)
+            self.registers[a.buffer] = names | plain_names(a.coords)
 
     # -- expressions ----------------------------------------------------------------------------
     def _expr(
@@ -346,7 +347,7 @@ class Counter(Accesses):
     def _picks(self, r: Read, buffer: Buffer, var: str, lanes: int) -> int:
         """The operations by which lanes along a loop take what data choose from a short row."""
         row = None if buffer.singly else row_chosen(r, buffer.layout)
-        if row is None or any(isinstance(c, Index) and var in c.names() for _, c in r.coords):
+        if row is None or var in plain_names(r.coords):
             return 0
         return self.machine.picks(buffer.dtype.bytes, row[1], lanes)
 
@@ -360,7 +361,7 @@ class Counter(Accesses):
     ) -> Names:
         """What the element depends on that is read."""
         buffer = self.buffers[r.value]
-        names = names_of(r.coords)
+        names = plain_names(r.coords)
         if buffer.space is Memory.REGISTER:
             return names | self.registers.get(buffer.name, NONE)
         names |= self.written.get(buffer.name, NONE)

@@ -27,6 +27,7 @@ from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
     constant_extent,
+    directly_nested,
     find_loops,
     outer_ranges,
     replace_loop,
@@ -176,12 +177,7 @@ class MatrixTile(Step):
 
     def _parts(self, loop: Loop) -> tuple[list[Loop], Init, Loop, tuple[Stmt, ...]]:
         """(the four loops, start, reduction, what follows)."""
-        chain = [loop]
-        for v in (self.tiles[1], self.rows, self.columns):
-            body = chain[-1].body
-            if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var != v:
-                raise NotApplicable(f"{chain[-1].var} does not directly hold {v}")
-            chain.append(body[0])
+        chain = directly_nested(loop, (*self.tiles, self.rows, self.columns))
         match chain[-1].body:
             case (Init() as init, Loop() as reduction, *_):
                 after = chain[-1].body[2:]

@@ -10,7 +10,7 @@ from functools import cache
 from operator import is_
 
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain, quoted
-from rutc.tensor_ir.expr import index_names, reads
+from rutc.tensor_ir.expr import coord_names, plain_names, reads
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -267,9 +267,7 @@ def check_no_registers(kernel: Kernel, var: str) -> None:
         places = [(a.buffer, a.coords) for a in accesses(s)]
         places += [(r.value, r.coords) for e in exprs(s) for r in reads(e)]
         for name, coords in places:
-            if name in registers and any(
-                isinstance(c, Index) and var in c.names() for _, c in coords
-            ):
+            if name in registers and var in plain_names(coords):
                 raise NotApplicable(f"the registers %{name} are indexed by {var}")
 
 
@@ -303,7 +301,7 @@ def plain_coords(a: Access) -> tuple[tuple[str, Index], ...]:
 
 def moves(a: Access, var: str) -> bool:
     """Whether the place differs between iterations of `var` (or may)."""
-    return any(var in (c.names() if isinstance(c, Index) else index_names(c)) for _, c in a.coords)
+    return any(var in coord_names(c) for _, c in a.coords)
 
 
 def replace_loop(

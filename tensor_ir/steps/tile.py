@@ -10,7 +10,7 @@ from typing import assert_never
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, maximum, minimum
-from rutc.tensor_ir.expr import Expr, IndexValue, Read, transform, walk
+from rutc.tensor_ir.expr import Expr, IndexValue, Read, plain_names, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
     Branch,
@@ -212,7 +212,7 @@ def _names(x: Access | Read | IndexValue) -> set[str]:
     """The loops that a place or a number depends on."""
     if isinstance(x, IndexValue):
         return set(x.index.names())
-    return {n for _, c in x.coords if isinstance(c, Index) for n in c.names()}
+    return set(plain_names(x.coords))
 
 
 def _uses(body: tuple[Stmt, ...]) -> Counter[str]:
