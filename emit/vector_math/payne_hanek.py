@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rutc.emit import ir
 from rutc.emit.vector_math.lanes import Lanes, Mask, Real, Whole
+from rutc.emit.vector_math.slow_lanes import where_wanted
 
 FUNCTION = "rutc.reduce_large_angle"
 TABLE = "rutc.two_over_pi"
@@ -56,55 +57,15 @@ def emit_reduce_large(x: Real, large: Mask, r: Real, quarter_turns: Whole) -> tu
         quarter_turns: The quarter turns of the other lanes.
     """
     lanes = x.lanes
-    builder = lanes.builder
-    wanted = large & x.compare("<", float("inf"))
-    before = builder.block
-    slow = builder.append_basic_block("angle.large")
-    done = builder.append_basic_block("angle.done")
-    builder.cbranch(wanted.any(), slow, done)
-    builder.position_at_end(slow)
-    if lanes.count is None:
-        new_r, new_turns = reduced_scalar(lanes, x.value)
-    else:
-        new_r, new_turns = loop_over_lanes(lanes, x.value)
-    new_r = builder.select(wanted.value, new_r, r.value)
-    new_turns = builder.select(wanted.value, new_turns, quarter_turns.value)
-    after = builder.block
-    builder.branch(done)
-    builder.position_at_end(done)
-    r_phi, turns_phi = builder.phi(lanes.real_type), builder.phi(lanes.whole_type)
-    r_phi.add_incoming(r.value, before)
-    r_phi.add_incoming(new_r, after)
-    turns_phi.add_incoming(quarter_turns.value, before)
-    turns_phi.add_incoming(new_turns, after)
-    return Real(lanes, r_phi), Whole(lanes, turns_phi)
-
-
-def loop_over_lanes(lanes: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Remainders and quarter turns of every lane of `x`, one lane at a time."""
-    builder = lanes.builder
-    entry = builder.block
-    body = builder.append_basic_block("angle.lane")
-    after = builder.append_basic_block("angle.lanes_done")
-    builder.branch(body)
-    builder.position_at_end(body)
-    index = builder.phi(I32)
-    r, turns = builder.phi(lanes.real_type), builder.phi(lanes.whole_type)
-    index.add_incoming(ir.Constant(I32, 0), entry)
-    r.add_incoming(ir.Constant(lanes.real_type, ir.Undefined), entry)
-    turns.add_incoming(ir.Constant(lanes.whole_type, ir.Undefined), entry)
-    scalar = Lanes(builder, lanes.format, None, lanes.features)
-    lane_r, lane_turns = reduced_scalar(scalar, builder.extract_element(x, index))
-    next_r = builder.insert_element(r, lane_r, index)
-    next_turns = builder.insert_element(turns, lane_turns, index)
-    next_index = builder.add(index, ir.Constant(I32, 1))
-    index.add_incoming(next_index, body)
-    r.add_incoming(next_r, body)
-    turns.add_incoming(next_turns, body)
-    more = builder.icmp_unsigned("<", next_index, ir.Constant(I32, lanes.count))
-    builder.cbranch(more, body, after)
-    builder.position_at_end(after)
-    return next_r, next_turns
+    scalar = Lanes(lanes.builder, lanes.format, None, lanes.features)
+    found, turns = where_wanted(
+        "angle",
+        large & x.compare("<", float("inf")),
+        [x.value],
+        [r.value, quarter_turns.value],
+        lambda operands: reduced_scalar(scalar, *operands),
+    )
+    return Real(lanes, found), Whole(lanes, turns)
 
 
 def reduced_scalar(lanes: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value]:

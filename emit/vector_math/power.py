@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rutc.base.record import record
 from rutc.emit import ir
@@ -10,9 +11,9 @@ from rutc.emit.vector_math import coefficients
 from rutc.emit.vector_math.exponential import Reduced, exp_of_sum, times_power_of_two
 from rutc.emit.vector_math.lanes import Mask, Real, polynomial
 from rutc.emit.vector_math.logarithm import split, with_log_limits
+from rutc.emit.vector_math.slow_lanes import where_wanted
 from rutc.tensor_ir.roots import ROOTS, roots_taken
 
-I32 = ir.IntType(32)
 # log(2) in two floats; the first has 33 bits, so that its product with an exponent is exact.
 LN2_SHORT = 0.6931471804855391
 LN2_REST = 7.440617110012397e-11
@@ -166,46 +167,13 @@ def fmod(x: Real, y: Real) -> Real:
 
 def replaced_by_frem(a: Real, b: Real, wanted: Mask, otherwise: Real) -> Real:
     """`a frem b` where `wanted`, else `otherwise`; skipped when no lane wants it."""
-    lanes = a.lanes
-    builder = lanes.builder
-    before = builder.block
-    slow = builder.append_basic_block("fmod.large")
-    done = builder.append_basic_block("fmod.done")
-    builder.cbranch(wanted.any(), slow, done)
-    builder.position_at_end(slow)
-    value = builder.frem(a.value, b.value) if lanes.count is None else loop_frem(a, b)
-    value = builder.select(wanted.value, value, otherwise.value)
-    after = builder.block
-    builder.branch(done)
-    builder.position_at_end(done)
-    phi = builder.phi(lanes.real_type)
-    phi.add_incoming(otherwise.value, before)
-    phi.add_incoming(value, after)
-    return Real(lanes, phi)
 
+    def frem(operands: Sequence[ir.Value]) -> list[ir.Value]:
+        left, right = operands
+        return [a.lanes.builder.frem(left, right)]
 
-def loop_frem(a: Real, b: Real) -> ir.Value:
-    """`frem` of every lane, one lane at a time."""
-    lanes = a.lanes
-    builder = lanes.builder
-    entry = builder.block
-    body = builder.append_basic_block("fmod.lane")
-    after = builder.append_basic_block("fmod.lanes_done")
-    builder.branch(body)
-    builder.position_at_end(body)
-    index, result = builder.phi(I32), builder.phi(lanes.real_type)
-    index.add_incoming(ir.Constant(I32, 0), entry)
-    result.add_incoming(ir.Constant(lanes.real_type, ir.Undefined), entry)
-    left = builder.extract_element(a.value, index)
-    right = builder.extract_element(b.value, index)
-    next_result = builder.insert_element(result, builder.frem(left, right), index)
-    next_index = builder.add(index, ir.Constant(I32, 1))
-    index.add_incoming(next_index, body)
-    result.add_incoming(next_result, body)
-    more = builder.icmp_unsigned("<", next_index, ir.Constant(I32, lanes.count))
-    builder.cbranch(more, body, after)
-    builder.position_at_end(after)
-    return next_result
+    (found,) = where_wanted("fmod", wanted, [a.value, b.value], [otherwise.value], frem)
+    return Real(a.lanes, found)
 
 
 def mod(x: Real, y: Real) -> Real:
