@@ -183,20 +183,22 @@ def test_random_numbers(routine: str, shape: tuple[int, ...], tmp_path: Path) ->
         assert_close(got, want, reduction=1024, dtype=np.float64)
 
 
-@pytest.mark.parametrize("shape", [(7,), (3, 4, 2), (0, 3), ()])
-def test_nonzero(shape: tuple[int, ...], tmp_path: Path) -> None:
-    x = np.random.default_rng(1).random(shape) < 0.5
+@pytest.mark.parametrize("true", [0.02, 0.5, 1])
+@pytest.mark.parametrize("shape", [(7,), (3, 4, 2), (0, 3), (), (203,), (5, 67), (2, 90, 1)])
+def test_nonzero(shape: tuple[int, ...], true: float, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).random(shape) < true
     results = [Result(DType.I64, (len(shape), int(x.sum())))]
     calling = Calling(tmp_path, "nonzero", [x], results, {})
     np.testing.assert_array_equal(calling.runs()[0][0], calling.expected()[0])
 
 
-def test_nonzero_of_another_number_names_the_node(tmp_path: Path) -> None:
-    results = [Result(DType.I64, (1, 2))]
-    calling = Calling(tmp_path, "nonzero", [np.array([True, True, True])], results, {})
-    with pytest.raises(ModelError, match="the node: 3 elements, not 2"):
+@pytest.mark.parametrize("room", [2, 9, 31, 33])
+def test_nonzero_of_another_number_names_the_node(room: int, tmp_path: Path) -> None:
+    results = [Result(DType.I64, (1, room))]
+    calling = Calling(tmp_path, "nonzero", [np.arange(40) % 5 > 0], results, {})
+    with pytest.raises(ModelError, match=f"the node: 32 elements, not {room}"):
         calling.runs()
-    with pytest.raises(UserError, match="the node: 3 elements, not 2"):
+    with pytest.raises(UserError, match=f"the node: 32 elements, not {room}"):
         calling.expected()
 
 
