@@ -11,7 +11,7 @@ Nothing is checked here: LLVM reads the text and refuses what does not hold toge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rutc.emit.ir_module import (
@@ -81,6 +81,26 @@ UNORDERED = {
 }
 
 
+def _binary(builder: IRBuilder, op: str, p: Value, q: Value) -> Instruction:
+    return builder._add(p.type, op, f"{op} {p.type.text} {p.ref}, {q.ref}", (p, q))
+
+
+def _of_two(op: str) -> Callable[[IRBuilder, Value, Value], Instruction]:
+    """The method for an instruction on two values of one type."""
+    return lambda builder, p, q: _binary(builder, op, p, q)
+
+
+def _conversion(op: str) -> Callable[[IRBuilder, Value, Type], Value]:
+    """The method for an instruction that makes a value of another type; none if it is of that."""
+
+    def converted(builder: IRBuilder, x: Value, type_: Type) -> Value:
+        if x.type is type_:
+            return x
+        return builder._add(type_, op, f"{op} {x} to {type_.text}", (x,))
+
+    return converted
+
+
 class IRBuilder:
     """Adds instructions at the end of a block, before the one that leaves it."""
 
@@ -113,80 +133,46 @@ class IRBuilder:
         return Instruction(type_, ref, op, operands)
 
     # -- arithmetic ------------------------------------------------------------------------------
-    def _binary(self, op: str, p: Value, q: Value) -> Instruction:
-        return self._add(p.type, op, f"{op} {p.type.text} {p.ref}, {q.ref}", (p, q))
-
     def add(self, p: Value, q: Value, *, nsw: bool = False) -> Instruction:
         """The sum of integers; with `nsw` it is known to have no signed overflow."""
-        return self._binary("add nsw" if nsw else "add", p, q)
-
-    def sub(self, p: Value, q: Value) -> Instruction:
-        """The difference of integers."""
-        return self._binary("sub", p, q)
+        return _binary(self, "add nsw" if nsw else "add", p, q)
 
     def mul(self, p: Value, q: Value, *, nsw: bool = False) -> Instruction:
         """The product of integers; with `nsw` it is known to have no signed overflow."""
-        return self._binary("mul nsw" if nsw else "mul", p, q)
+        return _binary(self, "mul nsw" if nsw else "mul", p, q)
 
-    def sdiv(self, p: Value, q: Value) -> Instruction:
-        """The quotient of signed integers, rounded to zero."""
-        return self._binary("sdiv", p, q)
-
-    def udiv(self, p: Value, q: Value) -> Instruction:
-        """The quotient of unsigned integers."""
-        return self._binary("udiv", p, q)
-
-    def srem(self, p: Value, q: Value) -> Instruction:
-        """The remainder of signed integers, with the sign of `p`."""
-        return self._binary("srem", p, q)
-
-    def urem(self, p: Value, q: Value) -> Instruction:
-        """The remainder of unsigned integers."""
-        return self._binary("urem", p, q)
-
-    def and_(self, p: Value, q: Value) -> Instruction:
-        """Bits that both have."""
-        return self._binary("and", p, q)
-
-    def or_(self, p: Value, q: Value) -> Instruction:
-        """Bits that one has."""
-        return self._binary("or", p, q)
-
-    def xor(self, p: Value, q: Value) -> Instruction:
-        """Bits that only one has."""
-        return self._binary("xor", p, q)
-
-    def shl(self, p: Value, q: Value) -> Instruction:
-        """Bits moved up."""
-        return self._binary("shl", p, q)
-
-    def lshr(self, p: Value, q: Value) -> Instruction:
-        """Bits moved down, zeros from above."""
-        return self._binary("lshr", p, q)
-
-    def ashr(self, p: Value, q: Value) -> Instruction:
-        """Bits moved down, the sign from above."""
-        return self._binary("ashr", p, q)
-
-    def fadd(self, p: Value, q: Value) -> Instruction:
-        """The sum of floats."""
-        return self._binary("fadd", p, q)
-
-    def fsub(self, p: Value, q: Value) -> Instruction:
-        """The difference of floats."""
-        return self._binary("fsub", p, q)
-
-    def fmul(self, p: Value, q: Value) -> Instruction:
-        """The product of floats."""
-        return self._binary("fmul", p, q)
-
-    def fdiv(self, p: Value, q: Value) -> Instruction:
-        """The quotient of floats."""
-        return self._binary("fdiv", p, q)
-
-    def frem(self, p: Value, q: Value) -> Instruction:
-        """The remainder of floats, with the sign of `p`."""
-        return self._binary("frem", p, q)
+    sub = _of_two("sub")
+    """The difference of integers."""
+    sdiv = _of_two("sdiv")
+    """The quotient of signed integers, rounded to zero."""
+    udiv = _of_two("udiv")
+    """The quotient of unsigned integers."""
+    srem = _of_two("srem")
+    """The remainder of signed integers, with the sign of `p`."""
+    urem = _of_two("urem")
+    """The remainder of unsigned integers."""
+    and_ = _of_two("and")
+    """Bits that both have."""
+    or_ = _of_two("or")
+    """Bits that one has."""
+    xor = _of_two("xor")
+    """Bits that only one has."""
+    shl = _of_two("shl")
+    """Bits moved up."""
+    lshr = _of_two("lshr")
+    """Bits moved down, zeros from above."""
+    ashr = _of_two("ashr")
+    """Bits moved down, the sign from above."""
+    fadd = _of_two("fadd")
+    """The sum of floats."""
+    fsub = _of_two("fsub")
+    """The difference of floats."""
+    fmul = _of_two("fmul")
+    """The product of floats."""
+    fdiv = _of_two("fdiv")
+    """The quotient of floats."""
+    frem = _of_two("frem")
+    """The remainder of floats, with the sign of `p`."""
 
     def fneg(self, x: Value) -> Instruction:
         """The float with the other sign."""
@@ -227,59 +213,33 @@ class IRBuilder:
         return self._add(p.type, "select", f"select {condition}, {p}, {q}", (condition, p, q))
 
     # -- conversions -----------------------------------------------------------------------------
-    def _converted(self, op: str, x: Value, type_: Type) -> Value:
-        if x.type is type_:
-            return x
-        return self._add(type_, op, f"{op} {x} to {type_.text}", (x,))
-
-    def trunc(self, x: Value, type_: Type) -> Value:
-        """The low bits of an integer."""
-        return self._converted("trunc", x, type_)
-
-    def zext(self, x: Value, type_: Type) -> Value:
-        """An unsigned integer in more bits."""
-        return self._converted("zext", x, type_)
-
-    def sext(self, x: Value, type_: Type) -> Value:
-        """A signed integer in more bits."""
-        return self._converted("sext", x, type_)
-
-    def fptrunc(self, x: Value, type_: Type) -> Value:
-        """A float in fewer bits."""
-        return self._converted("fptrunc", x, type_)
-
-    def fpext(self, x: Value, type_: Type) -> Value:
-        """A float in more bits."""
-        return self._converted("fpext", x, type_)
-
-    def sitofp(self, x: Value, type_: Type) -> Value:
-        """A signed integer as a float."""
-        return self._converted("sitofp", x, type_)
-
-    def uitofp(self, x: Value, type_: Type) -> Value:
-        """An unsigned integer as a float."""
-        return self._converted("uitofp", x, type_)
-
-    def fptosi(self, x: Value, type_: Type) -> Value:
-        """A float as a signed integer, rounded to zero."""
-        return self._converted("fptosi", x, type_)
+    trunc = _conversion("trunc")
+    """The low bits of an integer."""
+    zext = _conversion("zext")
+    """An unsigned integer in more bits."""
+    sext = _conversion("sext")
+    """A signed integer in more bits."""
+    fptrunc = _conversion("fptrunc")
+    """A float in fewer bits."""
+    fpext = _conversion("fpext")
+    """A float in more bits."""
+    sitofp = _conversion("sitofp")
+    """A signed integer as a float."""
+    uitofp = _conversion("uitofp")
+    """An unsigned integer as a float."""
+    fptosi = _conversion("fptosi")
+    """A float as a signed integer, rounded to zero."""
+    fptoui = _conversion("fptoui")
+    """A float as an unsigned integer, rounded to zero."""
+    bitcast = _conversion("bitcast")
+    """The same bits as another type."""
+    inttoptr = _conversion("inttoptr")
+    """An integer as an address."""
 
     def nearest(self, x: Value, type_: Type) -> Value:
         """A float as the nearest signed integer, of two the even one."""
         name = f"llvm.lrint.{type_.suffix}.{x.type.suffix}"
         return self.call(self.module.declared(name, type_, [x.type]), [x])
-
-    def fptoui(self, x: Value, type_: Type) -> Value:
-        """A float as an unsigned integer, rounded to zero."""
-        return self._converted("fptoui", x, type_)
-
-    def bitcast(self, x: Value, type_: Type) -> Value:
-        """The same bits as another type."""
-        return self._converted("bitcast", x, type_)
-
-    def inttoptr(self, x: Value, type_: Type) -> Value:
-        """An integer as an address."""
-        return self._converted("inttoptr", x, type_)
 
     # -- vectors and structs ---------------------------------------------------------------------
     def extract_element(self, x: Value, number: Value) -> Instruction:
