@@ -25,8 +25,8 @@ from rutc.emit.opaque import opaque, vector_register
 from rutc.emit.storage import memory_type
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.kernel import Kind, Loop, Stmt, Update, exprs, walk_stmts
+from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.kernel import Kind, Loop, Stmt, Update, reads_in, walk_loops
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import Factor, narrow_factors
 
@@ -55,15 +55,9 @@ class DotLoop:
 
 def shares_windows(loop: Loop) -> bool:
     """Whether what a loop reads along itself, unrolled loops inside of it move along, too."""
-    inside = {x.var for x in walk_stmts(loop.body) if isinstance(x, Loop) and x.kind is Kind.UNROLL}
-    places = (
-        c.names()
-        for s in walk_stmts(loop.body)
-        for e in exprs(s)
-        for r in reads(e)
-        for _, c in r.coords
-        if isinstance(c, Index)
-    )
+    inside = {x.var for x in walk_loops(loop.body) if x.kind is Kind.UNROLL}
+    found = (c for r in reads_in(loop.body) for _, c in r.coords)
+    places = (c.names() for c in found if isinstance(c, Index))
     return any(loop.var in names and inside & names for names in places)
 
 

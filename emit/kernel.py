@@ -47,6 +47,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     accesses,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.machine import Machine
@@ -140,7 +141,7 @@ class _KernelEmitter:
         self.function = function
         self.entry = function.append_basic_block("entry")
         self.builder = ir.IRBuilder(function.append_basic_block("body"))
-        loops = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop))
+        loops = walk_loops(kernel.body)
         # Tiles of rows have long loops inside; elsewhere most divisions cancel.
         tiled = any(s.kind is Kind.UNROLL for s in loops)
         self.index = IndexEmitter(self.builder, hide_divisions=tiled)

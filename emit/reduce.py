@@ -10,7 +10,7 @@ from rutc.emit.index import I32, Lane, is_vector
 from rutc.emit.opaque import opaque, opaque_mask, vector_register
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Expr, Read, bind, reads_plainly, walk
+from rutc.tensor_ir.expr import Expr, Read, bind, reads, reads_plainly
 from rutc.tensor_ir.kernel import Access, Init, Merge, Update
 from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.products import narrow_factors
@@ -103,9 +103,8 @@ class ReductionEmitter:
         return tuple(
             r
             for e in s.elements
-            for r in walk(e)
-            if isinstance(r, Read)
-            and reads_plainly(r)
+            for r in reads(e)
+            if reads_plainly(r)
             and adds_nothing(s.reducer, s.elements, r, lambda v: self.expressions.buffers[v].finite)
         )
 

@@ -20,7 +20,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     rewrite,
-    walk_stmts,
+    walk_loops,
 )
 from rutc.tensor_ir.layout import Axis, Layout
 
@@ -56,7 +56,7 @@ def canonical(*kernels: Kernel) -> Canonical:
     for kernel in apart:
         for b in (*kernel.args, *kernel.locals):
             buffers.setdefault(b.name, f"b{len(buffers)}")
-        loops = [s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
+        loops = [s.var for s in walk_loops(kernel.body)]
         axes = [a.dim for b in (*kernel.args, *kernel.locals) for a in b.layout.axes]
         for d in (*loops, *(name for name, _ in kernel.symbols), *axes):
             dims.setdefault(d, f"d{len(dims)}")
@@ -73,7 +73,7 @@ def _apart(
     `owned` holds the new names of dims of each argument of the kernels before, and gets those of
     the others; `before` gets the old name of every new one.
     """
-    loops = {s.var: f"{prefix}{s.var}" for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    loops = {s.var: f"{prefix}{s.var}" for s in walk_loops(kernel.body)}
     buffers = {b.name: b.layout for b in (*kernel.args, *kernel.locals)}
     names: dict[str, dict[str, str]] = {}
     for b, layout in buffers.items():

@@ -36,7 +36,7 @@ from typing import assert_never
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Coord, Expr, Read, indices, map_index, map_reads
+from rutc.tensor_ir.expr import Coord, Expr, Read, indices, map_index, map_reads, reads
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.ranges import range_text
 from rutc.tensor_ir.reducer import Reducer
@@ -240,19 +240,6 @@ class Kernel:
         return "\n".join([*lines, "}"])
 
 
-def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
-    """The statement lists nested in a statement."""
-    match s:
-        case Loop():
-            return (s.body,)
-        case Branch():
-            return (s.then, s.orelse)
-        case Assign() | Put() | Init() | Update() | Merge() | Prefetch():
-            return ()
-        case _:
-            assert_never(s)
-
-
 def walk_stmts(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """All statements, outer ones first."""
     waiting = list(body[::-1])
@@ -308,6 +295,11 @@ def exprs(s: Stmt) -> tuple[Expr, ...]:
             return ()
         case _:
             assert_never(s)
+
+
+def reads_in(body: tuple[Stmt, ...]) -> Iterator[Read]:
+    """All reads of statements, in order."""
+    return (r for s in walk_stmts(body) for e in exprs(s) for r in reads(e))
 
 
 def own_indices(s: Stmt) -> tuple[Index, ...]:

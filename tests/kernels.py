@@ -29,7 +29,7 @@ from rutc.tensor_ir import (
     reducer,
 )
 from rutc.tensor_ir.interpret import interpret_values
-from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Stmt, blocks, walk_stmts
+from rutc.tensor_ir.kernel import Branch, Init, Kernel, Kind, Loop, Stmt, walk_loops
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.steps import (
@@ -483,7 +483,7 @@ def scheduled(draw: st.DrawFn, kernel: Kernel, most: int) -> tuple[Kernel, Sched
     """The kernel after up to `most` random steps that apply, and those steps."""
     applied: list[Step] = []
     for _ in range(draw(st.integers(0, most))):
-        loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
+        loops = list(walk_loops(kernel.body))
         if not loops:
             break
         step = _random_step(draw, kernel, loops)
@@ -584,10 +584,11 @@ def _bound(body: tuple[Stmt, ...]) -> list[str]:
     found: list[str] = []
     for before, s in pairwise((None, *body)):
         if isinstance(before, Init) and isinstance(s, Loop):
-            found += [s.var, *(x.var for x in walk_stmts(s.body) if isinstance(x, Loop))]
-        elif s is not None:
-            for inner in blocks(s):
-                found += _bound(inner)
+            found += [s.var, *(x.var for x in walk_loops(s.body))]
+        elif isinstance(s, Loop):
+            found += _bound(s.body)
+        elif isinstance(s, Branch):
+            found += [*_bound(s.then), *_bound(s.orelse)]
     return found
 
 

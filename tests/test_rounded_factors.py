@@ -21,7 +21,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Index, Nest
 from rutc.tensor_ir.graph import used
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, walk_loops
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
@@ -252,7 +252,7 @@ def matrix_kernels(path: Path, machine: Machine) -> list[Kernel]:
 
 def loops_of(kernel: Kernel) -> list[Loop]:
     """All loops of a kernel, the outermost first."""
-    return [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
+    return list(walk_loops(kernel.body))
 
 
 @pytest.mark.parametrize("machine", MACHINES)

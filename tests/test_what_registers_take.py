@@ -24,7 +24,7 @@ from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Stmt, Update, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Stmt, Update, walk_loops, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
 from rutc.verify.tolerance import Level
@@ -97,7 +97,7 @@ def is_narrow(s: Stmt) -> bool:
 
 def in_registers(kernel: Kernel) -> int:
     """How many sums of a scheduled kernel are in registers for matrices."""
-    loops = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.kind is Kind.MATRIX)
+    loops = (s for s in walk_loops(kernel.body) if s.kind is Kind.MATRIX)
     taken = (s for loop in loops for s in walk_stmts(loop.body) if isinstance(s, Update))
     return len({s.states[0].buffer for s in taken})
 

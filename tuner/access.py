@@ -9,7 +9,7 @@ from functools import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Expr, Read, index_names, reads_plainly, walk
+from rutc.tensor_ir.expr import Expr, Read, index_names, reads, reads_plainly
 from rutc.tensor_ir.gradual import row_chosen
 from rutc.tensor_ir.kernel import (
     Assign,
@@ -23,7 +23,8 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     exprs,
-    walk_stmts,
+    reads_in,
+    walk_loops,
 )
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.products import narrow_factors, scaled
@@ -234,7 +235,7 @@ class Shape:
     def private(self) -> list[str]:
         """Loops inside the shared ones that belong to no reduction."""
         bound = {x.var for r in self.reductions for x in r.bound}
-        return [x.var for x in _loops(self.body) if x.var not in bound]
+        return [x.var for x in walk_loops(self.body) if x.var not in bound]
 
 
 def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
@@ -256,7 +257,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     symbolic: set[str] = set()
     longest: dict[str, int] = {}
     sizes: dict[str, Size] = {}
-    for x in _loops(kernel.body):
+    for x in walk_loops(kernel.body):
         low, high = x.lo.value, typical(x.hi, some)
         most = x.hi.bounds(symbols)
         ranges[x.var] = (low, max((most[1] if most is not None else high) - 1, low))
@@ -277,23 +278,24 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
 
     for s, loops, seen in _within_loops(kernel.body, ()):
         names = tuple(x.var for x in loops)
-        places = dict.fromkeys(r for e in exprs(s) for r in _memory_reads(e, buffers))
-        reads = {r: _touch(r, buffers, names, ranges, constants, within) for r in places}
+        found = (r for e in exprs(s) for r in reads(e))
+        places = dict.fromkeys(r for r in found if buffers[r.value].space is not Space.REGISTER)
+        read = {r: _touch(r, buffers, names, ranges, constants, within) for r in places}
         # What several statements read at one place is loaded once.
-        touches.extend(t for r, t in reads.items() if r not in seen)
+        touches.extend(t for r, t in read.items() if r not in seen)
         seen.update(places)
         if isinstance(s, Assign | Put) and buffers[s.target.buffer].space is not Space.REGISTER:
             target = buffers[s.target.buffer]
-            read = Read(target.name, s.target.coords, target.dtype)
-            store = _touch(read, buffers, names, ranges, frozenset(), within, is_store=True)
+            place = Read(target.name, s.target.coords, target.dtype)
+            store = _touch(place, buffers, names, ranges, frozenset(), within, is_store=True)
             touches.append(store)
         elif isinstance(s, Assign):
             own = within.get(s.target.buffer, frozenset())
             within[s.target.buffer] = own | _loops_of(s.value, within)
         if isinstance(s, Update):
             inner = loops[len(shared) :]
-            found = _windows(kernel, s, inner, extents, some)
-            reductions.append(Reduction(s, inner, tuple(reads.values()), *found))
+            windows = _windows(kernel, s, inner, extents, some)
+            reductions.append(Reduction(s, inner, tuple(read.values()), *windows))
     return Shape(
         tuple(shared),
         body,
@@ -326,14 +328,7 @@ def _within_loops(
 def moves_evenly(kernel: Kernel, buffer: str, loop: str) -> bool:
     """Whether each iteration of a loop reads a buffer at places as far from those of the last."""
     layout = kernel.buffer(buffer).layout
-    places = (
-        x.coords
-        for s in walk_stmts(kernel.body)
-        for e in exprs(s)
-        for x in walk(e)
-        if isinstance(x, Read) and x.value == buffer
-    )
-    for coords in places:
+    for coords in (r.coords for r in reads_in(kernel.body) if r.value == buffer):
         plain = {d: c for d, c in coords if isinstance(c, Index)}
         if any(loop in index_names(c) for d, c in coords if not isinstance(c, Index)):
             return False
@@ -384,22 +379,9 @@ def _windows(
     return tuple(found), frozenset(tested)
 
 
-def _loops(body: tuple[Stmt, ...]) -> Iterator[Loop]:
-    for s in body:
-        if isinstance(s, Loop):
-            yield s
-            yield from _loops(s.body)
-
-
-def _memory_reads(e: Expr, buffers: Mapping[str, Buffer]) -> Iterator[Read]:
-    for x in walk(e):
-        if isinstance(x, Read) and buffers[x.value].space is not Space.REGISTER:
-            yield x
-
-
 def _loops_of(e: Expr, within: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """The loops that an expression depends on, by way of registers, too."""
-    registers = (within[x.value] for x in walk(e) if isinstance(x, Read) and x.value in within)
+    registers = (within[r.value] for r in reads(e) if r.value in within)
     return index_names(e).union(*registers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Read, walk
+from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.kernel import Kernel, Update, exprs, walk_stmts
 from rutc.tensor_ir.machine import QUAD
 from rutc.tensor_ir.steps import Pack, Step
@@ -86,11 +86,9 @@ def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for s in sorted(walk_stmts(kernel.body), key=lambda s: not isinstance(s, Update)):
-        for e in exprs(s):
-            for x in walk(e):
-                if isinstance(x, Read) and x.value == buffer:
-                    for d, c in x.coords:
-                        var = c.as_var if isinstance(c, Index) else None
-                        if var is not None and var not in found and d not in found.values():
-                            found[var] = d
+        for r in (r for e in exprs(s) for r in reads(e) if r.value == buffer):
+            for d, c in r.coords:
+                var = c.as_var if isinstance(c, Index) else None
+                if var is not None and var not in found and d not in found.values():
+                    found[var] = d
     return found

@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range
-from rutc.tensor_ir.expr import Read, walk
+from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Schedule, apply_schedule
@@ -65,18 +65,13 @@ def pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
     single = {x.var for x in shape.shared} - free
     bound = {x.var for x in r.loops if extents[x.var] > 1}
     packed = {b.name for b in kernel.locals} | shape.constants
-    reads = tuple(
-        x
-        for e in r.update.elements
-        for x in walk(e)
-        if isinstance(x, Read) and x.value not in packed
-    )
-    found = partners(reads, free, bound, single)
+    moved = tuple(x for e in r.update.elements for x in reads(e) if x.value not in packed)
+    found = partners(moved, free, bound, single)
     if not found or bound & shape.symbolic:
         return None
     if prod(extents[b] for b in bound) > machine.coefficients.tiles.written:
         return None
-    return Pass(kernel, shape, r, reads, found)
+    return Pass(kernel, shape, r, moved, found)
 
 
 def with_fused_loops(found: Pass, machine: Machine) -> Pass | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Range
-from rutc.tensor_ir.expr import Read, walk
-from rutc.tensor_ir.kernel import Kernel, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, reads_in
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Split
 from rutc.tuner.access import Shape
@@ -54,7 +53,7 @@ def outside_alike(kernel: Kernel, shape: Shape, var: str, lanes: int) -> bool:
         lane: (0, lanes - 1),
     }
     place = {var: Index.of(block) * lanes + Index.of(lane)}
-    for r in _reads(kernel):
+    for r in reads_in(kernel.body):
         layout = kernel.buffer(r.value).layout
         for d, c in r.coords:
             if r.fill is None or not isinstance(c, Index) or var not in c.names():
@@ -67,15 +66,9 @@ def outside_alike(kernel: Kernel, shape: Shape, var: str, lanes: int) -> bool:
     return tested
 
 
-def _reads(kernel: Kernel) -> Iterator[Read]:
-    """All reads of a kernel's expressions."""
-    for s in walk_stmts(kernel.body):
-        yield from (x for e in exprs(s) for x in walk(e) if isinstance(x, Read))
-
-
 def _coordinates(kernel: Kernel) -> Iterator[Index]:
     """Where a kernel reads, as far as no data decide that."""
-    for r in _reads(kernel):
+    for r in reads_in(kernel.body):
         yield from (c for _, c in r.coords if isinstance(c, Index))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, Index, Range, Size, minimum, plain, product, typical
-from rutc.tensor_ir.expr import Coord, Read, coord_names, walk
+from rutc.tensor_ir.expr import Coord, coord_names, reads
 from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
@@ -134,10 +134,8 @@ def _places(kernel: Kernel) -> dict[str, list[tuple[tuple[str, Coord], ...]]]:
     for s in walk_stmts(kernel.body):
         for a in accesses(s):
             found.setdefault(a.buffer, []).append(a.coords)
-        for e in exprs(s):
-            for x in walk(e):
-                if isinstance(x, Read):
-                    found.setdefault(x.value, []).append(x.coords)
+        for r in (r for e in exprs(s) for r in reads(e)):
+            found.setdefault(r.value, []).append(r.coords)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import inf, isqrt
 
 from rutc.tensor_ir.affine import FloorDiv, Index, Range
-from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Space, Stmt, Update, blocks
+from rutc.tensor_ir.kernel import Branch, Init, Kernel, Kind, Loop, Space, Stmt, Update
 from rutc.tensor_ir.steps import NotApplicable, PartialSums, Schedule, Step
 from rutc.tensor_ir.steps.step import moves, outer_ranges
 
@@ -112,6 +112,7 @@ def with_loops(body: tuple[Stmt, ...], around: Around) -> Iterator[tuple[Stmt, A
     """All statements, each with the loops around it."""
     for s in body:
         yield s, around
-        inside = (*around, s) if isinstance(s, Loop) else around
-        for inner in blocks(s):
-            yield from with_loops(inner, inside)
+        if isinstance(s, Loop):
+            yield from with_loops(s.body, (*around, s))
+        elif isinstance(s, Branch):
+            yield from with_loops((*s.then, *s.orelse), around)

@@ -8,7 +8,7 @@ from weakref import ref
 
 from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Expr, Read, factors, index_names, operations, walk
+from rutc.tensor_ir.expr import Apply, Expr, factors, index_names, operations, reads, walk
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tuner.access import Reduction, Shape, Touch
@@ -188,7 +188,7 @@ def _is_scalar(x: Expr, vector: str) -> bool:
     """Whether an operation on what is read has one result for all lanes."""
     if not isinstance(x, Apply) or vector in index_names(x):
         return False
-    return any(isinstance(y, Read) for y in walk(x))
+    return any(reads(x))
 
 
 def _converting(r: Reduction, along: tuple[Touch, ...], vector: str, machine: Machine) -> int:

@@ -15,9 +15,8 @@ from rutc.tensor_ir.expr import (
     Local,
     Read,
     children,
-    walk,
 )
-from rutc.tensor_ir.kernel import Assign, Kind, Loop, Merge, Stmt, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Assign, Kind, Loop, Merge, Stmt, reads_in, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.roots import ROOTS, roots_taken
 
@@ -155,8 +154,7 @@ def is_waited_for(merge: Merge, behind: tuple[Stmt, ...]) -> bool:
     known = {a.buffer for a in merge.states}
     for s in behind:
         inside = tuple(walk_stmts((s,)))
-        reads = (x for each in inside for e in exprs(each) for x in walk(e))
-        if not any(isinstance(x, Read) and x.value in known for x in reads):
+        if not any(r.value in known for r in reads_in((s,))):
             continue
         if any(isinstance(x, Loop) and x.kind in (Kind.SERIAL, Kind.PARALLEL) for x in inside):
             return True

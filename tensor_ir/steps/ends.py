@@ -23,6 +23,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     accesses,
     exprs,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.steps.step import (
@@ -273,14 +274,14 @@ class Overlap(Step):
         def overlap(loop: Loop) -> tuple[Stmt, ...]:
             body = loop.body
             for v, (end, factor, total) in cuts.items():
-                if not any(isinstance(s, Loop) and s.hi == end for s in walk_stmts(body)):
+                if not any(s.hi == end for s in walk_loops(body)):
                     raise NotApplicable(f"what {v} cuts short is not inside {loop.var}")
                 number = Index.of(v) * factor
                 moved = minimum(number, total - factor, ranges) - number
                 body = _with_ends(body, {end: Index.of(factor)}, moved)
             for v, (_, factor, total) in cuts.items():
                 few = replace(kernel, body=with_index(loop.body, {v: ZERO}))
-                inside = [s.var for s in walk_stmts(loop.body) if isinstance(s, Loop)]
+                inside = [s.var for s in walk_loops(loop.body)]
                 rest = renamed(few, {x: f"{x}.few" for x in inside}, own).body
                 body = (Branch(Index.of(factor - 1), total, body, rest),)
             return (replace(loop, body=body),)

@@ -21,6 +21,7 @@ from rutc.tensor_ir.kernel import (
     Update,
     accesses,
     rewrite,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.steps.step import (
@@ -171,7 +172,7 @@ class Reorder(Step):
         body = kernel.body
         reason = "none of the loops is there"
         for first in self.order:
-            found = [s for s in walk_stmts(body) if isinstance(s, Loop) and s.var == first]
+            found = [s for s in walk_loops(body) if s.var == first]
             chains = [_nested(x, names) for x in found]
             if any(not isinstance(c, str) for c in chains):
                 return replace(kernel, body=replace_loop(body, first, reorder))

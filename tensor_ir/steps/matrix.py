@@ -20,6 +20,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     rewrite,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.layout import dense
@@ -183,7 +184,7 @@ class MatrixTile(Step):
                 after = chain[-1].body[2:]
             case _:
                 raise NotApplicable(f"{self.columns} does more than one reduction")
-        inner = [s for s in walk_stmts((reduction,)) if isinstance(s, Loop) and s.var == self.var]
+        inner = [s for s in walk_loops((reduction,)) if s.var == self.var]
         others = [s for s in walk_stmts((reduction,)) if not isinstance(s, Loop)]
         if len(inner) != 1 or len(others) != 1 or inner[0].body != tuple(others):
             raise NotApplicable(f"{self.var} does not directly hold the only update")

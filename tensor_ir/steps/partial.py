@@ -37,6 +37,7 @@ from rutc.tensor_ir.kernel import (
     Update,
     accesses,
     exprs,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.products import whole_product
@@ -326,7 +327,7 @@ def _iterations(around: tuple[Loop, ...], inside: Container[str]) -> int | None:
 
 def _inside(loop: Loop) -> frozenset[str]:
     """A loop, and those in it."""
-    return frozenset(s.var for s in walk_stmts((loop,)) if isinstance(s, Loop))
+    return frozenset(s.var for s in walk_loops((loop,)))
 
 
 def _for_each(loops: tuple[Loop, ...], s: Stmt) -> Stmt:

@@ -20,7 +20,8 @@ from rutc.tensor_ir.kernel import (
     Prefetch,
     Stmt,
     Update,
-    exprs,
+    reads_in,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.steps.step import NotApplicable, Step, check_positive, find_loops, replace_loop
@@ -95,13 +96,13 @@ class PrefetchBlock(Step):
     def _touches(self, loop: Loop) -> list[Read | Access]:
         """The places of the buffer that a loop reads or stores to."""
         inside = list(walk_stmts(loop.body))
-        read = [r for s in inside for e in exprs(s) for r in reads(e) if r.value == self.buffer]
+        read = [r for r in reads_in(loop.body) if r.value == self.buffer]
         stored = [s.target for s in inside if isinstance(s, Assign)]
         return [*read, *(a for a in stored if a.buffer == self.buffer)]
 
     def _next(self, kernel: Kernel, loop: Loop, found: Sequence[Read | Access]) -> _Block:
         """What the next iteration touches."""
-        loops = [s for s in walk_stmts(loop.body) if isinstance(s, Loop)]
+        loops = list(walk_loops(loop.body))
         inner = {s.var: ZERO for s in loops}
         places = [_address(kernel, r, {}) for r in found]
         along = frozenset(v for a in places if a is not None for v in a.names())
@@ -368,10 +369,7 @@ def _update_reads(
     """The reads of a buffer in updates, with the unrolled and vector loops around them."""
     for s in body:
         if isinstance(s, Update):
-            for e in exprs(s):
-                for r in reads(e):
-                    if r.value == buffer:
-                        yield r, loops
+            yield from ((r, loops) for r in reads_in((s,)) if r.value == buffer)
         elif isinstance(s, Loop) and s.kind in (Kind.UNROLL, Kind.VECTOR):
             yield from _update_reads(s.body, buffer, (*loops, s))
         elif isinstance(s, Branch):
@@ -386,7 +384,7 @@ def _around(
     for s in body:
         match s:
             case Update():
-                for r in (r for e in exprs(s) for r in reads(e) if r.value == buffer):
+                for r in (r for r in reads_in((s,)) if r.value == buffer):
                     address = _address(kernel, r, {})
                     if address is not None:
                         yield address, loops

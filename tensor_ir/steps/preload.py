@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read, reads, transform
+from rutc.tensor_ir.expr import Expr, Read, transform
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -16,9 +16,8 @@ from rutc.tensor_ir.kernel import (
     Loop,
     Space,
     Stmt,
-    exprs,
+    reads_in,
     rewrite,
-    walk_stmts,
 )
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.steps.step import (
@@ -102,13 +101,7 @@ class Preload(Step):
 
     def _reads(self, chain: list[Loop]) -> set[Read]:
         """The places at which the buffer is read."""
-        return {
-            r
-            for s in walk_stmts(chain[-1].body)
-            for e in exprs(s)
-            for r in reads(e)
-            if r.value == self.buffer
-        }
+        return {r for r in reads_in(chain[-1].body) if r.value == self.buffer}
 
     def _read(self, chain: list[Loop]) -> Read:
         """The one place at which the buffer is read."""

@@ -20,6 +20,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     rewrite,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.layout import dense
@@ -71,7 +72,7 @@ class Prepare(Step):
         if len(found) > 1:
             raise NotApplicable(f"there are {len(found)} loops over {self.outside}")
         (around,) = found
-        inside = {s.var: s for s in walk_stmts((around,)) if isinstance(s, Loop)}
+        inside = {s.var: s for s in walk_loops((around,))}
         missing = [v for v in self.loops if v not in inside or v == self.outside]
         if missing:
             raise NotApplicable(f"{missing[0]} is no loop inside of {self.outside}")

@@ -22,6 +22,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     accesses,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout, dense
@@ -216,7 +217,7 @@ class BlockReduction(Step):
                 after = body[2:]
             case _:
                 raise NotApplicable(f"{self.outside} does more than one reduction")
-        if not any(isinstance(s, Loop) and s.var == self.var for s in walk_stmts((reduction,))):
+        if not any(s.var == self.var for s in walk_loops((reduction,))):
             raise NotApplicable(f"the reduction in {self.outside} does not run over {self.var}")
         if any(isinstance(s, Init) for s in walk_stmts(after)) or len(init.states) != 1:
             raise NotApplicable("it takes one reduction with one state")

@@ -21,6 +21,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     accesses,
     exprs,
+    reads_in,
     rewrite,
     walk_stmts,
 )
@@ -219,8 +220,7 @@ def _uses(body: tuple[Stmt, ...]) -> Counter[str]:
     count: Counter[str] = Counter()
     for s in walk_stmts(body):
         count.update(a.buffer for a in accesses(s))
-        for e in exprs(s):
-            count.update(x.value for x in walk(e) if isinstance(x, Read))
+    count.update(r.value for r in reads_in(body))
     return count
 
 

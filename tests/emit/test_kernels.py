@@ -12,7 +12,7 @@ from rutc.tensor_ir import DType, Index, Lit
 from rutc.tensor_ir.expr import IndexValue, Read, apply
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, walk_loops
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import halo_kernel
 from rutc.tensor_ir.machine import Machine
@@ -599,7 +599,7 @@ def test_few_rows_of_any_number_ask_for_lines_in_a_loop(machine: Machine) -> Non
     """)
     steps = "split(j, 16); reorder([j.o, i, j.i]); peel(j.o); tile([j.i], [vector])"
     asking = apply_schedule(kernel, parse_schedule(f"{steps}; prefetch_block(b, j.o, 0, 4, 2)"))
-    assert any(isinstance(s, Loop) and s.var == "j.o.line" for s in walk_stmts(asking.body))
+    assert any(s.var == "j.o.line" for s in walk_loops(asking.body))
     for n in (1, 2, 3, 5, 37):
         a = np.arange(7 * n, dtype=np.float32).reshape(n, 7) % 5
         b = np.arange(7 * 37, dtype=np.float32).reshape(37, 7) % 3

@@ -12,7 +12,7 @@ from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import Range, Size, plain
 from rutc.tensor_ir.expr import Lit, Read, apply, cast
 from rutc.tensor_ir.graph import Nest, Value
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, walk_loops
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
@@ -165,7 +165,7 @@ def test_copies_of_symbolic_size_go_by_squares(machine: Machine, symbolic: str) 
     x, c = (Index.of(d.upper()) if d in symbolic else Index.of(35) for d in "xc")
     kernel = copy_kernel(plain(x), plain(c), DType.F32, symbols=symbols)
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
-    assert any(isinstance(s, Loop) and s.var.endswith(".few") for s in walk_stmts(scheduled.body))
+    assert any(s.var.endswith(".few") for s in walk_loops(scheduled.body))
     for rows, columns in itertools.product((0, 1, 7, 16, 17, 33, 100), repeat=2):
         sizes = {"X": rows, "C": columns} if symbolic == "xc" else {symbolic.upper(): rows}
         shape = [sizes.get("C", 35), sizes.get("X", 35)]
@@ -217,7 +217,7 @@ def test_symbolic_sizes_that_are_always_a_square_need_no_short_loops(
     """Of 17 * N rows, N in 2..5, there are 34 at least: a schedule names no loop of fewer."""
     kernel = copy_kernel(plain(Index.of("N") * rows), 16, DType.F32, symbols={"N": (2, 5)})
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
-    assert not any(isinstance(s, Loop) and ".few" in s.var for s in walk_stmts(scheduled.body))
+    assert not any(".few" in s.var for s in walk_loops(scheduled.body))
     for n in (2, 3, 5):
         a = np.random.default_rng(0).standard_normal((2, 16, rows * n)).astype(np.float32)
         out = np.zeros(a.size, np.float32)
@@ -325,7 +325,7 @@ def test_what_is_stored_along_and_across_goes_by_squares(
     layouts = {name: dense(dims, extents) for name, dims in order.items()}
     kernel = lower(group, {v.name: v for v in (a, b, d, t, u)}, layouts, extents)
     done = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
-    loops = [s for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    loops = list(walk_loops(done.body))
     assert any(s.kind is Kind.VECTOR and str(s.hi - s.lo) != "1" for s in loops)
     if all(n % machine.width == 0 for n in sizes):
         assert not uses_gathers(done, machine)

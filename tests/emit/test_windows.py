@@ -13,7 +13,7 @@ from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.graph import Nest
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_loops
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
@@ -218,7 +218,7 @@ def test_nothing_beyond_the_operands_is_read(
 
 
 def _loops(kernel: Kernel, var: str) -> list[Loop]:
-    return [s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == var]
+    return [s for s in walk_loops(kernel.body) if s.var == var]
 
 
 def test_rows_share_what_their_windows_overlap_in() -> None:

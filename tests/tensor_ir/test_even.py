@@ -6,7 +6,7 @@ import pytest
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, walk_loops
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
@@ -91,8 +91,8 @@ def test_a_longer_last_block_is_needed_for_odd_numbers_of_rows_only() -> None:
 def blocks_of(rows: int, longer: int) -> list[int]:
     """How many rows the blocks of about eight have."""
     scheduled = apply_schedule(kernel(0, 64), (Split("i", 8), Even("i.o", longer)))
-    (outer,) = (s for s in walk_stmts(scheduled.body) if isinstance(s, Loop) and s.var == "i.o")
-    (inner,) = (s for s in walk_stmts(scheduled.body) if isinstance(s, Loop) and s.var == "i.i")
+    (outer,) = (s for s in walk_loops(scheduled.body) if s.var == "i.o")
+    (inner,) = (s for s in walk_loops(scheduled.body) if s.var == "i.i")
     count = int(outer.hi.evaluate({"n": rows}))
     return [int(inner.hi.evaluate({"n": rows, "i.o": number})) for number in range(count)]
 
@@ -107,8 +107,8 @@ def test_blocks_of_multiples_have_code_for_no_fewer_rows(
 ) -> None:
     rows = kernel(0, 40, times=times)
     even = apply_schedule(rows, (Split("i", factor), Even("i.o", longer)))
-    (outer,) = (s for s in walk_stmts(even.body) if isinstance(s, Loop) and s.var == "i.o")
-    (inner,) = (s for s in walk_stmts(even.body) if isinstance(s, Loop) and s.var == "i.i")
+    (outer,) = (s for s in walk_loops(even.body) if s.var == "i.o")
+    (inner,) = (s for s in walk_loops(even.body) if s.var == "i.i")
     lengths = {
         int(inner.hi.evaluate({"n": n, "i.o": number}))
         for n in range(41)
@@ -123,7 +123,7 @@ def test_blocks_of_multiples_have_code_for_no_fewer_rows(
             Tile(("i.i", "j"), (Kind.UNROLL, Kind.VECTOR)),
         ),
     )
-    made = {s.hi.value for s in walk_stmts(tiled.body) if isinstance(s, Loop) and s.var == "i.i"}
+    made = {s.hi.value for s in walk_loops(tiled.body) if s.var == "i.i"}
     least = min(n for n in numbers_of_rows(factor + longer) if n >= shortest)
     assert min(made) == least
     check_rows(tiled, 0, 6, times)
@@ -149,9 +149,7 @@ def test_blocks_of_one_size_are_no_larger_than_they_must_be(
     rows: int, blocks: tuple[int, int]
 ) -> None:
     scheduled = apply_schedule(kernel(0, 200), (Balance("i", 16, 2),))
-    found = {
-        s.var: s.hi.evaluate({"n": rows}) for s in walk_stmts(scheduled.body) if isinstance(s, Loop)
-    }
+    found = {s.var: s.hi.evaluate({"n": rows}) for s in walk_loops(scheduled.body)}
     assert (found["i.o"], found["i.i"]) == blocks
 
 

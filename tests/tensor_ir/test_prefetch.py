@@ -8,7 +8,7 @@ import pytest
 
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, walk_stmts
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, walk_loops, walk_stmts
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
@@ -82,7 +82,7 @@ def test_iterations_of_all_loops_share_what_is_asked_for(
     batch: int, heads: int, rows: int, most: int
 ) -> None:
     kernel = asking(heads)
-    (rows_loop,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "m")
+    (rows_loop,) = (s for s in walk_loops(kernel.body) if s.var == "m")
     block, asked, at_once = 7 * 128, [], 0
     for n, h, m, i in product(range(batch), range(heads), range(rows), range(7)):
         point = {"batch": batch, "rows": rows, "b": 2, "n": n, "h": h, "m": m, "i": i}
@@ -96,7 +96,7 @@ def test_iterations_of_all_loops_share_what_is_asked_for(
 
 
 def test_what_is_read_once_from_one_end_to_the_other_is_not_asked_for() -> None:
-    (rows_loop,) = (s for s in walk_stmts(asking(1).body) if isinstance(s, Loop) and s.var == "m")
+    (rows_loop,) = (s for s in walk_loops(asking(1).body) if s.var == "m")
     for i in range(7):
         point = {"batch": 1, "rows": 1, "b": 2, "n": 0, "h": 0, "m": 0, "i": i}
         assert not hints(rows_loop.body, point)
@@ -107,7 +107,7 @@ def test_what_is_read_again_is_asked_for() -> None:
     layouts = {"w": "bic", "x": "nmhi", "y": "bnmhc"}
     steps = (Tile(("c",), (Kind.VECTOR,)), PrefetchBlock("w", "b", 0, 16))
     kernel = scheduled(SOURCE.replace("HEADS", "3"), layouts, steps)
-    (heads_loop,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "h")
+    (heads_loop,) = (s for s in walk_loops(kernel.body) if s.var == "h")
     point = {"batch": 1, "rows": 1, "b": 2, "n": 0, "h": 0, "m": 0, "i": 0}
     assert hints(heads_loop.body, point)
 
@@ -115,7 +115,7 @@ def test_what_is_read_again_is_asked_for() -> None:
 def test_iterations_that_ask_for_several_lines_each_all_ask() -> None:
     """Memory is never idle for a part of them."""
     kernel = asking(1)
-    (rows_loop,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "m")
+    (rows_loop,) = (s for s in walk_loops(kernel.body) if s.var == "m")
     for i in range(7):
         for m in range(3):
             point = {"batch": 1, "rows": 3, "b": 2, "n": 0, "h": 0, "m": m, "i": i}
@@ -123,7 +123,7 @@ def test_iterations_that_ask_for_several_lines_each_all_ask() -> None:
 
 
 def test_few_and_many_iterations_share_a_loop() -> None:
-    (inner,) = (s for s in walk_stmts(asking(1).body) if isinstance(s, Loop) and s.var == "i")
+    (inner,) = (s for s in walk_loops(asking(1).body) if s.var == "i")
     test, *rest = inner.body
     assert isinstance(test, Branch)
     assert [type(s) for s in test.orelse] == [Prefetch]
@@ -151,7 +151,7 @@ output "b" [c, y, x] = %b
 def test_only_what_is_touched_of_a_block_is_asked_for(before: tuple[Step, ...]) -> None:
     steps = (*before, Tile(("x",), (Kind.VECTOR,)), PrefetchBlock("a", "c", 0, 16))
     kernel = scheduled(PLANES, {"a": "chw", "b": "cyx"}, steps)
-    (block,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "c")
+    (block,) = (s for s in walk_loops(kernel.body) if s.var == "c")
     asked = {
         int(hint.address.evaluate({"c": 1, "y": y, "k": k}))
         for y, k in product(range(4), range(2))
@@ -179,7 +179,7 @@ def test_a_block_is_asked_for_where_its_sums_are_made_not_where_they_are_added()
         PrefetchBlock("w", "k.b", 0, 16),
     )
     kernel = scheduled(PRODUCT, {"x": "mk", "w": "kc", "y": "mc"}, steps)
-    loops = {s.var: s for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    loops = {s.var: s for s in walk_loops(kernel.body)}
     assert not hints([s for s in loops["m.o"].body if s is not loops["k"]], {"k.b": 1, "m.o": 0})
     asked = []
     for m, k in product(range(3), range(16)):

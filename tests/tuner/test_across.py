@@ -5,7 +5,7 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, walk_loops, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
@@ -47,7 +47,7 @@ def test_squares_follow_what_is_read_where_the_lines_that_they_fill_stay_near(
     text = text.replace("%y : f32{c,p} = %x[c, p]", f"%y : {stored}{{c,p}} = {stored}(%x[c, p])")
     kernel, constants = lowered(text)
     done = apply_schedule(kernel, default_of(kernel, x86.avx2(), constants).schedule)
-    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    loops = [s.var for s in walk_loops(done.body)]
     outside = [v for v in dict.fromkeys(loops) if v.endswith(".o")]
     assert (outside[-1] == "p.o") == reads
 
@@ -73,7 +73,7 @@ def test_what_is_gathered_along_the_store_is_read_along_its_memory() -> None:
     """
     kernel, constants = lowered(text)
     done = apply_schedule(kernel, choose(kernel, x86.avx2(), constants).schedule)
-    vectors = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    vectors = [s.var for s in walk_loops(done.body)]
     assert any(v.startswith("p") for v in vectors[-1:])
     x = np.random.default_rng(0).integers(0, 256, 40 * 49).astype(np.uint8)
     at = np.random.default_rng(1).integers(0, 40, 24)
@@ -95,7 +95,7 @@ def test_lanes_along_a_loop_that_is_commonly_short_would_be_idle(many: int, vect
     output "y" [b, n, p, c] = %y
     """)
     done = apply_schedule(kernel, choose(kernel, x86.avx512(), constants).schedule)
-    loops = [s for s in walk_stmts(done.body) if isinstance(s, Loop) and s.kind is Kind.VECTOR]
+    loops = [s for s in walk_loops(done.body) if s.kind is Kind.VECTOR]
     assert {s.var.partition(".")[0] for s in loops} == {vector}
 
 
@@ -118,7 +118,7 @@ def test_parts_that_lie_across_are_transposed_each_by_itself(
     element by element."""
     kernel, constants = lowered(PARTS.format(a=a, b=b, c=c, d=a + b))
     done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
-    kinds = {s.kind for s in walk_stmts(done.body) if isinstance(s, Loop)}
+    kinds = {s.kind for s in walk_loops(done.body)}
     assert (Kind.UNROLL in kinds) == (a % machine.width == 0)
     assert any(isinstance(s, Branch) for s in walk_stmts(done.body)) or Kind.UNROLL not in kinds
     rng = np.random.default_rng(0)
@@ -185,7 +185,7 @@ def test_long_elements_are_turned_in_smaller_squares(
     text = COPY.replace("p = 49, c = 1024", f"p = {p}, c = {c}").replace("f32", dtype)
     kernel, constants = lowered(text)
     done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
-    unrolled = [s for s in walk_stmts(done.body) if isinstance(s, Loop) and s.kind is Kind.UNROLL]
+    unrolled = [s for s in walk_loops(done.body) if s.kind is Kind.UNROLL]
     assert bool(unrolled) == (p >= 4)
     assert all((s.hi - s.lo).value <= machine.width // 2 for s in unrolled)
     x = np.arange(c * p).astype({"i64": np.int64, "f64": np.float64}[dtype])
@@ -226,7 +226,7 @@ def outside(text: str, machine: Machine) -> list[str]:
     """The loops around the squares of a copy, the outermost first, whatever estimates do."""
     kernel, constants = lowered(text)
     done = apply_schedule(kernel, default_of(kernel, machine, constants).schedule)
-    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    loops = [s.var for s in walk_loops(done.body)]
     return [v for v in dict.fromkeys(loops) if v.endswith(".o")]
 
 
@@ -245,7 +245,7 @@ def test_places_that_a_column_has_for_all_rows_are_found_once(
     output "y" [r, k] = %y
     """)
     done = apply_schedule(kernel, choose(kernel, machine, constants).schedule)
-    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    loops = [s.var for s in walk_loops(done.body)]
     apart = loops.index("k.o") < loops.index("r") if {"k.o", "r"} <= set(loops) else False
     assert apart == (rows > 1 and chosen > 4 * machine.width)
     rng = np.random.default_rng(0)

@@ -3,7 +3,7 @@
 import pytest
 
 from rutc.emit.targets import x86
-from rutc.tensor_ir.kernel import Loop, walk_stmts
+from rutc.tensor_ir.kernel import walk_loops
 from rutc.tensor_ir.steps import Even, Split, apply_schedule
 from rutc.tuner import choose
 from tests.tuner.test_schedules import lowered
@@ -16,7 +16,7 @@ def scheduled(rows: str) -> tuple[Even, set[int]]:
     schedule = choose(kernel, x86.avx512(), constants).schedule
     (split,) = (s for s in schedule if isinstance(s, Split) and s.var == "i")
     made = apply_schedule(kernel, schedule)
-    loops = (s for s in walk_stmts(made.body) if isinstance(s, Loop) and s.var == "i.i")
+    loops = (s for s in walk_loops(made.body) if s.var == "i.i")
     assert split.factor == 8
     (even,) = (s for s in schedule if isinstance(s, Even))
     return even, {loop.hi.const for loop in loops}

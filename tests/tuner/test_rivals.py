@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from rutc.tensor_ir.kernel import Loop, walk_stmts
+from rutc.tensor_ir.kernel import walk_loops
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
@@ -194,7 +194,7 @@ def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:
     point = space.default.point
     assert point.rows[0] == "y"
     done = apply_schedule(found.kernel, space.choice(point).schedule)
-    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    loops = [s.var for s in walk_loops(done.body)]
     assert loops[:3] == ["y.o", "x", "c.o"]
 
 

@@ -18,6 +18,7 @@ from rutc.tensor_ir.kernel import (
     Small,
     Stmt,
     Update,
+    walk_loops,
     walk_stmts,
 )
 from rutc.tensor_ir.layout import dense
@@ -83,7 +84,7 @@ def test_rows_are_split_for_the_cache_inside_of_the_loop_without_reuse() -> None
     text = PRODUCTS
     for old, new in sizes.items():
         text = text.replace(old, new)
-    loops = [s.var for s in walk_stmts(scheduled(text).body) if isinstance(s, Loop)]
+    loops = [s.var for s in walk_loops(scheduled(text).body)]
     assert loops[:2] == ["b", "i.o"]
 
 
@@ -125,10 +126,10 @@ def test_loops_that_choose_an_arm_are_found_with_their_period() -> None:
 
 
 def test_loops_that_choose_an_arm_are_unrolled_inside_of_the_vector() -> None:
-    loops = {s.var: s for s in walk_stmts(scheduled(CHOICE).body) if isinstance(s, Loop)}
+    loops = {s.var: s for s in walk_loops(scheduled(CHOICE).body)}
     assert {v for v, s in loops.items() if s.kind is Kind.UNROLL} == {"p", "u.i"}
     (vector,) = (s for s in loops.values() if s.kind is Kind.VECTOR)
-    inside = [s.var for s in walk_stmts(vector.body) if isinstance(s, Loop)]
+    inside = [s.var for s in walk_loops(vector.body)]
     assert inside == ["p", "u.i"]
 
 
@@ -287,7 +288,7 @@ def test_rows_lie_apart_by_a_distance_that_is_known() -> None:
         output "b" [y, x, k] = %b
         """
     )
-    loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
+    loops = list(walk_loops(kernel.body))
     rows = {s.var for s in loops if s.kind is Kind.UNROLL and s.var.startswith(("x", "y"))}
     assert rows == {"x.i"}
 
@@ -308,7 +309,7 @@ def test_rows_lie_along_the_unrolled_window_whose_loads_they_share() -> None:
     kernels = [lower(g, plan.values, plan.layouts, extents) for g in plan.groups()]
     (kernel,) = (k for k in kernels if any(isinstance(s, Update) for s in walk_stmts(k.body)))
     scheduled_kernel = apply_schedule(kernel, choose(kernel, MACHINE, frozenset({"w"})).schedule)
-    loops = {s.var: s for s in walk_stmts(scheduled_kernel.body) if isinstance(s, Loop)}
+    loops = {s.var: s for s in walk_loops(scheduled_kernel.body)}
     assert loops["x"].kind is Kind.UNROLL
     assert loops["kx"].kind is Kind.UNROLL
     assert loops["y"].kind is not Kind.UNROLL
@@ -540,7 +541,7 @@ def test_whole_rows_are_stored_where_panels_come_quickly(
         """
     )
     found = apply_schedule(kernel, choose(kernel, x86.avx2(), constants | {"w"}).schedule)
-    loops = [s.var for s in walk_stmts(found.body) if isinstance(s, Loop)]
+    loops = [s.var for s in walk_loops(found.body)]
     blocks = [v for v in dict.fromkeys(loops) if v.startswith(("i", "j")) and v.endswith(".o")]
     assert (blocks[-1] == "j.o") == whole
 
@@ -571,7 +572,7 @@ def test_rows_of_pixels_are_stored_whole_where_lines_do_not_stay(
     )
     tables = constants | {"at", "w"}
     found = apply_schedule(kernel, choose(kernel, x86.avx512(), tables).schedule)
-    loops = [s.var for s in walk_stmts(found.body) if isinstance(s, Loop)]
+    loops = [s.var for s in walk_loops(found.body)]
     assert (loops.index("y.o") < loops.index("x")) == whole
 
 
@@ -787,7 +788,7 @@ output "y" [j] = %y
 
 def test_a_large_operand_may_pass_by_where_none_depends_on_the_vector() -> None:
     """As weights of zeros leave of a product: nothing is streamed, and no rows are split."""
-    loops = [s.var for s in walk_stmts(scheduled(ONE_ROW).body) if isinstance(s, Loop)]
+    loops = [s.var for s in walk_loops(scheduled(ONE_ROW).body)]
     assert {v.partition(".")[0] for v in loops} == {"j", "k"}
 
 

@@ -7,7 +7,7 @@ import pytest
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
-from rutc.tensor_ir.kernel import Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kind, Loop, walk_loops
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
@@ -37,7 +37,7 @@ def loops_of(machine: Machine, text: str = DEPTHWISE, order: str = "cpq") -> lis
     group = Group("g", nests, tuple(result), ("r",))
     kernel = lower(group, graph.values, layouts, graph.extents)
     made = apply_schedule(kernel, choose(kernel, machine, frozenset({"w"})).schedule)
-    return [s for s in walk_stmts(made.body) if isinstance(s, Loop)]
+    return list(walk_loops(made.body))
 
 
 WITH_VNNI = replace(x86.avx2(), features=x86.avx2().features | {"avxvnni"})
@@ -83,7 +83,7 @@ def test_windows_over_a_single_row_are_written_out_too() -> None:
     nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
     kernel = lower(Group("g", nests, ("y", "x", "c"), ("r",)), graph.values, layouts, graph.extents)
     made = apply_schedule(kernel, choose(kernel, x86.avx2(), frozenset({"w"})).schedule)
-    loops = [s for s in walk_stmts(made.body) if isinstance(s, Loop)]
+    loops = list(walk_loops(made.body))
     assert {s.kind for s in loops if s.var in ("kx", "ky")} == {Kind.UNROLL}
     assert {s.kind for s in loops if s.var == "x.i"} == {Kind.UNROLL}
 

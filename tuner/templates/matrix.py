@@ -9,7 +9,7 @@ from itertools import permutations
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_loops
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.steps import (
@@ -386,7 +386,7 @@ def _is_inside(kernel: Kernel, r: Read) -> bool:
     """Whether a read never leaves its buffer, or stays within the halo of its own fill."""
     if r.fill is None:
         return True
-    loops = {s.var: s for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    loops = {s.var: s for s in walk_loops(kernel.body)}
     symbols = dict(kernel.symbols)
     layout = kernel.buffer(r.value).layout
     extents = dict(layout.extents)

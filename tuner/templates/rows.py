@@ -8,7 +8,7 @@ from math import ceil
 
 from rutc.base.record import record
 from rutc.tensor_ir.expr import operations
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_loops, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Lanes, Mark, NotApplicable, Pack, Reorder, Step
 from rutc.tuner.access import Shape, Touch
@@ -117,7 +117,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:
     beside: list[tuple[str, int]] = []
     for v, holds_loops in _beside(shape):
         own = [t for t in shape.touches if v in t.loops]
-        body = tuple(s for s in walk_stmts(shape.body) if isinstance(s, Loop) and s.var == v)
+        body = tuple(s for s in walk_loops(shape.body) if s.var == v)
         along = not holds_loops and any(t.unit(v) for t in own)
         beside.append((v, copies_of_body(body, machine) if along else 0))
     parallel = None if worth_sharing(shape, machine) else 0
