@@ -36,10 +36,10 @@ from rutc.tensor_ir.steps.step import (
     constant_start,
     find_loops,
     outer_ranges,
-    replace_loop,
     simplified,
     symbolic_extent,
     with_index,
+    with_replaced,
 )
 from rutc.tensor_ir.steps.tile import rows_apart
 
@@ -96,9 +96,7 @@ class Peel(Step):
 
             return (branched(loop),)
 
-        return replace(
-            kernel, body=simplified(replace_loop(kernel.body, self.var, peel), dict(kernel.symbols))
-        )
+        return with_replaced(kernel, self.var, peel)
 
 
 def _shared_within(loop: Loop) -> Loop | None:
@@ -173,9 +171,7 @@ class Even(Step):
                 rest = (Branch(number, blocks - 2, whole, rest),)
             return (replace(loop, hi=blocks, body=rest),)
 
-        return replace(
-            kernel, body=simplified(replace_loop(kernel.body, self.var, even), dict(kernel.symbols))
-        )
+        return with_replaced(kernel, self.var, even)
 
 
 def _last_blocks(
@@ -286,9 +282,8 @@ class Overlap(Step):
                 body = (Branch(Index.of(factor - 1), total, body, rest),)
             return (replace(loop, body=body),)
 
-        body = simplified(replace_loop(kernel.body, self.loops[-1], overlap), dict(kernel.symbols))
         added = [replace(b, name=own[b.name]) for b in kernel.locals if b.name in own]
-        return replace(kernel, body=body, locals=(*kernel.locals, *added))
+        return with_replaced(kernel, self.loops[-1], overlap, added)
 
 
 @record
@@ -337,8 +332,7 @@ class Balance(Step):
             inside = Loop(inner, ZERO, size, loop.kind, body)
             return (Loop(outer, ZERO, count, loop.kind, (inside,)),)
 
-        body = replace_loop(kernel.body, self.var, balance)
-        return replace(kernel, body=simplified(body, dict(kernel.symbols)))
+        return with_replaced(kernel, self.var, balance)
 
 
 def _own_locals(kernel: Kernel, loops: Iterable[Loop]) -> dict[str, str]:

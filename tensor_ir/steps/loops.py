@@ -43,6 +43,7 @@ from rutc.tensor_ir.steps.step import (
     simplified,
     symbolic_extent,
     with_index,
+    with_replaced,
 )
 
 MOST_PRODUCTS = 8
@@ -82,10 +83,7 @@ class Split(Step):
             around, inside = in_blocks(kernel, loop, f, outer, inner)
             return (replace(around, body=(inside,)),)
 
-        return replace(
-            kernel,
-            body=simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols)),
-        )
+        return with_replaced(kernel, self.var, split)
 
 
 @record
@@ -130,10 +128,7 @@ class Fuse(Step):
             body = with_index(inside.body, env)
             return (Loop(self.name, ZERO, total, loop.kind, body),)
 
-        return replace(
-            kernel,
-            body=simplified(replace_loop(kernel.body, self.outer, fuse), dict(kernel.symbols)),
-        )
+        return with_replaced(kernel, self.outer, fuse)
 
 
 @record
@@ -214,7 +209,7 @@ class Cut(Step):
                 pieces.append(Loop(name, ZERO, Index.of(b - a), loop.kind, body))
             return tuple(pieces)
 
-        return replace(kernel, body=simplified(replace_loop(kernel.body, self.var, cut), symbols))
+        return with_replaced(kernel, self.var, cut)
 
 
 def _chosen(body: tuple[Stmt, ...], ranges: Mapping[str, Range]) -> tuple[Stmt, ...]:
@@ -250,9 +245,7 @@ class Part(Step):
                 body = (Branch(Index.of(self.var), Index.of(end), arm, body),)
             return (replace(loop, body=body),)
 
-        return replace(
-            kernel, body=simplified(replace_loop(kernel.body, self.var, part), dict(kernel.symbols))
-        )
+        return with_replaced(kernel, self.var, part)
 
     def _arm(self, loop: Loop, first: int, end: int) -> tuple[Stmt, ...]:
         if end == first + 1:

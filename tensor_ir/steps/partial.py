@@ -51,7 +51,7 @@ from rutc.tensor_ir.steps.step import (
     in_blocks,
     plain_coords,
     replace_loop,
-    simplified,
+    with_replaced,
 )
 
 
@@ -169,8 +169,7 @@ class PartialSums(_Partly):
             parts, block = in_blocks(kernel, reduces, self.factor, name, self.var)
             return (replace(parts, body=(*before, block, *after)),)
 
-        body = simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols))
-        return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
+        return with_replaced(kernel, self.var, split, added.values())
 
 
 @record

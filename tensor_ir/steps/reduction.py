@@ -38,9 +38,9 @@ from rutc.tensor_ir.steps.step import (
     outer_ranges,
     plain_coords,
     replace_loop,
-    simplified,
     symbolic_extent,
     with_index,
+    with_replaced,
 )
 
 
@@ -106,8 +106,7 @@ class Lanes(Step):
             join = Merge(update.states, states, update.reducer, lane, width)
             return (start, *replace_loop((reduction,), self.var, split), join)
 
-        body = simplified(replace_loop(kernel.body, self.outer, lift), dict(kernel.symbols))
-        return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
+        return with_replaced(kernel, self.outer, lift, added.values())
 
     def _only_update(self, kernel: Kernel, reduction: Loop) -> Update:
         """What the loops of the reduction do, which is nothing but this."""
@@ -196,8 +195,7 @@ class BlockReduction(Step):
         def wrap(loop: Loop) -> tuple[Stmt, ...]:
             return (Loop(block, ZERO, Index.of(count), Kind.SERIAL, visit((loop,), ())),)
 
-        body = simplified(replace_loop(kernel.body, self.outside, wrap), dict(kernel.symbols))
-        return replace(kernel, body=body, locals=(*kernel.locals, *added))
+        return with_replaced(kernel, self.outside, wrap, added)
 
     def _partials(self, kernel: Kernel, around: tuple[Loop, ...], kind: DType) -> Buffer:
         """A buffer on the stack for the partial states of all iterations of some loops."""

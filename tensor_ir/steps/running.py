@@ -13,10 +13,9 @@ from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
     find_loops,
-    replace_loop,
-    simplified,
     symbolic_extent,
     with_index,
+    with_replaced,
 )
 
 
@@ -46,8 +45,7 @@ class Running(Step):
             return (start, replace(loop, kind=Kind.SERIAL, body=inner))
 
         find_loops(kernel, self.var)
-        body = replace_loop(kernel.body, self.var, go_on)
-        return replace(kernel, body=simplified(body, dict(kernel.symbols)))
+        return with_replaced(kernel, self.var, go_on)
 
 
 def running_parts(body: tuple[Stmt, ...]) -> tuple[Init, Update, tuple[Assign, ...]]:

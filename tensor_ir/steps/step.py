@@ -15,6 +15,7 @@ from rutc.tensor_ir.kernel import (
     Access,
     Assign,
     Branch,
+    Buffer,
     Init,
     Kernel,
     Kind,
@@ -322,6 +323,20 @@ def replace_loop(
         else:
             result.append(s)
     return tuple(result)
+
+
+def with_replaced(
+    kernel: Kernel,
+    var: str,
+    f: Callable[[Loop], tuple[Stmt, ...]],
+    added: Iterable[Buffer] = (),
+) -> Kernel:
+    """The kernel with what `f` gives for every loop over `var`, simplified, and more locals.
+
+    `f` may go on adding to those.
+    """
+    body = simplified(replace_loop(kernel.body, var, f), dict(kernel.symbols))
+    return replace(kernel, body=body, locals=(*kernel.locals, *added))
 
 
 def with_index(body: tuple[Stmt, ...], env: Mapping[str, Index]) -> tuple[Stmt, ...]:
