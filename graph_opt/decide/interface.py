@@ -127,12 +127,11 @@ class _Interface:
 
     def branch(self, b: Body, origin: Origin) -> Body:
         nodes = list(self.nodes(b.nodes))
-        results = tuple(self.plain(r, "result", nodes, origin) for r in b.results)
+        # Results lie in the order of their sorted dims.
+        results = tuple(
+            self.lying(r, self.values[r].dims, "result", nodes, origin) for r in b.results
+        )
         return Body(tuple(nodes), results)
-
-    def plain(self, name: str, kind: str, into: list[Node], origin: Origin) -> str:
-        """The value, or a copy of it put at the end of `into`, in the order of its sorted dims."""
-        return self.lying(name, self.values[name].dims, kind, into, origin)
 
     def lying(
         self,

@@ -13,7 +13,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Generic, TypeVar
 
 from rutc.graph_opt.plan import (
     Choose,
@@ -40,8 +39,6 @@ SPAN = 64
 ROUNDS = 64
 """Orders that values are placed in, at most."""
 
-T = TypeVar("T")
-
 
 @dataclass
 class Life:
@@ -51,25 +48,24 @@ class Life:
     last: int
 
 
-class Lives(Generic[T]):
-    """Things with their lives, looked up by spans of time: most live for a short one."""
+class Lives:
+    """Lives of values, looked up by spans of time: most are short."""
 
     def __init__(self) -> None:
-        self._spans: dict[int, list[tuple[Life, T]]] = {}
+        self._spans: dict[int, list[Life]] = {}
 
-    def add(self, life: Life, thing: T) -> None:
-        """Note what lives when."""
+    def add(self, life: Life) -> None:
+        """Note one more."""
         for s in range(life.first // SPAN, life.last // SPAN + 1):
-            self._spans.setdefault(s, []).append((life, thing))
+            self._spans.setdefault(s, []).append(life)
 
-    def meeting(self, life: Life) -> set[T]:
-        """The things that live at some time of a life."""
-        return {
-            thing
+    def meet(self, life: Life) -> bool:
+        """Whether some are at a time of another one."""
+        return any(
+            other.first <= life.last and life.first <= other.last
             for s in range(life.first // SPAN, life.last // SPAN + 1)
-            for other, thing in self._spans.get(s, ())
-            if other.first <= life.last and life.first <= other.last
-        }
+            for other in self._spans.get(s, ())
+        )
 
 
 class Lifetimes:
@@ -240,14 +236,14 @@ def _place_computed(
     todo: list[tuple[Size, str]], lives: Mapping[str, Life], places: dict[str, Place]
 ) -> None:
     """A block for each value, the first whose values it does not meet."""
-    blocks: list[Lives[None]] = []
+    blocks: list[Lives] = []
     for size, name in sorted(todo, key=lambda x: (lives[x[1]].first, x[1])):
         life = lives[name]
-        free = (i for i, b in enumerate(blocks) if not b.meeting(life))
+        free = (i for i, b in enumerate(blocks) if not b.meet(life))
         number = next(free, len(blocks))
         if number == len(blocks):
             blocks.append(Lives())
-        blocks[number].add(life, None)
+        blocks[number].add(life)
         places[name] = Place("block", number, 0, size)
 
 
@@ -337,7 +333,7 @@ class _Slot:
     """A part of the arena for values that never live together: as large as the largest of them."""
 
     bytes: Index
-    lives: Lives[None]
+    lives: Lives
     names: list[str]
 
 
@@ -360,7 +356,7 @@ def _place_symbolic(
     common = {name: commonly(size) for size, name in todo}
     for size, name in sorted(todo, key=lambda x: (-common[x[1]], lives[x[1]].first, x[1])):
         life = lives[name]
-        free = [s for s in slots if not s.lives.meeting(life)]
+        free = [s for s in slots if not s.lives.meet(life)]
         enough = [s for s in free if holds(s.bytes, size)]
         if enough or free:
             slot = min(enough or free, key=lambda s: commonly(s.bytes))
@@ -369,7 +365,7 @@ def _place_symbolic(
         else:
             slot = _Slot(size, Lives(), [])
             slots.append(slot)
-        slot.lives.add(life, None)
+        slot.lives.add(life)
         slot.names.append(name)
     sizes = {name: size for size, name in todo}
     offset: Size = start
