@@ -60,10 +60,7 @@ SIGNIFICANT = 1e-3
 
 
 def compare_outputs(
-    ours: Mapping[str, Value],
-    reference: Mapping[str, Value],
-    level: Level,
-    reduction: int | None = None,
+    ours: Mapping[str, Value], reference: Mapping[str, Value], level: Level
 ) -> tuple[OutputComparison, ...]:
     """Returns one comparison per tensor of `reference`, in its order; sequences count per element.
 
@@ -74,12 +71,12 @@ def compare_outputs(
         if name not in ours:
             results.append(_failure(name, expected, "this output is missing"))
         else:
-            results.extend(compare_values(name, ours[name], expected, level, reduction))
+            results.extend(compare_values(name, ours[name], expected, level))
     return tuple(results)
 
 
 def compare_values(
-    name: str, ours: Value, reference: Value, level: Level, reduction: int | None = None
+    name: str, ours: Value, reference: Value, level: Level
 ) -> tuple[OutputComparison, ...]:
     """Returns the comparisons of one output: one for a tensor, one per element of a sequence."""
     if reference is None or ours is None:
@@ -88,7 +85,7 @@ def compare_values(
         which = "ours" if ours is None else "the reference"
         return (_failure(name, reference, f"{which} is an empty optional, the other is not"),)
     if isinstance(reference, np.ndarray) and isinstance(ours, np.ndarray):
-        return (_compare_arrays(name, ours, reference, level, reduction),)
+        return (_compare_arrays(name, ours, reference, level),)
     if isinstance(reference, np.ndarray) or isinstance(ours, np.ndarray):
         return (_failure(name, reference, "one is a tensor, the other is a sequence"),)
     if len(reference) != len(ours):
@@ -97,7 +94,7 @@ def compare_values(
     return tuple(
         comparison
         for index, (mine, theirs) in enumerate(zip(ours, reference, strict=True))
-        for comparison in compare_values(f"{name}[{index}]", mine, theirs, level, reduction)
+        for comparison in compare_values(f"{name}[{index}]", mine, theirs, level)
     )
 
 
@@ -109,9 +106,7 @@ def _failure(name: str, reference: Value, reason: str) -> OutputComparison:
     return OutputComparison(name, dtype, shape, passed=False, reason=reason)
 
 
-def _compare_arrays(
-    name: str, ours: Array, reference: Array, level: Level, reduction: int | None
-) -> OutputComparison:
+def _compare_arrays(name: str, ours: Array, reference: Array, level: Level) -> OutputComparison:
     if ours.shape != reference.shape:
         return _failure(name, reference, f"its shape is {ours.shape}, not {reference.shape}")
     textual = reference.dtype.kind in "OUST"
@@ -119,7 +114,7 @@ def _compare_arrays(
         return _failure(name, reference, f"its dtype is {ours.dtype}, not {reference.dtype}")
     if textual:
         return _compare_exactly(name, ours, reference)
-    limit = tolerance(level, reference.dtype, reduction)
+    limit = tolerance(level, reference.dtype)
     if not is_float(reference.dtype) and reference.dtype.kind != "c" and limit == EXACT:
         return _compare_exactly(name, ours, reference)
     if reference.dtype.kind == "c":
