@@ -144,11 +144,11 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns the model's inputs."""
-        return self._ports.get_inputs()
+        return self.ports.get_inputs()
 
     def get_outputs(self) -> list[NodeArg]:
         """Returns the model's outputs."""
-        return self._ports.get_outputs()
+        return self.ports.get_outputs()
 
     @property
     def ports(self) -> Ports:
@@ -161,11 +161,11 @@ class InferenceSession:
         A sequence whose length the run tells is one, as are such optionals: its shape is that
         length and the declared shape of the tensors in it.
         """
-        return self._ports.get_ports()
+        return self.ports.get_ports()
 
     def bundled(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the inputs by name that tensors make up, which `get_ports` lists."""
-        return self._ports.bundled(tensors)
+        return self.ports.bundled(tensors)
 
     def spread(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """Returns the tensors that inputs are made of, by the names that `get_ports` lists.

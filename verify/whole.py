@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from rutc.runtime import InferenceSession
-from rutc.runtime.ports import NodeArg, Ports
+from rutc.runtime.ports import Ports
 from rutc.tensor_ir.parse import parse_index
 
 T = TypeVar("T")
@@ -48,22 +48,6 @@ class WholeSession(InferenceSession):
     def ports(self) -> Ports:
         """All that the ONNX model takes and gives."""
         return self._all
-
-    def get_inputs(self) -> list[NodeArg]:
-        """Returns the ONNX model's inputs."""
-        return self._all.get_inputs()
-
-    def get_outputs(self) -> list[NodeArg]:
-        """Returns the ONNX model's outputs."""
-        return self._all.get_outputs()
-
-    def get_ports(self) -> list[NodeArg]:
-        """Returns the tensors that these inputs are made of."""
-        return self._all.get_ports()
-
-    def bundled(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the inputs that these tensors make up."""
-        return self._all.bundled(tensors)
 
     def run(
         self,
