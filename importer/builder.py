@@ -36,16 +36,14 @@ class Builder(SizeBuilder):
         axes = self.axes(shape)
         return self.nest(axes, fn(*(self.spread(t, axes) for t in operands)), hint=hint)
 
-    def wide(
-        self, fn: ExprFunction, *operands: Tensor, hint: str | None = None, onto: bool = False
-    ) -> Tensor:
+    def wide(self, fn: ExprFunction, *operands: Tensor, onto: bool = False) -> Tensor:
         """`map`, narrow floats computed with in f32 and rounded once, to the first's type."""
         kind = operands[0].dtype
 
         def widened(*elements: Expr) -> Expr:
             return cast(fn(*(cast(e, e.dtype.computing) for e in elements)), kind)
 
-        return self.map(widened, *operands, hint=hint, onto=onto)
+        return self.map(widened, *operands, onto=onto)
 
     def spread(self, t: Tensor, axes: Sequence[Axis]) -> Expr:
         """The element of `t`, broadcast to `axes`, at their dims."""
