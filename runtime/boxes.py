@@ -1,6 +1,7 @@
 """Sequences whose length a run tells: lists of arrays as descriptors of descriptors."""
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,7 +13,7 @@ from rutc.runtime.dtypes import dlpack_type, numpy_dtype
 from rutc.runtime.errors import ModelError
 from rutc.runtime.objects import Objects
 from rutc.runtime.tensors import Array, Slot, TensorInfo
-from rutc.runtime.texts import TextSlot, decoded, records_of
+from rutc.runtime.texts import TextSlot, records_of, texts_at
 
 MOST_DEPTH: Final = 32
 """Lists may be in lists so deep."""
@@ -159,14 +160,11 @@ def _objects(addresses: Sequence[int | None]) -> Array:
 
 
 def _read(tensor: DLTensor) -> object:
-    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-    count = int(np.prod(shape))
+    shape = tensor.extents
+    count = math.prod(shape)
     if tensor.code == _HANDLE:
         if tensor.bits == _TEXT_BITS:
-            records = np.zeros((count, 2), np.int64)
-            if count:
-                ctypes.memmove(records.ctypes.data, tensor.data, records.nbytes)
-            return decoded(records).reshape(shape)
+            return texts_at(tensor.data or 0, shape)
         return list(_objects(_pointers(tensor, count)))
     name = _FLOAT8.get(tensor.code) or f"{_NAMES.get(tensor.code, '?')}{tensor.bits}"
     array: Array = np.empty(shape, np.bool_ if name == "bool8" else numpy_dtype(name))

@@ -38,6 +38,11 @@ class DLTensor(ctypes.Structure):
         ("byte_offset", ctypes.c_uint64),
     )
 
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape; a scalar's may be no address."""
+        return tuple(self.shape[: self.ndim]) if self.ndim else ()
+
 
 class Options(ctypes.Structure):
     """`rutc_options`; zero in a field means its default."""

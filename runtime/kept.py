@@ -46,14 +46,14 @@ class States:
         """
         info, tensor = self._info(name), DLTensor()
         self._describe(handle, info, tensor)
-        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        shape = tensor.extents
         if 0 in shape:
             return np.empty(shape, info.dtype)
         dense = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
         steps = [tensor.strides[axis] for axis in range(tensor.ndim)] if tensor.strides else dense
         size = info.dtype.itemsize
         reach = sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) + 1
-        memory = (ctypes.c_char * (reach * size)).from_address(tensor.data)
+        memory = memoryview((ctypes.c_char * (reach * size)).from_address(tensor.data))
         return np.ndarray(shape, info.dtype, memory, 0, [step * size for step in steps]).copy()
 
     def write(self, handle: Pointer, name: str, value: object) -> None:
@@ -81,7 +81,7 @@ class States:
             self._describe(handle, info, tensor)
             if tensor.shape[axis] <= length:
                 continue
-            shape = (ctypes.c_int64 * tensor.ndim)(*(tensor.shape[d] for d in range(tensor.ndim)))
+            shape = (ctypes.c_int64 * tensor.ndim)(*tensor.extents)
             shape[axis] = length
             tensor.shape = shape
             address = ctypes.byref(tensor)

@@ -161,8 +161,7 @@ class Slot:
     def read(self) -> Array:
         """Returns a copy of the tensor that the library has described."""
         tensor = self._tensor
-        shape = tensor.shape[: tensor.ndim] if tensor.ndim else ()
-        result = np.empty(shape, self._usual_dtype)
+        result = np.empty(tensor.extents, self._usual_dtype)
         if result.size:
             address = result.__array_interface__["data"][0]
             ctypes.memmove(address, tensor.data, result.nbytes)
@@ -175,17 +174,21 @@ class Slot:
         """Lets go of the caller's tensor."""
         self._held = None
 
+    def _check_fits(self, shape: tuple[int, ...]) -> None:
+        """Raises ModelError where a tensor has another shape than the model takes or gives."""
+        info = self._info
+        if not info.fits(shape):
+            raise ModelError(
+                f"{self._role} {info.name!r} must have shape {list(info.shape)}, not {list(shape)}"
+            )
+
     def _describe_array(self, array: Array) -> int:
         info = self._info
         if array.dtype != info.dtype:
             raise ModelError(
                 f"{self._role} {info.name!r} must have dtype {info.dtype_name}, not {array.dtype}"
             )
-        if not info.fits(array.shape):
-            raise ModelError(
-                f"{self._role} {info.name!r} must have shape {list(info.shape)}, not "
-                f"{list(array.shape)}"
-            )
+        self._check_fits(array.shape)
         flags = array.flags
         if self._role == "output":
             if not flags.writeable or not flags.aligned:

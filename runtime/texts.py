@@ -1,6 +1,7 @@
 """Tensors of strings: numpy's object arrays as descriptors of addresses and lengths."""
 
 import ctypes
+import math
 
 import numpy as np
 
@@ -33,11 +34,7 @@ class TextSlot(Slot):
             raise ModelError(f"{self._role} {info.name!r} must be an array: {error}") from error
         if array.dtype.kind not in "OUST":
             raise ModelError(f"{self._role} {info.name!r} must be strings, not {array.dtype}")
-        if not info.fits(array.shape):
-            raise ModelError(
-                f"{self._role} {info.name!r} must have shape {list(info.shape)}, not "
-                f"{list(array.shape)}"
-            )
+        self._check_fits(array.shape)
         for axis, extent in enumerate(array.shape):
             self._shape[axis] = extent
         self._tensor.shape = self._shape
@@ -75,20 +72,15 @@ class TextSlot(Slot):
 
     def _made(self, address: int, shape: tuple[int, ...]) -> Array:
         """The strings of pairs (address, length) at an address."""
+        if self._objects is None:
+            return texts_at(address, shape)
         texts: Array = np.empty(shape, object)
-        if self._objects is not None:
-            self._objects.write(address, texts.size, address_of(texts))
-            return texts
-        records = np.zeros((texts.size, 2), np.int64)
-        if records.size:
-            ctypes.memmove(records.ctypes.data, address, records.nbytes)
-        return decoded(records).reshape(shape)
+        self._objects.write(address, texts.size, address_of(texts))
+        return texts
 
     def read(self) -> Array:
         """Returns a copy of the strings that the library has described."""
-        tensor = self._tensor
-        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-        return self._made(tensor.data or 0, shape)
+        return self._made(self._tensor.data or 0, self._tensor.extents)
 
     def release(self) -> None:
         """Lets go of the caller's arrays."""
@@ -128,11 +120,13 @@ def _encoded(text: str, what: str) -> bytes:
         ) from error
 
 
-def decoded(records: Array) -> Array:
-    """The strings of pairs (address, length)."""
+def texts_at(address: int, shape: tuple[int, ...]) -> Array:
+    """The strings of pairs (address, length) at an address."""
+    records = np.zeros((math.prod(shape), 2), np.int64)
+    if records.size:
+        ctypes.memmove(records.ctypes.data, address, records.nbytes)
     texts: Array = np.empty(len(records), object)
     texts[:] = [
-        ctypes.string_at(address, size).decode("utf-8", "replace")
-        for address, size in records.tolist()
+        ctypes.string_at(place, size).decode("utf-8", "replace") for place, size in records.tolist()
     ]
-    return texts
+    return texts.reshape(shape)
