@@ -95,9 +95,8 @@ class PrefetchBlock(Step):
 
     def _touches(self, loop: Loop) -> list[Read | Access]:
         """The places of the buffer that a loop reads or stores to."""
-        inside = list(walk_stmts(loop.body))
         read = [r for r in reads_in(loop.body) if r.value == self.buffer]
-        stored = [s.target for s in inside if isinstance(s, Assign)]
+        stored = [s.target for s in walk_stmts(loop.body) if isinstance(s, Assign)]
         return [*read, *(a for a in stored if a.buffer == self.buffer)]
 
     def _next(self, kernel: Kernel, loop: Loop, found: Sequence[Read | Access]) -> _Block:
@@ -112,13 +111,15 @@ class PrefetchBlock(Step):
             elements = address.coefficient(self.block) if address is not None else None
             if address is not None and elements is not None and elements > 0:
                 touched = min(elements, _span(places, address, loops) or elements)
-                in_order = all(map(self._in_order, _around(kernel, loop.body, self.buffer, ())))
+                updates = _update_reads(loop.body, self.buffer, ())
+                in_order = all(self._in_order(_address(kernel, r, {}), x) for r, x in updates)
                 return _Block(address + (self.ahead or elements), touched, write, along, in_order)
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
-    def _in_order(self, place: tuple[Index, tuple[Loop, ...]]) -> bool:
+    def _in_order(self, address: Index | None, loops: tuple[Loop, ...]) -> bool:
         """Whether loops go from line to line in the order in which these lie in memory."""
-        address, loops = place
+        if address is None:
+            return True
         steps = [abs(address.coefficient(x.var) or 0) for x in loops]
         lines = [n for n in steps if n >= self.line]
         return lines == sorted(lines, reverse=True)
@@ -255,7 +256,7 @@ class PrefetchLater(Step):
         found: dict[Index, Prefetch] = {}
         for read, loops in _update_reads(loop.body, self.buffer, ()):
             address = _address(kernel, read, {self.loop: Index.of(self.loop) + self.ahead})
-            if address is None:
+            if address is None or {x.kind for x in loops} - {Kind.UNROLL, Kind.VECTOR}:
                 continue
             unit = [x.var for x in loops if address.coefficient(x.var) == 1]
             starts, lines = [address], 1
@@ -366,32 +367,16 @@ class PrefetchResult(Step):
 def _update_reads(
     body: tuple[Stmt, ...], buffer: str, loops: tuple[Loop, ...]
 ) -> Iterator[tuple[Read, tuple[Loop, ...]]]:
-    """The reads of a buffer in updates, with the unrolled and vector loops around them."""
-    for s in body:
-        if isinstance(s, Update):
-            yield from ((r, loops) for r in reads_in((s,)) if r.value == buffer)
-        elif isinstance(s, Loop) and s.kind in (Kind.UNROLL, Kind.VECTOR):
-            yield from _update_reads(s.body, buffer, (*loops, s))
-        elif isinstance(s, Branch):
-            # Whole tiles are computed there.
-            yield from _update_reads(s.then, buffer, loops)
-
-
-def _around(
-    kernel: Kernel, body: tuple[Stmt, ...], buffer: str, loops: tuple[Loop, ...]
-) -> Iterator[tuple[Index, tuple[Loop, ...]]]:
-    """Where updates read a buffer, with the loops around them."""
+    """The reads of a buffer in updates, with the loops around them."""
     for s in body:
         match s:
             case Update():
-                for r in (r for r in reads_in((s,)) if r.value == buffer):
-                    address = _address(kernel, r, {})
-                    if address is not None:
-                        yield address, loops
+                yield from ((r, loops) for r in reads_in((s,)) if r.value == buffer)
             case Loop():
-                yield from _around(kernel, s.body, buffer, (*loops, s))
+                yield from _update_reads(s.body, buffer, (*loops, s))
             case Branch():
-                yield from _around(kernel, s.then, buffer, loops)
+                # Whole tiles are computed there.
+                yield from _update_reads(s.then, buffer, loops)
 
 
 def _address(kernel: Kernel, place: Read | Access, inner: dict[str, Index]) -> Index | None:
