@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks import layout
 from benchmarks.machine import provenance
-from benchmarks.protocol import Page, case_of, write
-from benchmarks.store import Entry
+from benchmarks.protocol import Page, write
+from benchmarks.store import Entry, case_of
 from rutc.driver.compiler import Options, compile_model
 from rutc.models.zoo import find, zoo
 from rutc.runtime import load
@@ -67,27 +67,27 @@ def page(entries: Sequence[Entry]) -> str:
 
 def _table(entries: Sequence[Entry]) -> list[str]:
     passed = sum(bool(entry.get("agrees") and entry.get("equal")) for entry in entries)
-    lines = [
+    titles = "model | outputs | error | ONNX Runtime's error | of the limit "
+    titles += "| 1 and 2 threads bit-equal | agrees | commit"
+    return [
         f"**{passed} of {len(entries)} models agree.**",
         "",
-        "| model | outputs | error | ONNX Runtime's error | of the limit "
-        "| 1 and 2 threads bit-equal | agrees | commit |",
-        "|---|---|---|---|---|---|---|---|",
+        *layout.table(titles, entries, _row),
     ]
-    return [*lines, *(_row(entry) for entry in entries)]
 
 
-def _row(entry: Entry) -> str:
-    if "error" in entry:
-        return f"| {entry['case']} | | | | | | no: {entry['error']} | {layout.origin(entry)} |"
+def _row(entry: Entry) -> list[object]:
     reasons = entry["reasons"]
     assert isinstance(reasons, list)
-    verdict = "yes" if entry["agrees"] else "; ".join(["no", *reasons])
-    return (
-        f"| {entry['case']} | {entry['outputs']} | {_number(entry['difference'])} | "
-        f"{_number(entry['onnxruntime_difference'])} | {entry['share']:.0%} | "
-        f"{'yes' if entry['equal'] else 'no'} | {verdict} | {layout.origin(entry)} |"
-    )
+    return [
+        entry["case"],
+        entry["outputs"],
+        _number(entry["difference"]),
+        _number(entry["onnxruntime_difference"]),
+        f"{entry['share']:.0%}",
+        "yes" if entry["equal"] else "no",
+        "yes" if entry["agrees"] else "; ".join(["no", *reasons]),
+    ]
 
 
 def _number(error: object) -> str:

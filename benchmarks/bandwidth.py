@@ -20,8 +20,8 @@ from benchmarks import layout
 from benchmarks.cases import CASES, Case, Shape, model, random
 from benchmarks.native import run_calls
 from benchmarks.peak import run_traffic
-from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, timed, told, write
-from benchmarks.store import Entry
+from benchmarks.protocol import OPERATOR_S, Page, compiled, medians, timed, told, write
+from benchmarks.store import Entry, case_of
 from rutc.driver.compiler import Options
 from rutc.errors import UserError
 from rutc.verify.interleaved import Job
@@ -138,22 +138,8 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
-    lines = [
-        "| operator | us | GB/s | memory GB/s | of memory's rate | commit: runs |",
-        "|---|---|---|---|---|---|",
-    ]
-    for entry in entries:
-        if "error" in entry:
-            lines.append(f"| {entry['case']} | {entry['error']} | | | | {layout.origin(entry)} |")
-            continue
-        us, moved = entry["us"], float(str(entry["bytes"]))
-        assert isinstance(us, dict)
-        lines.append(
-            f"| {entry['case']}{layout.marks(entry)} | {us['rutc']} |"
-            f" {moved / us['rutc'] / 1e3:.1f} |"
-            f" {moved / us['traffic'] / 1e3:.1f} | {100 * _share(entry):.0f} % |"
-            f" {layout.origin(entry)} |"
-        )
+    titles = "operator | us | GB/s | memory GB/s | of memory's rate | commit: runs"
+    lines = layout.table(titles, entries, _row)
     measured = [entry for entry in entries if "us" in entry]
     parts = {
         "Depthwise convolutions": [e for e in measured if str(e["case"]).startswith("depthwise")],
@@ -165,6 +151,13 @@ def _table(entries: Sequence[Entry]) -> list[str]:
             share = 100 * geometric_mean(_share(e) for e in own)
             lines.append(f"- {name}: {len(own)}; geometric mean of shares: {share:.0f} %.")
     return lines
+
+
+def _row(entry: Entry) -> list[object]:
+    us, moved = entry["us"], float(str(entry["bytes"]))
+    assert isinstance(us, dict)
+    rates = (f"{moved / us[key] / 1e3:.1f}" for key in ("rutc", "traffic"))
+    return [layout.marked(entry), us["rutc"], *rates, f"{100 * _share(entry):.0f} %"]
 
 
 BY_NAME = {case.name: case for case in cases()}

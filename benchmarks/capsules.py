@@ -193,36 +193,32 @@ def page(entries: Sequence[Entry]) -> str:
 def _table(entries: Sequence[Entry]) -> list[str]:
     measured = [entry for entry in entries if "us" in entry]
     peers = [p for p in SHORT if any(p in times_of(entry) for entry in measured)]
-    titles = "".join(f" {SHORT[p]} us |" for p in peers)
-    lines = [
-        f"| spelling | rutc us | GFLOP/s | of peak |{titles} compiled in | kernels | input and"
-        " output | working memory | commit: runs |",
-        "|---|---|---|---|" + "---|" * (len(peers) + 5),
-    ]
-    for entry in entries:
-        if "error" in entry:
-            why = f"| {key(entry)} | {entry['error']} |" + " |" * (len(peers) + 6)
-            lines.append(f"{why} {layout.origin(entry)} |")
-            continue
-        us, kernels = times_of(entry), _kernels(entry)
-        building = entry["compile"]
-        assert isinstance(building, dict)
-        rate = float(str(entry["flops"])) / us["rutc"] / 1e3
-        cells = [
-            key(entry) + layout.marks(entry),
-            str(us["rutc"]),
-            f"{rate:.1f}",
-            f"{100 * rate / float(str(entry['peak_gflops'])):.0f} %",
-            *(f"{us[p]} (x{us['rutc'] / us[p]:.2f})" if p in us else "" for p in peers),
-            f"{building['seconds']} s",
-            str(len(kernels)),
-            f"{int(str(entry['tensor_bytes'])) / 1e6:.1f} MB",
-            f"{int(str(entry['arena_bytes'])) / 1e6:.1f} MB",
-            layout.origin(entry),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
+    compared = "".join(f" | {SHORT[p]} us" for p in peers)
+    titles = f"spelling | rutc us | GFLOP/s | of peak{compared} | compiled in | kernels | input and"
+    titles += " output | working memory | commit: runs"
     same = len({tuple(_kernels(entry)) for entry in measured}) == 1
-    return [*lines, "", "The spellings' kernels are " + ("the same." if same else "NOT the same.")]
+    return [
+        *layout.table(titles, entries, lambda entry: _row(entry, peers), key),
+        "",
+        "The spellings' kernels are " + ("the same." if same else "NOT the same."),
+    ]
+
+
+def _row(entry: Entry, peers: Sequence[str]) -> list[object]:
+    us, building = times_of(entry), entry["compile"]
+    assert isinstance(building, dict)
+    rate = float(str(entry["flops"])) / us["rutc"] / 1e3
+    return [
+        key(entry) + layout.marks(entry),
+        us["rutc"],
+        f"{rate:.1f}",
+        f"{100 * rate / float(str(entry['peak_gflops'])):.0f} %",
+        *(f"{us[p]} (x{us['rutc'] / us[p]:.2f})" if p in us else "" for p in peers),
+        f"{building['seconds']} s",
+        len(_kernels(entry)),
+        f"{int(str(entry['tensor_bytes'])) / 1e6:.1f} MB",
+        f"{int(str(entry['arena_bytes'])) / 1e6:.1f} MB",
+    ]
 
 
 def _kernels(entry: Entry) -> list[str]:

@@ -5,11 +5,9 @@ probabilities by class in maps, as skl2onnx exports them, with one thread and wi
 ONNX Runtime take turns. Results go to benchmarks/results/classical.json and docs/classical.md.
 """
 
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,8 @@ import onnx
 from onnx import helper
 
 from benchmarks import layout
-from benchmarks.peers import peer_jobs
-from benchmarks.protocol import Page, case_of, medians, timed, told, write
-from benchmarks.store import Entry
-from rutc.driver.compiler import Options, compile_model
-from rutc.verify.bench import room_for, rutc_job
-from rutc.verify.verify import verify_model
+from benchmarks.protocol import Page, beside, write
+from benchmarks.store import Entry, case_of
 
 Inputs = dict[str, np.ndarray]
 BATCHES = (1, 10, 100, 1000, 10000)
@@ -232,24 +226,7 @@ def measure(case: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of one case: medians of whole calls."""
     name, batch, threads = CASES[case]
     model = MODELS[name]()
-    inputs = model.inputs(batch)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        onnx.save(model.build(), path)
-        library = compile_model(path, path.with_suffix(".so"), Options(), None).library
-        agrees = verify_model(path, library, inputs, threads=threads).passed
-        room = room_for(library, inputs)
-        jobs = {
-            "rutc": rutc_job(library, threads, inputs, room),
-            **peer_jobs(peers, path, threads, inputs, room),
-        }
-        found = timed(jobs, seconds)
-    us = medians(found)
-    entry: Entry = {"agrees": agrees, "bound": room is not None}
-    entry |= {f"{peer}_us": round(median, 1) for peer, median in us.items()}
-    if "onnxruntime" in us:
-        entry["ratio"] = round(us["rutc"] / us["onnxruntime"], 2)
-    return entry | told(found)
+    return beside(model.build(), model.inputs(batch), threads, seconds, peers)
 
 
 def page(entries: Sequence[Entry]) -> str:
@@ -263,20 +240,8 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
-    lines = [
-        "| model | rutc us | ORT us | rutc/ORT | commit: runs |",
-        "|---|---|---|---|---|",
-    ]
-    for entry in entries:
-        if "error" in entry:
-            lines.append(f"| {entry['case']} | {entry['error']} | | | {layout.origin(entry)} |")
-            continue
-        lines.append(
-            f"| {entry['case']}{layout.marks(entry)} | {entry['rutc_us']} | "
-            f"{entry.get('onnxruntime_us', '-')} | {entry.get('ratio', '-')} | "
-            f"{layout.origin(entry)} |"
-        )
-    return lines
+    titles = "model | rutc us | ORT us | rutc/ORT | commit: runs"
+    return layout.table(titles, entries, layout.beside)
 
 
 PAGE = Page(

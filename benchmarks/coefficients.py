@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 
 from benchmarks import layout
 from benchmarks.machine import provenance
-from benchmarks.protocol import Page, case_of, write
+from benchmarks.protocol import Page, write
 from benchmarks.ratios import LONG, Sampled
-from benchmarks.store import Entry
+from benchmarks.store import Entry, case_of
 from benchmarks.varied import (
     NAMES,
     Network,

@@ -124,33 +124,23 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
-    lines = [
-        "| model | ONNX file | empty cache | CPU | full cache | CPU | peak memory | verified "
-        "| peak memory | commit |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for entry in entries:
-        if "error" in entry:
-            lines.append(
-                f"| {key(entry)} | {entry['error']} | | | | | | | | {layout.origin(entry)} |"
-            )
-            continue
-        empty, full = entry["empty"], entry["full"]
-        assert isinstance(empty, dict)
-        assert isinstance(full, dict)
-        cells = [f"{int(str(entry['model_bytes'])) / MIB:.1f} MiB"]
-        for found in (empty, full):
-            cells += [f"{found['seconds']:.2f} s", f"{found['cpu_seconds']:.2f} s"]
-        cells.append(f"{max(empty['peak_bytes'], full['peak_bytes']) / MIB:.0f} MiB")
-        verified = entry.get("verified")
-        if isinstance(verified, dict):
-            cells.append(f"{verified['seconds']:.2f} s")
-            cells.append(f"{verified['peak_bytes'] / MIB:.0f} MiB")
-        else:
-            cells += ["", ""]
-        cells.append(layout.origin(entry))
-        lines.append(f"| {key(entry)} | {' | '.join(cells)} |")
-    return lines
+    titles = "model | ONNX file | empty cache | CPU | full cache | CPU | peak memory | verified "
+    titles += "| peak memory | commit"
+    return layout.table(titles, entries, _row, key)
+
+
+def _row(entry: Entry) -> list[str]:
+    empty, full = entry["empty"], entry["full"]
+    assert isinstance(empty, dict)
+    assert isinstance(full, dict)
+    cells = [key(entry), f"{int(str(entry['model_bytes'])) / MIB:.1f} MiB"]
+    for found in (empty, full):
+        cells += [f"{found['seconds']:.2f} s", f"{found['cpu_seconds']:.2f} s"]
+    cells.append(f"{max(empty['peak_bytes'], full['peak_bytes']) / MIB:.0f} MiB")
+    verified = entry.get("verified")
+    if not isinstance(verified, dict):
+        return [*cells, "", ""]
+    return [*cells, f"{verified['seconds']:.2f} s", f"{verified['peak_bytes'] / MIB:.0f} MiB"]
 
 
 def key(entry: Entry) -> str:

@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks import layout
 from benchmarks.machine import provenance
-from benchmarks.protocol import Page, case_of, write
-from benchmarks.store import Entry
+from benchmarks.protocol import Page, write
+from benchmarks.store import Entry, case_of
 from rutc.driver.launch_times import TimedLibrary, in_turns, written
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError

@@ -111,31 +111,26 @@ def key(entry: Entry) -> str:
 
 
 def _section(model: DynamicModel, entries: Sequence[Entry]) -> list[str]:
-    lines = [
+    titles = "size | largest difference | allowed | agrees | ms | static | ONNX Runtime "
+    titles += "| commit: runs"
+    return [
         f"### {model.name}",
         "",
         f"{model.summary.capitalize()}; {model.source.describe()}. Sizes: {_ranges(model)}.",
         "",
-        "| size | largest difference | allowed | agrees | ms | static | ONNX Runtime "
-        "| commit: runs |",
-        "|---|---|---|---|---|---|---|---|",
+        *layout.table(titles, entries, _row, key),
+        "",
     ]
-    for entry in entries:
-        if "error" in entry:
-            lines.append(
-                f"| {key(entry)} | | | no: {entry['error']} | | | | {layout.origin(entry)} |"
-            )
-            continue
-        row = [
-            str(entry["size"]) + (" (unbound)" if entry.get("bound") is False else ""),
-            f"{entry['difference']:.2g}",
-            f"{entry['allowed']:.2g}",
-            "yes" if entry["agrees"] else "no",
-            *_cells(entry.get("times")),
-            layout.origin(entry),
-        ]
-        lines.append(f"| {' | '.join(row)} |")
-    return [*lines, ""]
+
+
+def _row(entry: Entry) -> list[str]:
+    return [
+        str(entry["size"]) + (" (unbound)" if entry.get("bound") is False else ""),
+        f"{entry['difference']:.2g}",
+        f"{entry['allowed']:.2g}",
+        "yes" if entry["agrees"] else "no",
+        *_cells(entry.get("times")),
+    ]
 
 
 def _ranges(model: DynamicModel) -> str:

@@ -151,32 +151,27 @@ def _section(title: str, entries: Sequence[Entry]) -> list[str]:
         return []
     measured = [entry for entry in entries if "us" in entry]
     peers = [n for n in SHORT if any(n in times_of(entry) for entry in measured)]
-    titles = " from C us |" + "".join(f" {SHORT[n]} us |" for n in peers)
-    titles += " bound | rutc of bound |"
-    titles += "".join(f" {SHORT[n]} of bound |" for n in peers) + " commit: runs |"
-    lines = [
-        f"### {title}",
-        "",
-        f"| operator | rutc us | GFLOP/s |{titles}",
-        "|---|---|---|" + "---|" * (2 * len(peers) + 4),
+    compared = "".join(f" | {SHORT[n]} us" for n in peers)
+    shares = "".join(f" | {SHORT[n]} of bound" for n in peers)
+    titles = f"operator | rutc us | GFLOP/s | from C us{compared} | bound | rutc of bound{shares}"
+    lines = layout.table(
+        f"{titles} | commit: runs", entries, lambda entry: _row(entry, peers), _case
+    )
+    return [f"### {title}", "", *lines, "", *_summary(measured, peers), ""]
+
+
+def _row(entry: Entry, peers: Sequence[str]) -> list[object]:
+    us = times_of(entry)
+    native = entry.get("native_us", us["rutc"])
+    return [
+        _case(entry) + layout.marks(entry),
+        us["rutc"],
+        f"{float(str(entry['flops'])) / float(str(native)) / 1e3:.1f}",
+        native,
+        *(us.get(n, "") for n in peers),
+        entry["bound_by"],
+        *(f"{100 * _share(entry, n):.0f} %" if n in us else "" for n in ("rutc", *peers)),
     ]
-    for entry in entries:
-        if "error" in entry:
-            why = f"| {_case(entry)} | {entry['error']} |" + " |" * (2 * len(peers) + 4)
-            lines.append(f"{why} {layout.origin(entry)} |")
-            continue
-        us = times_of(entry)
-        native = entry.get("native_us", us["rutc"])
-        rate = float(str(entry["flops"])) / float(str(native)) / 1e3
-        others = "".join(f" {us.get(n, '')} |" for n in peers)
-        shares = "".join(
-            f" {100 * _share(entry, n):.0f} % |" if n in us else " |" for n in ("rutc", *peers)
-        )
-        lines.append(
-            f"| {_case(entry)}{layout.marks(entry)} | {us['rutc']} | {rate:.1f} | {native} |"
-            f"{others} {entry['bound_by']} |{shares} {layout.origin(entry)} |"
-        )
-    return [*lines, "", *_summary(measured, peers), ""]
 
 
 def _summary(entries: Sequence[Entry], peers: Sequence[str]) -> list[str]:

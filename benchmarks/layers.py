@@ -24,8 +24,8 @@ from benchmarks.narrow import (
     single,
     table,
 )
-from benchmarks.protocol import OPERATOR_S, Page, case_of, write
-from benchmarks.store import Entry
+from benchmarks.protocol import OPERATOR_S, Page, write
+from benchmarks.store import Entry, case_of
 
 
 def convolution(

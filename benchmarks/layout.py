@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.store import Entry, machine
+from benchmarks.store import Entry, case_of, machine
 
 Table = Callable[[Sequence[Entry]], list[str]]
 
@@ -32,6 +32,36 @@ def page(
             "",
         ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def table(
+    titles: str,
+    entries: Sequence[Entry],
+    cells: Callable[[Entry], Sequence[object]],
+    name: Callable[[Entry], str] = case_of,
+) -> list[str]:
+    """Returns the lines of a table: its titles, and of each entry `cells` and its origin.
+
+    One that failed has its error behind its name.
+    """
+    columns = titles.count("|") + 1
+    lines = [f"| {titles} |", "|" + "---|" * columns]
+    for entry in entries:
+        failed = (name(entry), entry.get("error"), *[""] * (columns - 3))
+        row = [*(failed if "error" in entry else cells(entry)), origin(entry)]
+        lines.append(f"| {' | '.join(map(str, row))} |")
+    return lines
+
+
+def marked(entry: Entry) -> str:
+    """Returns the case of an entry with what is said beside it."""
+    return case_of(entry) + marks(entry)
+
+
+def beside(entry: Entry) -> list[object]:
+    """Returns the cells of a case in turns with ONNX Runtime: its name, both times, their ratio."""
+    ratio = entry.get("ratio", "-")
+    return [marked(entry), entry["rutc_us"], entry.get("onnxruntime_us", "-"), ratio]
 
 
 def by_machine(entries: Sequence[Entry]) -> list[list[Entry]]:

@@ -118,27 +118,26 @@ def page(entries: Sequence[Entry]) -> str:
 
 def _tables(entries: Sequence[Entry]) -> list[str]:
     lines = []
+    titles = "model | ONNX file | rutc's weights | working memory | rutc | onnxruntime | commit"
     for threads in sorted({int(str(entry["threads"])) for entry in entries if "memory" in entry}):
+        own = [e for e in entries if e.get("threads") == threads and "memory" in e]
+        mean = geometric_mean(ours / theirs for ours, theirs in map(peaks, own))
         lines += [
             f"### {threads} thread{'s' if threads > 1 else ''}",
             "",
-            "| model | ONNX file | rutc's weights | working memory | rutc | onnxruntime | commit |",
-            "|---|---|---|---|---|---|---|",
+            *layout.table(titles, own, _row),
+            f"| **geometric mean** | | | | | x{mean:.2f} | |",
+            "",
         ]
-        ratios = []
-        for entry in entries:
-            if entry.get("threads") != threads or "memory" not in entry:
-                continue
-            ours, theirs = peaks(entry)
-            ratios.append(ours / theirs)
-            sizes = (entry["model_bytes"], entry["weight_bytes"], entry["arena_bytes"], ours)
-            cells = [f"{int(str(size)) / MIB:.1f}" for size in sizes]
-            cells.append(f"{theirs / MIB:.1f} (x{ratios[-1]:.2f})")
-            row = [str(entry["model"]), *cells, layout.origin(entry)]
-            lines.append(f"| {' | '.join(row)} |")
-        lines += [f"| **geometric mean** | | | | | x{geometric_mean(ratios):.2f} | |", ""]
     lines += [f"- {entry['case']}: {entry['error']}" for entry in entries if "error" in entry]
     return lines
+
+
+def _row(entry: Entry) -> list[str]:
+    ours, theirs = peaks(entry)
+    sizes = (entry["model_bytes"], entry["weight_bytes"], entry["arena_bytes"], ours)
+    cells = (f"{int(str(size)) / MIB:.1f}" for size in sizes)
+    return [str(entry["model"]), *cells, f"{theirs / MIB:.1f} (x{ours / theirs:.2f})"]
 
 
 def peaks(entry: Entry) -> tuple[int, int]:

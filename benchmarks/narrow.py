@@ -4,10 +4,8 @@ Each operator is an ONNX model of its own. rutc and ONNX Runtime take turns on o
 to benchmarks/results/narrow.json and docs/narrow.md.
 """
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,8 @@ from numpy.typing import DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import layout
-from benchmarks.peers import peer_jobs
-from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, timed, told, write
-from benchmarks.store import Entry
-from rutc.driver.compiler import Options
-from rutc.verify.bench import rutc_job
+from benchmarks.protocol import OPERATOR_S, Page, beside, write
+from benchmarks.store import Entry, case_of
 
 ONE_SCALE = " of one scale"
 """Says of a case that its weights are `scaled`; those of others are any numbers of 8 bits."""
@@ -273,22 +268,8 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
 
 def measured(case: Case, threads: int, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the medians of one case."""
-    inputs = {"x": case.input}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.onnx"
-        onnx.save(case.build(), path)
-        made = compiled(path, inputs, Options(), threads)
-        jobs = {
-            "rutc": rutc_job(made.library, threads, inputs, made.room),
-            **peer_jobs(peers, path, threads, inputs, made.room),
-        }
-        found = timed(jobs, seconds)
-    us = medians(found)
-    entry: Entry = {"operations": case.operations, **made.facts}
-    entry |= {f"{name}_us": round(median, 1) for name, median in us.items()}
-    if "onnxruntime" in us:
-        entry["ratio"] = round(us["rutc"] / us["onnxruntime"], 2)
-    return entry | told(found)
+    found = beside(case.build(), {"x": case.input}, threads, seconds, peers)
+    return {"operations": case.operations, **found}
 
 
 def page(entries: Sequence[Entry]) -> str:
@@ -302,22 +283,13 @@ def page(entries: Sequence[Entry]) -> str:
 
 def table(entries: Sequence[Entry]) -> list[str]:
     """Returns the lines of a table of cases."""
-    lines = [
-        "| operator | rutc us | ORT us | rutc/ORT | rutc Gop/s | commit: runs |",
-        "|---|---|---|---|---|---|",
-    ]
-    for entry in entries:
-        if "error" in entry:
-            lines.append(f"| {entry['case']} | {entry['error']} | | | | {layout.origin(entry)} |")
-            continue
-        operations, us = float(str(entry["operations"])), float(str(entry["rutc_us"]))
-        rate = f"{operations / us / 1e3:.0f}" if operations else ""
-        lines.append(
-            f"| {entry['case']}{layout.marks(entry)} | {entry['rutc_us']} | "
-            f"{entry.get('onnxruntime_us', '-')} | {entry.get('ratio', '-')} | {rate} | "
-            f"{layout.origin(entry)} |"
-        )
-    return lines
+    titles = "operator | rutc us | ORT us | rutc/ORT | rutc Gop/s | commit: runs"
+    return layout.table(titles, entries, lambda e: [*layout.beside(e), _rate(e)])
+
+
+def _rate(entry: Entry) -> str:
+    operations, us = float(str(entry["operations"])), float(str(entry["rutc_us"]))
+    return f"{operations / us / 1e3:.0f}" if operations else ""
 
 
 PAGE = Page(

@@ -5,23 +5,23 @@ turns on one core. Results go to benchmarks/results/operators.json and docs/oper
 run of some cases replaces theirs only.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import geometric_mean
 
 import numpy as np
-import onnx
 
 from benchmarks import layout
 from benchmarks.operator_cases import CASES
 from benchmarks.peak import run_traffic
-from benchmarks.peers import peer_jobs
-from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, timed, told, write
-from benchmarks.store import Entry
-from rutc.driver.compiler import Options
+from benchmarks.protocol import (
+    OPERATOR_S,
+    Compiled,
+    Page,
+    beside,
+    write,
+)
+from benchmarks.store import Entry, case_of
 from rutc.runtime import load
-from rutc.verify.bench import rutc_job
 from rutc.verify.interleaved import Job
 
 BY_NAME = {case.name: case for case in CASES}
@@ -34,26 +34,13 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """
     case = BY_NAME[name]
     inputs = case.inputs()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "operator.onnx"
-        onnx.save(case.build(), path)
-        made = compiled(path, inputs, Options())
+
+    def traffic(made: Compiled) -> Mapping[str, Job]:
         with load(made.library, threads=1) as session:
             written = sum(np.asarray(y).nbytes for y in session.run(None, inputs))
-        jobs = {
-            "rutc": rutc_job(made.library, 1, inputs, made.room),
-            **peer_jobs(peers, path, 1, inputs, made.room),
-            "traffic": Job(run_traffic, ("native", case.read_bytes, written)),
-        }
-        found = timed(jobs, seconds)
-    us = {f"{name}_us": round(median, 1) for name, median in medians(found).items()}
-    return {**made.facts, **us, **_ratio(us), **told(found)}
+        return {"traffic": Job(run_traffic, ("native", case.read_bytes, written))}
 
-
-def _ratio(us: Mapping[str, float]) -> Entry:
-    if "onnxruntime_us" not in us:
-        return {}
-    return {"ratio": round(us["rutc_us"] / us["onnxruntime_us"], 2)}
+    return beside(case.build(), inputs, 1, seconds, peers, traffic)
 
 
 def page(entries: Sequence[Entry]) -> str:
@@ -79,21 +66,12 @@ def _table(entries: Sequence[Entry]) -> list[str]:
             f"{sum(r > 1.1 for r in ratios)} are above 1.1.",
             "",
         ]
-    lines += [
-        "| operator | rutc us | ORT us | rutc/ORT | of bandwidth | commit: runs |",
-        "|---|---|---|---|---|---|",
-    ]
-    for entry in entries:
-        if "error" in entry:
-            lines.append(f"| {entry['case']} | {entry['error']} | | | | {layout.origin(entry)} |")
-            continue
-        share = 100 * float(str(entry["traffic_us"])) / float(str(entry["rutc_us"]))
-        lines.append(
-            f"| {entry['case']}{layout.marks(entry)} | {entry['rutc_us']} | "
-            f"{entry.get('onnxruntime_us', '-')} | {entry.get('ratio', '-')} | {share:.0f} % | "
-            f"{layout.origin(entry)} |"
-        )
-    return lines
+    titles = "operator | rutc us | ORT us | rutc/ORT | of bandwidth | commit: runs"
+    return lines + layout.table(titles, entries, lambda e: [*layout.beside(e), _share(e)])
+
+
+def _share(entry: Entry) -> str:
+    return f"{100 * float(str(entry['traffic_us'])) / float(str(entry['rutc_us'])):.0f} %"
 
 
 PAGE = Page(

@@ -19,8 +19,8 @@ import onnx
 
 from benchmarks import layout
 from benchmarks.peers import Inputs, installed_peers, prepare_openvino
-from benchmarks.protocol import Page, case_of, medians, timed, told, write
-from benchmarks.store import Entry
+from benchmarks.protocol import Page, medians, timed, told, write
+from benchmarks.store import Entry, case_of
 from benchmarks.zoo import case_name, write_static
 from rutc.driver.compiler import compile_model
 from rutc.driver.options import CALIBRATED as ON_CASES

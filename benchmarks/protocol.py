@@ -8,17 +8,21 @@ which commit. A loop of multiply-adds and passes over memory take turns as peers
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import onnx
+
 from benchmarks import store
 from benchmarks.machine import ROOT, provenance
+from benchmarks.peers import peer_jobs
 from benchmarks.store import Entry
 from rutc.driver.compiler import Options, compile_model
 from rutc.errors import RutcError, UserError
 from rutc.runtime import ModelError, load
-from rutc.verify.bench import Inputs, Room, room_for
+from rutc.verify.bench import Inputs, Room, room_for, rutc_job
 from rutc.verify.interleaved import Job, Measured, take_turns
 from rutc.verify.verify import verify_model
 
@@ -79,6 +83,35 @@ def told(found: Mapping[str, Measured]) -> Entry:
         "failed": {name: m.failed for name, m in found.items() if m.failed},
         **asdict(provenance()),
     }
+
+
+def beside(
+    model: onnx.ModelProto,
+    inputs: Inputs,
+    threads: int,
+    seconds: float,
+    peers: Sequence[str],
+    more: Callable[[Compiled], Mapping[str, Job]] = lambda made: {},
+) -> Entry:
+    """Returns the medians of a model in turns with its peers, and rutc's over ONNX Runtime's.
+
+    `more` takes turns with them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path)
+        made = compiled(path, inputs, Options(), threads)
+        jobs = {
+            "rutc": rutc_job(made.library, threads, inputs, made.room),
+            **peer_jobs(peers, path, threads, inputs, made.room),
+            **more(made),
+        }
+        found = timed(jobs, seconds)
+    us = medians(found)
+    entry = {**made.facts, **{f"{name}_us": round(median, 1) for name, median in us.items()}}
+    if "onnxruntime" in us:
+        entry["ratio"] = round(us["rutc"] / us["onnxruntime"], 2)
+    return entry | told(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +204,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true", help="leave out what this commit has here already"
     )
     parser.add_argument("--page", action="store_true", help="only write the pages again")
-
-
-def case_of(entry: Entry) -> str:
-    """Returns the case of an entry."""
-    return str(entry["case"])
 
 
 def write(name: str, text: str) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks import layout
 from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.machine import provenance
-from benchmarks.protocol import Page, case_of, write
+from benchmarks.protocol import Page, write
 from benchmarks.ratios import LONG, Ratios
-from benchmarks.store import Entry
+from benchmarks.store import Entry, case_of
 from rutc.driver.trials import Timer
 from rutc.driver.tuning import kernel_after
 from rutc.emit.targets import native_target

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from benchmarks import coefficients
 from benchmarks.machine import ROOT
-from benchmarks.protocol import Page, case_of, write
-from benchmarks.store import Entry, load
+from benchmarks.protocol import Page, write
+from benchmarks.store import Entry, case_of, load
 from benchmarks.varied import (
     AMX,
     NAMES,

@@ -29,6 +29,11 @@ def merged(before: Sequence[Entry], measured: Sequence[Entry], key: Key) -> list
     return list({(machine(e), key(e)): e for e in (*before, *measured)}.values())
 
 
+def case_of(entry: Entry) -> str:
+    """Returns the case of an entry."""
+    return str(entry["case"])
+
+
 def measured_already(entries: Sequence[Entry], now: Entry, key: Key) -> set[str]:
     """Returns the keys of what this machine measured at this commit and by this protocol."""
     same = [k for k in now if k in ("cpu", "processor", "features", "commit", "protocol")]

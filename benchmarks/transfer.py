@@ -19,9 +19,8 @@ from benchmarks import store
 from benchmarks.held_out import families_without, points_without, ranker_without
 from benchmarks.kernel_source import largest
 from benchmarks.machine import ROOT, provenance
-from benchmarks.protocol import case_of
 from benchmarks.ratios import LONG, Ratios
-from benchmarks.store import Entry
+from benchmarks.store import Entry, case_of
 from benchmarks.train import family
 from rutc.driver.tuning import kernel_after
 from rutc.emit.targets import native_target

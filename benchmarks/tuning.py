@@ -29,8 +29,8 @@ import numpy as np
 from benchmarks import layout, store, transfer
 from benchmarks.kernel_source import largest
 from benchmarks.machine import provenance
-from benchmarks.protocol import Page, case_of, write
-from benchmarks.store import Entry
+from benchmarks.protocol import Page, write
+from benchmarks.store import Entry, case_of
 from rutc.driver.in_model import Subject
 from rutc.driver.trials import KernelBench, Outcome, ReferenceKernel
 from rutc.driver.tuning import Tried, kernel_after

@@ -20,8 +20,9 @@ from benchmarks.native import native_calls
 from benchmarks.peak import measured_peaks
 from benchmarks.peers import fastest, installed_peers
 from benchmarks.plot import draw, speeds
-from benchmarks.protocol import Page, case_of
+from benchmarks.protocol import Page
 from benchmarks.readme import README, table, with_table
+from benchmarks.store import case_of
 from benchmarks.zoo import PAGE as ZOO
 from benchmarks.zoo_page import page
 from rutc.driver.compiler import Options, compile_model
