@@ -143,6 +143,12 @@ def test_topk(kind: DType, axis: int, k: int, largest: int, tmp_path: Path) -> N
         (DType.F16, (7, 50, 5), 4),
         (DType.F64, (3, 50, 21), 16),
         (DType.F32, (2, 600, 35), 2),
+        (DType.U8, (2, 9, 21), 1),
+        (DType.F32, (40, 3), 3),
+        (DType.U8, (1, 130, 16), 4),
+        (DType.I64, (2, 6, 17), 6),
+        (DType.F32, (2, 9, 21), 8),
+        (DType.F32, (20, 12), 9),
         (DType.F32, (2, 2000, 3), 300),
     ],
 )

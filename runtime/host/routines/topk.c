@@ -1,9 +1,10 @@
 #include "call.h"
 
 enum {
-  LANES = 16,  /* rows, or keys of a row, that are looked at together */
-  SHORT = 16,  /* so many results are selected from several rows at once */
-  CHUNK = 256  /* keys of a row that are made at once; so many turns put one in order */
+  LANES = 16,    /* rows, or keys of a row, that are looked at together */
+  REGISTERS = 8, /* so many results of several rows stay in registers */
+  SHORT = 16,    /* so many results are selected from several rows at once */
+  CHUNK = 256    /* keys of a row that are made at once; so many turns put one in order */
 };
 
 typedef struct shape {

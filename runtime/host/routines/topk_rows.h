@@ -163,6 +163,63 @@ static void RUTC_OF(abreast)(const RUTC_KEY *restrict keys, int64_t n, int64_t k
   }
 }
 
+/* A key of each of LANES rows. */
+typedef RUTC_KEY RUTC_OF(lanes) __attribute__((vector_size(LANES * sizeof(RUTC_KEY))));
+
+/* The result number T of each row, T < most: a key that belongs before it, or moves the one before
+ * it here, is there next. The first results take whatever comes. */
+#define RUTC_RESULT(T)                                                                        \
+  if (T < most) {                                                                             \
+    const int before = T > 0 ? T - 1 : 0;                                                     \
+    const RUTC_OF(lanes) here = (RUTC_OF(lanes))(x < best[T]) | (none - (RUTC_KEY)(j <= T));  \
+    const RUTC_OF(lanes) moved =                                                              \
+        T > 0 ? (RUTC_OF(lanes))(x < best[before]) | (none - (RUTC_KEY)(j < T)) : none;       \
+    const RUTC_OF(lanes) key = (best[before] & moved) | (x & ~moved);                         \
+    const RUTC_OF(lanes) place = (at[before] & moved) | ((none + (RUTC_KEY)j) & ~moved);      \
+    best[T] = (key & here) | (best[T] & ~here);                                               \
+    at[T] = (place & here) | (at[T] & ~here);                                                 \
+  }
+
+/* The places of the first k of LANES rows, k <= most, all of which registers hold: `most` is a
+ * constant for the compiler. */
+static inline __attribute__((always_inline)) void RUTC_OF(in_registers)(
+    const RUTC_KEY *restrict keys, int64_t n, int64_t k, const int most,
+    RUTC_KEY *restrict places) {
+  const RUTC_OF(lanes) none = {0};
+  RUTC_OF(lanes) best[REGISTERS] = {{0}}, at[REGISTERS] = {{0}};
+  for (int64_t j = 0; j < n; j++) {
+    RUTC_OF(lanes) x;
+    memcpy(&x, keys + j * LANES, sizeof x);
+    /* Of the first keys one is mostly better than a row's last result: no branch tells which. */
+    if (j >= LANES * most) {
+      const RUTC_OF(lanes) below = (RUTC_OF(lanes))(x < best[most - 1]);
+      RUTC_KEY any = 0;
+      for (int i = 0; i < LANES; i++) any |= below[i];
+      if (!any) continue;
+    }
+    RUTC_RESULT(7) RUTC_RESULT(6) RUTC_RESULT(5) RUTC_RESULT(4)
+    RUTC_RESULT(3) RUTC_RESULT(2) RUTC_RESULT(1) RUTC_RESULT(0)
+  }
+  memcpy(places, at, (size_t)k * sizeof at[0]);
+}
+#undef RUTC_RESULT
+
+/* The places of the first k of LANES rows that lie side by side; there is room for their keys. */
+static void RUTC_OF(first_of_rows)(const RUTC_KEY *restrict keys, int64_t n, int64_t k,
+                                   RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
+  if (k == 1) {
+    RUTC_OF(in_registers)(keys, n, k, 1, places);
+  } else if (k == 2) {
+    RUTC_OF(in_registers)(keys, n, k, 2, places);
+  } else if (k <= 4) {
+    RUTC_OF(in_registers)(keys, n, k, 4, places);
+  } else if (k <= REGISTERS) {
+    RUTC_OF(in_registers)(keys, n, k, REGISTERS, places);
+  } else {
+    RUTC_OF(abreast)(keys, n, k, best, places);
+  }
+}
+
 /* {rows, columns} -> {columns, rows} */
 static void RUTC_OF(turn)(const RUTC_KEY *restrict keys, int64_t rows, int64_t columns,
                           RUTC_KEY *restrict turned) {
@@ -255,14 +312,14 @@ static void RUTC_OF(together)(const shape *s, RUTC_KEY *keys, RUTC_KEY *turned,
       if (s->inner >= LANES) {
         RUTC_OF(keys)(s->type, g.from[0], n, s->inner, LANES, s->largest, keys, LANES);
       } else if (s->inner == 1) {
-        RUTC_OF(keys)(s->type, g.from[0], LANES, n, n, s->largest, turned, n);
+        RUTC_OF(keys)(s->type, g.from[0], 1, 0, LANES * n, s->largest, turned, 0);
         RUTC_OF(turn)(turned, LANES, n, keys);
       } else {
         for (int i = 0; i < LANES; i++) {
           RUTC_OF(keys)(s->type, g.from[i], n, s->inner, 1, s->largest, keys + i, LANES);
         }
       }
-      RUTC_OF(abreast)(keys, n, s->k, best, places);
+      RUTC_OF(first_of_rows)(keys, n, s->k, best, places);
       RUTC_OF(write)(&g, places, LANES, 1);
     }
   }
