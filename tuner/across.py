@@ -130,6 +130,12 @@ def side(turned: Sequence[Touch], machine: Machine) -> int:
     return machine.width * WORD // max(WORD, *(t.bytes for t in turned))
 
 
+def crowded(t: Touch, v: str, rows: int, machine: Machine) -> bool:
+    """Whether so many rows take more than half of the lines of the sets that they lie in."""
+    ways = machine.l1 // machine.l1_way_bytes
+    return evicted_rows(t, ((v, rows),), machine, ways // 2) > 0
+
+
 def along_far_rows(
     order: Sequence[str],
     touches: tuple[Touch, ...],
@@ -164,11 +170,6 @@ def along_far_rows(
         if any(n * t.bytes % machine.line_bytes for n in steps if n not in (None, 1)):
             return None
 
-    def crowd(t: Touch, v: str) -> bool:
-        """Whether rows of two squares take more than half of the sets' lines that they lie in."""
-        ways = machine.l1 // machine.l1_way_bytes
-        return evicted_rows(t, ((v, 2 * side(crossing, machine)),), machine, ways // 2) > 0
-
     far, near = (
         abs(t.strides.get(v) or 0) * t.bytes for t, v in ((crossed, vector), (other, along))
     )
@@ -176,7 +177,8 @@ def along_far_rows(
         return None
     if far < near:
         return tuple(order)
-    return (*others, vector, along) if crossed.is_store or not crowd(other, along) else None
+    crowd = crowded(other, along, 2 * side(crossing, machine), machine)
+    return (*others, vector, along) if crossed.is_store or not crowd else None
 
 
 def squares(

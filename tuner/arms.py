@@ -157,12 +157,17 @@ def computed_arms(
     width: int,
     machine: Machine,
     parallel: int | None,
+    *,
+    columns: bool = False,
 ) -> list[Step]:
     """The steps for vectors of `width` along the last loop, each with all values of choosing ones.
 
+    Those of a few lanes come for all iterations of the other loops in turn where they are
+    `columns`.
+
     Raises:
-        NotApplicable: no loop decides which arm is computed, or squares that the last one is a side
-            of are not whole.
+        NotApplicable: no loop decides which arm is computed, squares that the last one is a side
+            of are not whole, or there is one column.
     """
     *others, vector = order
     chosen = choosing_loops(kernel, shape.sizes)
@@ -170,9 +175,13 @@ def computed_arms(
         raise NotApplicable("no loop decides which arm is computed")
     if not width:
         raise NotApplicable("arms are computed for vectors")
-    if vector in chosen:
+    if columns:
+        size = shape.sizes[vector]
+        if vector in chosen or not others or (isinstance(size, int) and size <= width):
+            raise NotApplicable(f"{vector} has no columns of arms")
+    elif vector in chosen:
         return _squares_of_arms(shape, order, chosen, machine, parallel)
-    return unrolled_arms(others, vector, chosen, shape.sizes, width, parallel)
+    return unrolled_arms(others, vector, chosen, shape.sizes, width, parallel, columns=columns)
 
 
 def turned_order(kernel: Kernel, shape: Shape, machine: Machine) -> tuple[str, ...] | None:
@@ -279,11 +288,14 @@ def unrolled_arms(
     sizes: Mapping[str, Size],
     width: int,
     parallel: int | None,
+    *,
+    columns: bool,
 ) -> list[Step]:
     """The schedule: one vector at a time, and for it every value of the choosing loops.
 
-    Values that several arms read, or compute from equal operands, are then shared. Threads share
-    the first `parallel` loops around, or all of them.
+    Values that several arms read, or compute from equal operands, are then shared. The loop of
+    vectors is the innermost of those around, or the outermost one of `columns`. Threads share the
+    first `parallel` loops around, or all of them.
     """
     steps: list[Step] = []
     order = list(outer)
@@ -303,6 +315,8 @@ def unrolled_arms(
         if leaves_rest(size, factor):
             edges.append(f"{v}.o")
     order = [v for v in order if v not in chosen]
+    if columns:
+        order = [order[-1], *order[:-1]]
     inner = [inner[-1], *inner[:-1]]
     if len(order) + len(inner) > 1:
         steps.append(Reorder((*order, *(v for v, _ in inner))))

@@ -7,7 +7,7 @@ import pytest
 
 from rutc.tensor_ir.kernel import walk_loops
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import apply_schedule
+from rutc.tensor_ir.steps import NotApplicable, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces, usual
 from rutc.tuner.templates.pointwise import Form, Pointwise
@@ -337,3 +337,49 @@ def test_lanes_of_rows_may_choose_each_for_itself(machine: Machine) -> None:
     assert chosen is not None
     assert (chosen[1].form, chosen[1].order[-1]) == (Form.VECTORS, "x")
     found.run(choose(found.kernel, machine, found.free), machine, 1 if runnable(machine) else None)
+
+
+BACK = """
+graph "back"
+dims c = {c}, y = {y}, x = {x}, q = {q}, k = 3
+%v : f32{{c,k,q,y}} = input "v" [k, y, q, c]
+%o : f32{{c,x,y}} = {value}
+output "o" [c, y, x] = %o
+"""
+"""Outputs of filters: two sums for each tile, of channels side by side, to channels rows apart."""
+SUMS = (
+    "select(index(x % 2) == 0, %v[c, k=0, q=x // 2, y] + %v[c, k=1, q=x // 2, y], "
+    "%v[c, k=1, q=x // 2, y] - %v[c, k=2, q=x // 2, y])"
+)
+
+
+@on_machines
+@pytest.mark.parametrize(("c", "y", "x"), [(32, 32, 32), (40, 8, 128), (36, 31, 31), (32, 7, 7)])
+def test_columns_of_arms_fill_lines_that_share_sets(
+    machine: Machine, c: int, y: int, x: int
+) -> None:
+    """Where lanes are stored 4096 bytes apart a set has those of one column, and not of all."""
+    found = subject(BACK.format(c=c, y=y, x=x, q=-(-x // 2), value=SUMS))
+    (space,) = spaces(found.kernel, machine, found.free)
+    assert space.default is not None
+    point = space.default.point
+    assert (point.form, point.order) == (Form.ARMS, ("y", "x", "c"))
+    columns = replace(point, form=Form.ARMS_IN_COLUMNS)
+    assert (columns in space.default.rivals) == (x * y % 1024 == 0)
+    chosen = usual((space,))
+    assert chosen is not None
+    assert (chosen[1] == columns) == (x * y % 1024 == 0 and machine is V3)
+    choice = space.choice(columns)
+    done = apply_schedule(found.kernel, choice.schedule)
+    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    assert loops[:3] == ["c.o", "y", "x.o"]
+    found.run(choice, machine, 1 if runnable(machine) else None)
+
+
+def test_arms_of_a_single_vector_have_no_columns() -> None:
+    found = subject(BACK.format(c=16, y=32, x=32, q=16, value=SUMS))
+    (space,) = spaces(found.kernel, V4, found.free)
+    assert space.default is not None
+    with pytest.raises(NotApplicable, match="no columns"):
+        space.choice(space.default.rivals[0])
+    assert usual((space,)) is not None

@@ -20,6 +20,7 @@ from rutc.tuner.across import (
     along_reads,
     beside_gathers,
     blocks_of_stores,
+    crowded,
     gathers_columns,
     of_words,
     outer_vectors,
@@ -73,6 +74,8 @@ class Form(Enum):
     ARMS = "arms"
     """Each vector, or square, with all values of the loops that decide which arm of a choice is
     computed."""
+    ARMS_IN_COLUMNS = "arms in columns"
+    """The same of vectors, each for all iterations of the loops around it in turn."""
     SQUARES = "squares"
     """Squares of the last two, of an operand that lies along the other one, sorted in registers."""
     TURNS = "turns"
@@ -137,9 +140,11 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
             made = [*_reordered(point, own), *_vectors(kernel, shape, point, machine)]
         case Form.PIECES:
             made = [*_reordered(point, own), *_pieces(kernel, shape, point, machine)]
-        case Form.ARMS:
-            width = point.vectors * machine.width
-            made = computed_arms(kernel, shape, point.order, width, machine, point.parallel)
+        case Form.ARMS | Form.ARMS_IN_COLUMNS as form:
+            width, columns = point.vectors * machine.width, form is Form.ARMS_IN_COLUMNS
+            made = computed_arms(
+                kernel, shape, point.order, width, machine, point.parallel, columns=columns
+            )
         case Form.SQUARES:
             ends = {v: _edges(kernel, shape, v) for v in point.parts}
             with_edges = [v for v, points in ends.items() if points]
@@ -292,8 +297,9 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     if chosen and free:
         turned = turned_order(kernel, shape, machine)
         arms = Pointwise(Form.ARMS, turned or order, parallel=parallel)
-        rivals = () if turned else tuple(_along_rows(kernel, shape, vector, parallel, machine))
-        return Default(arms, rivals=rivals)
+        apart = turned is None and any(not t.unit(vector) for t in touches if t.is_store)
+        rivals = _of_arms_apart(kernel, shape, arms, machine) if apart else ()
+        return Default(arms, rivals=tuple(rivals))
     ends = {v: _edges(kernel, shape, v) for v in others}
     if _cuts(kernel, shape, vector):
         if found := across(order, touches):
@@ -337,18 +343,23 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     return Default(liked, rivals=tuple(_squares_beside(vector, others, shape, fused, parallel)))
 
 
-def _along_rows(
-    kernel: Kernel, shape: Shape, vector: str, parallel: int | None, machine: Machine
+def _of_arms_apart(
+    kernel: Kernel, shape: Shape, arms: Pointwise, machine: Machine
 ) -> Iterator[Pointwise]:
-    """Vectors of which each lane chooses, where lanes that choose alike are stored apart."""
-    if all(t.strides.get(vector) == 1 for t in shape.touches if t.is_store):
-        return
+    """What may take less than arms whose lanes are stored apart, each to a line of its own.
+
+    Columns of them fill these lines before others come that lie in the same few sets of the first
+    cache, and lanes along rows choose each for itself.
+    """
+    stores = (t for t in shape.touches if t.is_store)
+    if any(crowded(t, arms.order[-1], machine.width, machine) for t in stores):
+        yield replace(arms, form=Form.ARMS_IN_COLUMNS)
     loops = [x.var for x in shape.shared]
     along = best_vector(loops, shape, machine)
     others = memory_order([v for v in loops if v != along], shape)
     ends = {v: _edges(kernel, shape, v) for v in others}
     copies = copies_of_body(kernel.body, machine)
-    made = Pointwise(Form.VECTORS, (*others, along), copies, parallel=parallel)
+    made = Pointwise(Form.VECTORS, (*others, along), copies, parallel=arms.parallel)
     yield _longest(kernel, shape, made, ends, machine)
 
 
@@ -429,7 +440,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
         orders = ((*memory_order([v for v in own if v != last], shape), last) for last in own)
     forms = [Form.VECTORS]
     forms += [Form.PIECES] if any(_cuts(kernel, shape, v) for v in own) else []
-    forms += [Form.ARMS] if choosing_loops(kernel, shape.sizes) else []
+    forms += [Form.ARMS, Form.ARMS_IN_COLUMNS] if choosing_loops(kernel, shape.sizes) else []
     forms += [Form.SQUARES, Form.TURNS, Form.COLUMNS] if len(own) > 1 else []
     forms += [Form.BLOCKS] if blocks_of_stores(kernel, shape, machine) else []
     parted = [v for v in own if _edges(kernel, shape, v)][:MOST_PARTED]
@@ -451,9 +462,7 @@ def point_of(**values: object) -> Pointwise:
     neutral: dict[str, object] = {}
     if form is Form.SQUARES:
         neutral["vectors"] = 1
-    if form in (Form.PIECES, Form.ARMS):
-        neutral["fused"] = 0
-    if form in (Form.BLOCKS, Form.COLUMNS):
+    if form not in (Form.VECTORS, Form.SQUARES, Form.TURNS):
         neutral["fused"] = 0
     if form is not Form.VECTORS:
         neutral["chunks"] = 1
