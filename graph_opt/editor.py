@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import assert_never
 
 from rutc.errors import InternalError
 from rutc.graph_opt.kinds import Kind, kind_of
 from rutc.tensor_ir import (
     Bind,
-    Call,
     Const,
-    Coord,
     Expr,
     Graph,
     If,
@@ -39,6 +36,7 @@ from rutc.tensor_ir.affine import Range, fewest, typical
 from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import Body, Origin, bodies, bound_symbols, defined, outs, used
+from rutc.tensor_ir.rebuilder import Rebuilder
 
 BlockId = tuple[str, int]
 """(key of the node that holds the block, which of its blocks); the graph itself is ROOT."""
@@ -67,37 +65,23 @@ def rename_reads(e: Expr, names: Mapping[str, str]) -> Expr:
 
 def rename_uses(n: Node, names: Mapping[str, str]) -> Node:
     """`n` with the values that it reads itself renamed."""
+    return _UsesRenamed(names).node(n)
 
-    def new(name: str) -> str:
-        return names.get(name, name)
 
-    def coord(c: Coord) -> Coord:
-        return c if isinstance(c, Index) else rename_reads(c, names)
+class _UsesRenamed(Rebuilder):
+    """A node with the values that it reads itself renamed."""
 
-    match n:
-        case Input() | Const():
-            return n
-        case Nest():
-            return replace(n, body=tuple(rename_reads(e, names) for e in n.body))
-        case Scan():
-            carries = tuple(replace(c, init=new(c.init), next=new(c.next)) for c in n.carries)
-            return replace(n, carries=carries, collected=tuple(map(new, n.collected)))
-        case While():
-            carries = tuple(replace(c, init=new(c.init), next=new(c.next)) for c in n.carries)
-            return replace(n, cond=new(n.cond), carries=carries)
-        case If():
-            then = replace(n.then, results=tuple(map(new, n.then.results)))
-            orelse = replace(n.orelse, results=tuple(map(new, n.orelse.results)))
-            return replace(n, cond=new(n.cond), then=then, orelse=orelse)
-        case Scatter():
-            coords = tuple((d, coord(c)) for d, c in n.coords)
-            return replace(n, base=new(n.base), coords=coords, body=rename_reads(n.body, names))
-        case Bind():
-            return replace(n, value=new(n.value))
-        case Call():
-            return replace(n, args=tuple(map(new, n.args)))
-        case _:
-            assert_never(n)
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names_of = names
+
+    def name(self, name: str) -> str:
+        return self.names_of.get(name, name)
+
+    def expr(self, e: Expr) -> Expr:
+        return rename_reads(e, self.names_of)
+
+    def nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return nodes
 
 
 class Editor:

@@ -14,15 +14,10 @@ from dataclasses import replace
 
 from rutc.tensor_ir import (
     Bind,
-    Body,
-    Call,
-    Carry,
-    Const,
     Graph,
     If,
     Index,
     IndexValue,
-    Input,
     Nest,
     Node,
     Output,
@@ -32,8 +27,9 @@ from rutc.tensor_ir import (
     Value,
     While,
 )
-from rutc.tensor_ir.expr import Coord, Expr, reads, transform
+from rutc.tensor_ir.expr import Expr, reads, transform
 from rutc.tensor_ir.graph import defined, walk_nodes
+from rutc.tensor_ir.rebuilder import Rebuilder
 
 RESERVED = frozenset(
     {"bind", "else", "if", "while", "scan", "call", "yield", "input", "output", "const"}
@@ -179,14 +175,14 @@ def _unique(base: str, taken: set[str]) -> str:
     return name
 
 
-class Renaming:
+class Renaming(Rebuilder):
     """The renaming of dims and values throughout a graph, whose `sizes` become others."""
 
     def __init__(
         self, dims: Mapping[str, str], values: Mapping[str, str], sizes: Mapping[str, Index]
     ) -> None:
-        self.dims = dims
-        self.values = values
+        self.dim_names = dims
+        self.value_names = values
         self.sizes = sizes
         self.indices = {**{d: Index.of(n) for d, n in dims.items()}, **sizes}
         self.seen: dict[Index, Index] = {}
@@ -195,79 +191,28 @@ class Renaming:
         """The graph under its new names."""
         extents: dict[str, Index] = {}
         for d, e in g.dims:
-            extents.setdefault(self.dims[d], e.subs(self.sizes))
-        outputs = tuple(
-            Output(o.name, self.values[o.value], self._names(o.axes)) for o in g.outputs
-        )
-        nodes = tuple(self.node(n) for n in g.nodes)
+            extents.setdefault(self.dim(d), e.subs(self.sizes))
+        outputs = tuple(Output(o.name, self.name(o.value), self.dims(o.axes)) for o in g.outputs)
+        nodes = self.nodes(g.nodes)
         return Graph(g.name, tuple(extents.items()), nodes, outputs, g.symbols, g.interface)
 
-    def node(self, n: Node) -> Node:
-        """One node under its new names."""
-        match n:
-            case Input():
-                return replace(n, out=self.value(n.out), axes=self._names(n.axes))
-            case Const():
-                return replace(n, out=self.value(n.out), axes=self._names(n.axes))
-            case Nest():
-                body = tuple(self.expr(e) for e in n.body)
-                return replace(n, outs=self._outs(n.outs), bound=self._names(n.bound), body=body)
-            case Scan():
-                return Scan(
-                    self._outs(n.outs),
-                    self.dims[n.dim],
-                    self._carries(n.carries),
-                    tuple(self.values[v] for v in n.collected),
-                    tuple(self.node(m) for m in n.body),
-                    n.origin,
-                )
-            case While():
-                body_nodes = tuple(self.node(m) for m in n.body)
-                carries = self._carries(n.carries)
-                return While(self._outs(n.outs), self.values[n.cond], carries, body_nodes, n.origin)
-            case If():
-                return If(
-                    self._outs(n.outs),
-                    self.values[n.cond],
-                    self._body(n.then),
-                    self._body(n.orelse),
-                    n.origin,
-                )
-            case Scatter():
-                coords = [(self.dims[d], self.coord(c)) for d, c in n.coords]
-                coords.sort(key=lambda dc: dc[0])
-                return replace(
-                    n,
-                    out=self.value(n.out),
-                    base=self.values[n.base],
-                    dims=self._names(n.dims),
-                    coords=tuple(coords),
-                    body=self.expr(n.body),
-                )
-            case Bind():
-                return replace(n, out=self.value(n.out), value=self.values[n.value])
-            case Call():
-                return replace(
-                    n,
-                    outs=self._outs(n.outs),
-                    args=tuple(self.values[a] for a in n.args),
-                    arg_axes=tuple(map(self._names, n.arg_axes)),
-                    out_axes=tuple(map(self._names, n.out_axes)),
-                )
+    def name(self, name: str) -> str:
+        """The new name of a value."""
+        return self.value_names[name]
+
+    def dim(self, dim: str) -> str:
+        """The new name of a dim."""
+        return self.dim_names[dim]
 
     def value(self, v: Value) -> Value:
         """One value under its new names."""
-        return Value(self.values[v.name], v.dtype, tuple(sorted(self._names(v.dims))))
+        return Value(self.name(v.name), v.dtype, tuple(sorted(self.dims(v.dims))))
 
     def index(self, i: Index) -> Index:
         """An index expression over the new dims."""
         if i not in self.seen:
             self.seen[i] = i.subs(self.indices)
         return self.seen[i]
-
-    def coord(self, c: Coord) -> Coord:
-        """A coordinate over the new dims."""
-        return self.index(c) if isinstance(c, Index) else self.expr(c)
 
     def expr(self, e: Expr) -> Expr:
         """An expression over the new dims and values."""
@@ -277,26 +222,10 @@ class Renaming:
                 return IndexValue(self.index(x.index))
             if isinstance(x, Read):
                 coords = [
-                    (self.dims[d], self.index(c) if isinstance(c, Index) else c)
-                    for d, c in x.coords
+                    (self.dim(d), self.index(c) if isinstance(c, Index) else c) for d, c in x.coords
                 ]
                 coords.sort(key=lambda dc: dc[0])
-                return Read(self.values[x.value], tuple(coords), x.dtype, x.fill)
+                return Read(self.name(x.value), tuple(coords), x.dtype, x.fill)
             return x
 
         return transform(e, visit)
-
-    def _names(self, dims: Iterable[str]) -> tuple[str, ...]:
-        return tuple(self.dims[d] for d in dims)
-
-    def _outs(self, outs: Iterable[Value]) -> tuple[Value, ...]:
-        return tuple(self.value(v) for v in outs)
-
-    def _carries(self, carries: Iterable[Carry]) -> tuple[Carry, ...]:
-        return tuple(
-            Carry(self.value(c.param), self.values[c.init], self.values[c.next]) for c in carries
-        )
-
-    def _body(self, body: Body) -> Body:
-        nodes = tuple(self.node(m) for m in body.nodes)
-        return Body(nodes, tuple(self.values[r] for r in body.results))

@@ -11,16 +11,14 @@ declares as f16 or bf16 (`truth.Truth`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
 from rutc.tensor_ir import (
     Apply,
     BitCast,
-    Body,
     Call,
-    Carry,
     Const,
     DType,
     Expr,
@@ -41,7 +39,8 @@ from rutc.tensor_ir import (
     cast,
 )
 from rutc.tensor_ir.expr import Cast, IndexValue
-from rutc.tensor_ir.graph import Bind, walk_nodes
+from rutc.tensor_ir.graph import walk_nodes
+from rutc.tensor_ir.rebuilder import Rebuilder
 
 WIDENED = frozenset({DType.F32, DType.F16, DType.BF16})
 """The types that become f64."""
@@ -57,7 +56,7 @@ def widened(graph: Graph) -> Graph:
     return _Widening(graph).graph()
 
 
-class _Widening:
+class _Widening(Rebuilder):
     """One graph on its way: which values keep their type, and which of those are also needed wide.
 
     A value that is taken whole (carried, yielded, put out) has a wide copy of its own.
@@ -87,54 +86,20 @@ class _Widening:
     def value(self, v: Value) -> Value:
         return replace(v, dtype=_wide(v.dtype))
 
-    def nodes(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
-        return tuple(made for n in nodes for made in self.node(n))
+    def nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(made for n in nodes for made in self.made_of(n))
 
-    def node(self, n: Node) -> Iterable[Node]:
+    def made_of(self, n: Node) -> Iterable[Node]:
+        """A node in f64, and what converts between it and others."""
         match n:
             case Input() | Const():
                 yield n
                 if n.out.name in self.whole:
                     yield _converted(n.out, self.name(n.out.name), WIDE)
-            case Nest():
-                outs = tuple(map(self.value, n.outs))
-                reducer = None if n.reducer is None else self.reducer(n.reducer)
-                yield replace(n, outs=outs, reducer=reducer, body=self.exprs(n.body))
-            case Scan() | While():
-                yield self.loop(n)
-            case If():
-                outs = tuple(map(self.value, n.outs))
-                branches = (self.body(n.then), self.body(n.orelse))
-                yield replace(n, outs=outs, then=branches[0], orelse=branches[1])
-            case Scatter():
-                coords = tuple((d, self.coord(c)) for d, c in n.coords)
-                yield replace(
-                    n,
-                    out=self.value(n.out),
-                    base=self.name(n.base),
-                    coords=coords,
-                    reducer=None if n.reducer is None else self.reducer(n.reducer),
-                    body=self.expr(n.body),
-                )
             case Call():
                 yield from self.call(n)
-            case Bind():
-                yield n
             case _:
-                assert_never(n)
-
-    def loop(self, n: Scan | While) -> Node:
-        outs = tuple(map(self.value, n.outs))
-        carries = tuple(
-            Carry(self.value(c.param), self.name(c.init), self.name(c.next)) for c in n.carries
-        )
-        if isinstance(n, While):
-            return replace(n, outs=outs, carries=carries, body=self.nodes(n.body))
-        collected = tuple(map(self.name, n.collected))
-        return replace(n, outs=outs, carries=carries, collected=collected, body=self.nodes(n.body))
-
-    def body(self, b: Body) -> Body:
-        return Body(self.nodes(b.nodes), tuple(map(self.name, b.results)))
+                yield self.node(n)
 
     def call(self, n: Call) -> Iterable[Node]:
         """The routine between nests that give it the model's types and take its results wide."""
@@ -160,12 +125,9 @@ class _Widening:
         parts = (self.exprs(part) for part in (r.lift, r.merge, r.finish))
         return Reducer(r.name, tuple(map(_wide, r.elements)), identity, *parts)
 
-    def exprs(self, exprs: Sequence[Expr]) -> tuple[Expr, ...]:
+    def exprs(self, exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
         done: dict[int, Expr] = {}
         return tuple(self.expr(e, done) for e in exprs)
-
-    def coord(self, c: Index | Expr) -> Index | Expr:
-        return c if isinstance(c, Index) else self.expr(c)
 
     def expr(self, e: Expr, done: dict[int, Expr] | None = None) -> Expr:
         """The expression in f64; operations that are shared stay shared."""

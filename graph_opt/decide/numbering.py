@@ -15,7 +15,6 @@ hold; those that make boxes, or read what is in them, are told if that is string
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,16 +23,11 @@ from rutc.base.record import record
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.searches import Searches, searched
 from rutc.tensor_ir import (
-    Bind,
-    Body,
     Call,
-    Carry,
     Const,
     Data,
     DType,
     Graph,
-    If,
-    Index,
     Input,
     Lit,
     Local,
@@ -41,12 +35,10 @@ from rutc.tensor_ir import (
     Node,
     Output,
     Read,
-    Scan,
-    Scatter,
     Value,
-    While,
 )
-from rutc.tensor_ir.expr import Coord, Expr, transform
+from rutc.tensor_ir.expr import Expr, transform
+from rutc.tensor_ir.rebuilder import Rebuilder
 
 _TAKING = {DType.STRING: ("intern", "text"), DType.TENSOR: ("take", "box")}
 """The routine that numbers an input's elements, and what ends the numbers' name."""
@@ -83,7 +75,7 @@ def numbered(graph: Graph) -> Numbered:
 
 
 @dataclass
-class _Numbering:
+class _Numbering(Rebuilder):
     graph: Graph
     numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
     renamed: dict[str, str] = field(default_factory=dict)
@@ -93,7 +85,7 @@ class _Numbering:
     def run(self) -> Graph:
         self.taken = set(self.graph.values)
         self.constants = {n.out.name: n for n in self.graph.nodes if isinstance(n, Const)}
-        nodes = self.nodes(self.graph.nodes)
+        nodes = list(self.nodes(self.graph.nodes))
         outputs: list[Output] = []
         for o in self.graph.outputs:
             v = self.graph.values[o.value]
@@ -114,7 +106,7 @@ class _Numbering:
     def number(self, text: str) -> int:
         return self.numbers.setdefault(text, len(self.numbers))
 
-    def nodes(self, nodes: Iterable[Node]) -> list[Node]:
+    def nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         result: list[Node] = []
         for n in nodes:
             if isinstance(n, Input) and n.out.dtype.is_opaque:
@@ -126,86 +118,32 @@ class _Numbering:
                 result.append(Call((inner,), routine, (n.out.name,), (), n.origin, axes, axes))
             else:
                 result.append(self.node(n))
-        return result
+        return tuple(result)
 
     def node(self, n: Node) -> Node:
         match n:
-            case Input() | Bind():
-                return n
-            case Const():
-                if not n.out.dtype.is_opaque:
-                    return n
+            case Const() if n.out.dtype.is_opaque:
                 flat = [self.number(_text(t)) for t in n.data.array.reshape(-1).tolist()]
                 data = np.array(flat, np.int64).reshape(n.data.array.shape)
-                return replace(n, out=self.value(n.out), data=Data(data))
-            case Nest():
-                body = tuple(self.expr(e) for e in n.body)
-                text = searched(n, self.constants)
-                numbered_text = None if text is None else self.expr(text)
-                if isinstance(numbered_text, Read):
-                    self.searches[n.out.name] = numbered_text
-                return replace(n, outs=self.values(n.outs), body=body)
-            case Scan():
-                collected = tuple(self.name(v) for v in n.collected)
-                return replace(
-                    n,
-                    outs=self.values(n.outs),
-                    carries=self.carries(n.carries),
-                    collected=collected,
-                    body=tuple(self.nodes(n.body)),
-                )
-            case While():
-                return replace(
-                    n,
-                    outs=self.values(n.outs),
-                    carries=self.carries(n.carries),
-                    body=tuple(self.nodes(n.body)),
-                )
-            case If():
-                return replace(
-                    n,
-                    outs=self.values(n.outs),
-                    then=self.branch(n.then),
-                    orelse=self.branch(n.orelse),
-                )
-            case Scatter():
-                coords = tuple((d, self.coord(c)) for d, c in n.coords)
-                return replace(
-                    n,
-                    out=self.value(n.out),
-                    base=self.name(n.base),
-                    coords=coords,
-                    body=self.expr(n.body),
-                )
-            case Call():
-                args = tuple(self.name(a) for a in n.args)
-                attributes = n.attributes
-                if n.routine in (*_BOXING, *_UNBOXING):
-                    boxing = n.routine in _BOXING
-                    held = self.graph.values[n.args[0]].dtype if boxing else n.outs[0].dtype
-                    if held.is_opaque:
-                        attributes = (*attributes, ("holds", _HOLDING[held]))
-                return replace(n, outs=self.values(n.outs), args=args, attributes=attributes)
+                n = replace(n, data=Data(data))
+            case Call() if n.routine in (*_BOXING, *_UNBOXING):
+                boxing = n.routine in _BOXING
+                held = self.graph.values[n.args[0]].dtype if boxing else n.outs[0].dtype
+                if held.is_opaque:
+                    n = replace(n, attributes=(*n.attributes, ("holds", _HOLDING[held])))
+        made = super().node(n)
+        if isinstance(n, Nest):
+            text = searched(n, self.constants)
+            found = None if text is None else self.expr(text)
+            if isinstance(found, Read):
+                self.searches[n.out.name] = found
+        return made
 
     def name(self, name: str) -> str:
         return self.renamed.get(name, name)
 
     def value(self, v: Value) -> Value:
         return replace(v, dtype=DType.I64) if v.dtype.is_opaque else v
-
-    def values(self, vs: Iterable[Value]) -> tuple[Value, ...]:
-        return tuple(self.value(v) for v in vs)
-
-    def carries(self, carries: Iterable[Carry]) -> tuple[Carry, ...]:
-        return tuple(
-            Carry(self.value(c.param), self.name(c.init), self.name(c.next)) for c in carries
-        )
-
-    def branch(self, b: Body) -> Body:
-        return Body(tuple(self.nodes(b.nodes)), tuple(self.name(r) for r in b.results))
-
-    def coord(self, c: Coord) -> Coord:
-        return c if isinstance(c, Index) else self.expr(c)
 
     def expr(self, e: Expr) -> Expr:
         def visit(x: Expr) -> Expr:
