@@ -19,5 +19,5 @@ def narrowed(memory: MemoryEmitter, value: ir.Value, machine: Machine) -> ir.Val
         return None
     result = ir.VectorType(ir.BFloatType(), lanes)
     name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"
-    call = memory.builder.call(memory.intrinsic(name, result, [value.type]), [value])
+    call = memory.builder.call_named(name, result, [value])
     return memory.builder.bitcast(call, ir.VectorType(I16, lanes))

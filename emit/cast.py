@@ -261,8 +261,7 @@ def _nearest(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     if ".mask." in name:
         mask = ir.Constant(ir.IntType(value.lanes), (1 << value.lanes) - 1)
         operands += [ir.Constant(result, None), mask, ir.Constant(ir.IntType(32), AS_SET)]
-    function = builder.module.declared(f"llvm.x86.{name}", result, [x.type for x in operands])
-    return builder.call(function, operands)
+    return builder.call_named(f"llvm.x86.{name}", result, operands)
 
 
 def _zero_of_nan(builder: ir.IRBuilder, whole: ir.Value, value: ir.Value, low: float) -> ir.Value:

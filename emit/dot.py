@@ -122,11 +122,10 @@ class DotEmitter:
             register = vector_register(self.machine)
             return opaque(self.builder, self.builder.add(old, sums), register, in_order=self.few)
         narrow = ir.VectorType(ir.IntType(32 // group), group * lane.lanes)
-        p, q = (self._bytes(x, narrow) for x in (p, q))
+        p, q = (self.builder.bitcast(x, narrow) for x in (p, q))
         kind = "wssd" if group == PAIR else "busd"
         name = f"llvm.x86.avx512.vpdp{kind}.{32 * lane.lanes}"
-        function = self._intrinsic(name, old.type, [old.type, narrow, narrow])
-        return self.builder.call(function, [old, p, q])
+        return self.builder.call_named(name, old.type, [old, p, q])
 
     def _neighbours(
         self, loop: DotLoop, a: Factor, b: Factor, group: int, lane: Lane
@@ -179,15 +178,15 @@ class DotEmitter:
         """
         factors = ir.VectorType(ir.BFloatType(), PAIR * old.lanes)
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * old.lanes}"
-        function = self._intrinsic(name, old.type, [old.type, factors, factors])
-        return self.builder.call(function, [old, *(self._bytes(x, factors) for x in (p, q))])
+        pairs = [self.builder.bitcast(x, factors) for x in (p, q)]
+        return self.builder.call_named(name, old.type, [old, *pairs])
 
     def _pairs(self, p: ir.Value, q: ir.Value, lanes: int) -> ir.Value:
         """The sums of the two products of i16 in every lane."""
         halves, sums = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, lanes)
         name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
-        function = self._intrinsic(f"llvm.x86.{name}", sums, [halves, halves])
-        return self.builder.call(function, [self._bytes(x, halves) for x in (p, q)])
+        pairs = [self.builder.bitcast(x, halves) for x in (p, q)]
+        return self.builder.call_named(f"llvm.x86.{name}", sums, pairs)
 
     def _quads(self, factors: Sequence[tuple[ir.Value, ir.Value]]) -> ir.Value:
         """The sums of the four products of u8 by small i8 in every lane, or of twice as many."""
@@ -198,18 +197,12 @@ class DotEmitter:
             8: "avx2.pmadd.ub.sw",
             4: "ssse3.pmadd.ub.sw.128",
         }[lanes]
-        function = self._intrinsic(f"llvm.x86.{name}", halves, [bytes_, bytes_])
-        found = [
-            self.builder.call(function, [self._bytes(x, bytes_) for x in pair]) for pair in factors
-        ]
+        found: list[ir.Value] = []
+        for pair in factors:
+            own = [self.builder.bitcast(x, bytes_) for x in pair]
+            found.append(self.builder.call_named(f"llvm.x86.{name}", halves, own))
         sums = found[0] if len(found) == 1 else self.builder.add(*found)
         return self._pairs(sums, ir.Constant(halves, [1] * (2 * lanes)), lanes)
-
-    def _bytes(self, value: ir.Value, type_: ir.Type) -> ir.Value:
-        return self.builder.bitcast(value, type_)
-
-    def _intrinsic(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
-        return self.expressions.memory.intrinsic(name, result, args)
 
     # -- operands -------------------------------------------------------------------------------
     def _factor(self, f: Factor, loop: DotLoop, group: int, lane: Lane) -> ir.Value:

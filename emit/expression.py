@@ -441,10 +441,9 @@ class ExpressionEmitter:
         if buffer.layout.nibbles:
             buffer, address = self.nibbles.bytes_of(buffer), self.nibbles.place(address).byte
         place = self.memory.place(buffer, address)
-        types = [ir.PointerType(), I32, I32, I32]
-        function = self.memory.intrinsic("llvm.prefetch.p0", ir.VoidType(), types)
         write, locality, data = (ir.Constant(I32, int(x)) for x in (s.write, 4 - s.level, 1))
-        self.builder.call(function, [place, write, locality, data])
+        arguments = [place, write, locality, data]
+        self.builder.call_named("llvm.prefetch.p0", ir.VoidType(), arguments)
 
     # -- targets --------------------------------------------------------------------------------
     def store(self, target: Access, value: ir.Value) -> None:

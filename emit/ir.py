@@ -239,7 +239,7 @@ class IRBuilder:
     def nearest(self, x: Value, type_: Type) -> Value:
         """A float as the nearest signed integer, of two the even one."""
         name = f"llvm.lrint.{type_.suffix}.{x.type.suffix}"
-        return self.call(self.module.declared(name, type_, [x.type]), [x])
+        return self.call_named(name, type_, [x])
 
     # -- vectors and structs ---------------------------------------------------------------------
     def extract_element(self, x: Value, number: Value) -> Instruction:
@@ -321,12 +321,17 @@ class IRBuilder:
             return Instruction(result, "", "call", ())
         return self._add(result, "call", text, tuple(args))
 
+    def call_named(
+        self, name: str, result: Type, args: Sequence[Value], *, fastmath: str = ""
+    ) -> Instruction:
+        """What the function of a name gives, which LLVM knows or the module has."""
+        function = self.module.declared(name, result, [x.type for x in args])
+        return self.call(function, args, fastmath=fastmath)
+
     def intrinsic(self, name: str, *args: Value, fastmath: str = "") -> Instruction:
         """What LLVM's function of a name gives for operands of one type: a result of that type."""
         type_ = args[0].type
-        full = f"llvm.{name}.{type_.suffix}"
-        function = self.module.declared(full, type_, [type_] * len(args))
-        return self.call(function, args, fastmath=fastmath)
+        return self.call_named(f"llvm.{name}.{type_.suffix}", type_, args, fastmath=fastmath)
 
     def asm(
         self,

@@ -86,9 +86,7 @@ class MemoryEmitter:
         if every_lane and self.machine.gather_cycles >= self.machine.width:
             return self._one_by_one(buffer, places, vector)
         name = f"llvm.masked.gather.{vector.suffix}.v{lanes}p0"
-        types = [places.type, I32, mask.type, vector]
-        function = self.intrinsic(name, vector, types)
-        return b.call(function, [places, ir.Constant(I32, align(buffer)), mask, other])
+        return b.call_named(name, vector, [places, ir.Constant(I32, align(buffer)), mask, other])
 
     def _one_by_one(self, buffer: Buffer, places: ir.Value, vector: ir.VectorType) -> ir.Value:
         """The elements at places, each loaded by itself.
@@ -134,9 +132,8 @@ class MemoryEmitter:
             return
         places = self._places(buffer, address, lane.lanes)
         name = f"llvm.masked.scatter.{value.type.suffix}.v{lane.lanes}p0"
-        types = [value.type, places.type, I32, mask.type]
-        function = self.intrinsic(name, ir.VoidType(), types)
-        b.call(function, [value, places, ir.Constant(I32, align(buffer)), mask])
+        least = ir.Constant(I32, align(buffer))
+        b.call_named(name, ir.VoidType(), [value, places, least, mask])
 
     def widen(self, value: ir.Value, lanes: int) -> ir.Value:
         """The value with lanes."""
@@ -212,10 +209,8 @@ class MemoryEmitter:
         not of the vector's other registers. So those lanes are said to be `other` once more.
         """
         name = f"llvm.masked.load.{vector.suffix}.p0"
-        types = [ir.PointerType(), I32, mask.type, vector]
-        function = self.intrinsic(name, vector, types)
         least = ir.Constant(I32, align(buffer))
-        loaded = self.builder.call(function, [place, least, mask, other])
+        loaded = self.builder.call_named(name, vector, [place, least, mask, other])
         idle = idle_lanes(mask)
         if constant_lanes(mask) is not None or not any(idle):
             return loaded
@@ -244,9 +239,8 @@ class MemoryEmitter:
             self._store_pieces(buffer, value, place, known)
             return
         name = f"llvm.masked.store.{value.type.suffix}.p0"
-        types = [value.type, ir.PointerType(), I32, mask.type]
-        function = self.intrinsic(name, ir.VoidType(), types)
-        self.builder.call(function, [value, place, ir.Constant(I32, align(buffer)), mask])
+        least = ir.Constant(I32, align(buffer))
+        self.builder.call_named(name, ir.VoidType(), [value, place, least, mask])
 
     def _store_pieces(
         self, buffer: Buffer, value: ir.Value, place: ir.Value, active: Sequence[bool]
@@ -263,10 +257,6 @@ class MemoryEmitter:
             element = memory_type(buffer.dtype)
             at = b.gep(place, [i64(first)], type_=element) if first else place
             b.store(piece, at, align=align(buffer))
-
-    def intrinsic(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
-        """A function that LLVM knows, declared in the module."""
-        return self.builder.module.declared(name, result, args)
 
     def _moves(self, address: Index, lane: Lane) -> Index | None:
         """The size of 0 or 1 by which neighbouring lanes are apart, where it is one."""

@@ -270,9 +270,7 @@ class MatrixEmitter:
         return ir.Constant(I8, numbers.setdefault(tuple(key), len(numbers)))
 
     def _call(self, name: str, args: list[ir.Value]) -> None:
-        types = [a.type for a in args]
-        function = self.expressions.memory.intrinsic(f"{INTRINSICS}{name}", ir.VoidType(), types)
-        self.builder.call(function, args)
+        self.builder.call_named(f"{INTRINSICS}{name}", ir.VoidType(), args)
 
 
 def _product_of(left: DType, right: DType) -> str:

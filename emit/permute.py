@@ -16,6 +16,4 @@ def permuted(memory: MemoryEmitter, vectors: Sequence[ir.Value], picks: ir.Value
     """Lane i of the result is that of one vector of floats, or two, which number i tells."""
     first, *others = vectors
     arguments = [first, picks, *others]
-    name = (TWO if others else ONE)[first.lanes]
-    function = memory.intrinsic(name, first.type, [x.type for x in arguments])
-    return memory.builder.call(function, arguments)
+    return memory.builder.call_named((TWO if others else ONE)[first.lanes], first.type, arguments)

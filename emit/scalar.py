@@ -309,7 +309,7 @@ def _power_loop(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 def _any_nonzero(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     if isinstance(x.type, ir.VectorType):
         name = f"llvm.vector.reduce.or.{x.type.suffix}"
-        x = builder.call(builder.module.declared(name, x.type.element, [x.type]), [x])
+        x = builder.call_named(name, x.type.element, [x])
     return builder.icmp_unsigned("!=", x, splat_int(element_of(x.type), 0))
 
 

@@ -90,9 +90,8 @@ class Tables:
                     self.add_turns(step)
                 case Copy():
                     first = self.add_buffers(step.dst, step.src)
-                    self.rows.append(
-                        _with_names(Row("COPY", "", first, self.sizes.code(step.bytes)), "copy", "")
-                    )
+                    count = self.sizes.code(step.bytes)
+                    self.rows.append(Row("COPY", buffer=first, count=count, name="copy"))
                 case Branch():
                     self.add_branch(step)
                 case Repeat():
@@ -101,17 +100,16 @@ class Tables:
                     self.add_while(step)
                 case Call():
                     refs = [o.ref for o in (*step.args, *step.results)]
-                    origin = ", ".join(step.origin)
+                    name, origin = step.routine, ", ".join(step.origin)
                     first, number = self.add_buffers(*refs), len(self.calls)
                     self.calls.append(step)
-                    name = step.routine
-                    row = Row("CALL", buffer=first, target=number, symbol=step.depth)
-                    self.rows.append(_with_names(row, name, origin))
+                    self.rows.append(Row("CALL", "", first, 0, number, step.depth, 0, name, origin))
                 case Bind():
-                    place = self.sizes.places[step.symbol]
-                    first = self.add_buffers(step.source)
-                    row = Row("BIND", buffer=first, target=self.bound[step.symbol], symbol=place)
-                    self.rows.append(_with_names(row, step.symbol, ", ".join(step.origin)))
+                    place, target = self.sizes.places[step.symbol], self.bound[step.symbol]
+                    first, origin = self.add_buffers(step.source), ", ".join(step.origin)
+                    self.rows.append(
+                        Row("BIND", "", first, 0, target, place, 0, step.symbol, origin)
+                    )
                 case Reserve():
                     self.add_reserve(step.block, step.bytes)
                 case Fail():
@@ -146,11 +144,13 @@ class Tables:
             first,
             self.sizes.code(call.tasks),
             self.sizes.code(call.turns),
-            symbol=len(self.launch_symbols),
-            symbols=len(call.sizes),
+            len(self.launch_symbols),
+            len(call.sizes),
+            call.function,
+            origin,
         )
         self.launch_symbols += [self.sizes.place(s) for s in call.sizes]
-        self.rows.append(_with_names(row, call.function, origin))
+        self.rows.append(row)
 
     def add_turns(self, step: InTurn) -> None:
         """`in turn n; launches` -> `IN_TURN n, L; launches; L:`; so of a loop of them."""
@@ -204,7 +204,3 @@ class Tables:
         self.add_steps(step.body)
         self.rows.append(Row("JUMP", target=branch))
         self.rows[branch] = Row("BRANCH", "", condition, 0, len(self.rows))
-
-
-def _with_names(row: Row, name: str, origin: str) -> Row:
-    return replace(row, name=name, origin=origin)

@@ -58,12 +58,9 @@ def looked_up(table: Sequence[float], index: Whole) -> Real:
     def emit(parts: list[Real]) -> Real:
         lanes = parts[0].lanes
         elements = ir.Constant(lanes.real_type, [lanes.format.split(x) for x in table])
-        types = [lanes.real_type, lanes.whole_type]
-        look = lanes.builder.module.declared(
-            "llvm.x86.avx512.permvar.sf.512", lanes.real_type, types
-        )
-        found = lanes.builder.call(look, [elements, parts[0].bits().value])
-        return Real(lanes, found)
+        picked = [elements, parts[0].bits().value]
+        name = "llvm.x86.avx512.permvar.sf.512"
+        return Real(lanes, lanes.builder.call_named(name, lanes.real_type, picked))
 
     return _per_register([index.as_real()], emit)
 
@@ -95,12 +92,8 @@ def _all(x: Real) -> ir.Constant:
 
 def _call(name: str, lanes: Lanes, operands: list[ir.Value]) -> Real:
     kind = "ps" if lanes.format.bits == 32 else "pd"
-    function = lanes.builder.module.declared(
-        f"llvm.x86.avx512.mask.{name}.{kind}.512",
-        lanes.real_type,
-        [x.type for x in operands],
-    )
-    return Real(lanes, lanes.builder.call(function, operands))
+    name = f"llvm.x86.avx512.mask.{name}.{kind}.512"
+    return Real(lanes, lanes.builder.call_named(name, lanes.real_type, operands))
 
 
 def _per_register(operands: list[Real], emit: Callable[[list[Real]], Real]) -> Real:

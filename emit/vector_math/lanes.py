@@ -292,8 +292,7 @@ class Mask:
             return self.value
         vector = ir.VectorType(I1, self.lanes.count)
         name = f"llvm.vector.reduce.or.{vector.suffix}"
-        reduce = self.lanes.builder.module.declared(name, I1, [vector])
-        return self.lanes.builder.call(reduce, [self.value])
+        return self.lanes.builder.call_named(name, I1, [self.value])
 
 
 def polynomial(x: Real, coefficients: Sequence[float]) -> Real:

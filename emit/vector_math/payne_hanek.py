@@ -138,10 +138,8 @@ def fraction_times_half_pi(builder: ir.IRBuilder, fraction: ir.Value) -> ir.Valu
     zero = ir.Constant(WINDOW_TYPE, 0)
     negative = builder.icmp_signed("<", fraction, zero)
     magnitude = builder.select(negative, builder.sub(zero, fraction), fraction)
-    leading_zeros = builder.call(
-        builder.module.declared(f"llvm.ctlz.{WINDOW_TYPE}", WINDOW_TYPE, [WINDOW_TYPE, ir.I1]),
-        [magnitude, ir.Constant(ir.I1, 0)],
-    )
+    name, arguments = f"llvm.ctlz.{WINDOW_TYPE}", [magnitude, ir.Constant(ir.I1, 0)]
+    leading_zeros = builder.call_named(name, WINDOW_TYPE, arguments)
     top = builder.lshr(builder.shl(magnitude, leading_zeros), ir.Constant(WINDOW_TYPE, 128))
     product = builder.mul(
         builder.zext(builder.trunc(top, I64), PRODUCT), ir.Constant(PRODUCT, HALF_PI_TIMES_2_63)
