@@ -11,22 +11,20 @@ from rutc.graph_opt import optimize, pipeline_for
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import offers
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
-from rutc.graph_opt.decide import decide
-from rutc.graph_opt.rewrite import Pass, Sweep
-from rutc.tensor_ir import Const, Data, DType, Graph, Index
+from rutc.graph_opt.rewrite import Pass
+from rutc.tensor_ir import Const, DType, Graph, Index
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.products import fours_are_small
-from tests.compiled import build, run
+from tests import byte_products
+from tests.byte_products import MACHINES, VNNI, with_rule, with_weights, without_sums
 from tests.lock.texts import TARGETS
-from tests.machines import NATIVE, V3, V4, lacking
+from tests.machines import V3, V4
 from tests.test_narrow_products import CONVOLUTION, PRODUCT, extreme
 
 pytestmark = pytest.mark.sampled(8)
 
-VNNI = replace(V4, features=V4.features | {"avx512vnni"})
-MACHINES = {"v3": V3, "v4": V4, "native": NATIVE}
 GATES = """
 graph "columns of two loops"
 dims m = 5, n = 36, k = 37, g = 3, h = 12
@@ -58,24 +56,11 @@ def scaled(k: int, n: int, seed: int = 0) -> np.ndarray:
     return np.rint(found * (127 / np.abs(found).max())).astype(np.int8)
 
 
-def with_weights(graph: Graph, w: np.ndarray) -> Graph:
-    """The graph with its input `w` as a constant."""
-    nodes = (
-        Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
-    )
-    return replace(graph, nodes=tuple(nodes))
-
-
 def always(machine: Machine, algorithm: str | None = None) -> tuple[Pass, ...]:
     """The pipeline that takes remainders apart, however little it saves."""
     assigned = None if algorithm is None else Assigned(tuple((v, algorithm) for v in "yt"))
     rule = TakeRemainders(inf, -inf, machine, assigned)
-    return tuple(
-        replace(s, rules=(rule,))
-        if isinstance(s, Sweep) and any(isinstance(r, TakeRemainders) for r in s.rules)
-        else s
-        for s in pipeline_for(machine)
-    )
+    return with_rule(pipeline_for(machine), rule)
 
 
 def chosen(graph: Graph, machine: Machine) -> bool:
@@ -86,31 +71,18 @@ def chosen(graph: Graph, machine: Machine) -> bool:
 
 def check(graph: Graph, w: np.ndarray, algorithm: str, machine: Machine, folder: Path) -> None:
     """Compile and run the graph with extreme inputs, its remainders taken apart."""
-    arrays = {
-        n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, 3)
-        for n in graph.inputs
-    }
-    wanted = interpret(graph, arrays | {"w": w})
-    del arrays["w"]
     found = optimize(with_weights(graph, w), pipeline=always(machine, algorithm))
     assert any(v.endswith(".rest") for v in found.values)
     small = next(n for n in found.nodes if isinstance(n, Const) and "w.small" in n.out.name)
     if algorithm.startswith(IN_FOURS):
         summed = next(i for i, d in enumerate(small.axes) if d in ("c", "k"))
         assert fours_are_small(small.data.array, summed)
-    got = run(build(decide(found, machine), machine, folder), arrays, 1)
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    byte_products.check(graph, w, found, machine, folder)
 
 
 @pytest.fixture(params=list(MACHINES))
 def machine(request: pytest.FixtureRequest) -> Machine:
-    machine = MACHINES[request.param].without_matrices()
-    if lacking(machine):
-        pytest.skip(lacking(machine))
-    if machine.adds_products:
-        pytest.skip("an instruction adds up products of bytes in 32 bits")
-    return machine
+    return without_sums(request.param)
 
 
 @pytest.mark.parametrize("kind", KINDS)

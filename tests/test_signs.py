@@ -1,6 +1,5 @@
 """Products of bytes with magnitudes and signs of constants apart: exact, and where they are."""
 
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -12,23 +11,20 @@ from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.alternatives.choices import offers, with_algorithms
 from rutc.graph_opt.alternatives.signs import SAID, TakeSigns
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.rewrite import Pass, Sweep
+from rutc.graph_opt.rewrite import Pass
 from rutc.tensor_ir import DType, Graph, Nest
-from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import QUAD, Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.products import factors_of, fours_are_small, small_factors
-from tests.compiled import build, run
+from tests import byte_products
+from tests.byte_products import MACHINES, VNNI, with_rule, with_weights, without_sums
 from tests.lock.texts import TARGETS
-from tests.machines import NATIVE, V3, V4, lacking
+from tests.machines import V3, V4
 from tests.test_narrow_products import CONVOLUTION, PRODUCT, extreme
-from tests.test_remainders import with_weights
 
 pytestmark = pytest.mark.sampled(8)
 
-VNNI = replace(V4, features=V4.features | {"avx512vnni"})
-MACHINES = {"v3": V3, "v4": V4, "native": NATIVE}
 
 RUN_ZERO = """
 graph "product"
@@ -44,14 +40,8 @@ output "y" [m, n] = %y
 
 def always(machine: Machine) -> tuple[Pass, ...]:
     """The pipeline that takes signs apart, however little it saves, and no remainders."""
-    steps = pipeline_for(machine, assigned=Assigned())
-    rule = TakeSigns(inf, -inf, machine)
-    return tuple(
-        replace(s, rules=(rule,))
-        if isinstance(s, Sweep) and any(isinstance(r, TakeSigns) for r in s.rules)
-        else s
-        for s in steps
-    )
+    pipeline = pipeline_for(machine, assigned=Assigned())
+    return with_rule(pipeline, TakeSigns(inf, -inf, machine))
 
 
 def signed(graph: Graph) -> bool:
@@ -61,17 +51,9 @@ def signed(graph: Graph) -> bool:
 
 def check(graph: Graph, w: np.ndarray, machine: Machine, folder: Path) -> None:
     """Compile and run the graph with extreme inputs, signs of its weights apart."""
-    arrays = {
-        n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, 3)
-        for n in graph.inputs
-    }
-    wanted = interpret(graph, arrays | {"w": w})
-    del arrays["w"]
     found = optimize(with_weights(graph, w), pipeline=always(machine))
     assert signed(found)
-    got = run(build(decide(found, machine), machine, folder), arrays, 1)
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    byte_products.check(graph, w, found, machine, folder)
 
 
 def extremes(shape: tuple[int, ...], dtype: DType, seed: int) -> np.ndarray:
@@ -84,12 +66,7 @@ def extremes(shape: tuple[int, ...], dtype: DType, seed: int) -> np.ndarray:
 
 @pytest.fixture(params=list(MACHINES))
 def machine(request: pytest.FixtureRequest) -> Machine:
-    machine = MACHINES[request.param].without_matrices()
-    if lacking(machine):
-        pytest.skip(lacking(machine))
-    if machine.adds_products:
-        pytest.skip("an instruction adds up products of bytes in 32 bits")
-    return machine
+    return without_sums(request.param)
 
 
 @pytest.mark.parametrize(("a", "b"), [("u8", "i8"), ("i8", "u8"), ("i8", "i8"), ("u8", "u8")])
