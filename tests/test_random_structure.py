@@ -9,27 +9,17 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper
 
 import rutc
 from tests.close import assert_close
+from tests.run_time_structure.models import graph
 
 FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, [None, 2])
 SEQUENCE = helper.make_sequence_type_proto(FLOATS)
 NUMBER = helper.make_tensor_type_proto(TensorProto.INT64, [])
 FLAG = helper.make_tensor_type_proto(TensorProto.BOOL, [])
 LONGEST = 6
-
-
-def graph(nodes, inputs, outputs, constants=()) -> GraphProto:
-    """A graph; inputs and outputs by name with their types."""
-    return helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_value_info(n, t) for n, t in inputs.items()],
-        [helper.make_value_info(n, t) for n, t in outputs.items()],
-        [numpy_helper.from_array(np.asarray(a), n) for n, a in dict(constants).items()],
-    )
 
 
 @dataclass

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from tests.run_time_structure.models import (
     rows,
     sequence,
 )
+from tests.runtime.conftest import run_c
 
 C_PROGRAM = r"""
 #include <stdio.h>
@@ -230,22 +229,20 @@ def test_strings_of_one_run_are_inputs_of_the_next(tmp_path):
     assert found == ["-a" * 6 + "one", "two", "-bc" * 6 + "three"]
 
 
-def printed(folder, inner, source):
-    """The lines that a C program prints which uses a library; freed memory is overwritten."""
+def compiled(folder, inner):
+    """The library of a graph."""
     path = folder / "m.onnx"
     onnx.save(
         helper.make_model(inner, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
     )
     rutc.compile(path, path.with_suffix(".so"), verify=False)
-    (folder / "program.c").write_text(source)
-    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
-    build = ["cc", *flags, "program.c", "./m.so", "-o", "program"]
-    subprocess.run(build, cwd=folder, check=True)
-    environment = {**os.environ, "MALLOC_PERTURB_": "165"}
-    done = subprocess.run(
-        ["./program"], cwd=folder, capture_output=True, text=True, check=True, env=environment
-    )
-    return done.stdout.splitlines()
+    return path.with_suffix(".so")
+
+
+def printed(folder, inner, source):
+    """The lines that a C program prints which uses a library; freed memory is overwritten."""
+    compiled(folder, inner)
+    return run_c(folder, source, "-Wno-missing-field-initializers", library="m.so").splitlines()
 
 
 def resident():
@@ -264,12 +261,7 @@ def test_memory_of_boxes_is_used_again(tmp_path):
         node("Loop", ["m", "", "none"], ["queue"], body=inside),
     ]
     inner = graph(outer, {"m": ints(), "x": floats("k")}, {"queue": state})
-    path = tmp_path / "m.onnx"
-    onnx.save(
-        helper.make_model(inner, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
-    )
-    rutc.compile(path, path.with_suffix(".so"), verify=False)
-    with rutc.load(path.with_suffix(".so"), threads=1) as session:
+    with rutc.load(compiled(tmp_path, inner), threads=1) as session:
         x = rows(1 << 18)
         before = resident()
         (queue,) = session.run(None, {"m": np.array(400), "x": x})

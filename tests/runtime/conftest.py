@@ -54,11 +54,11 @@ def unary(name: str, dtype: str, expression: str, ctype: str = "float") -> str:
     )
 
 
-def run_c(folder: Path, source: str, *flags: str) -> str:
-    """What a C program prints that uses the folder's `model.so`; freed memory is overwritten."""
+def run_c(folder: Path, source: str, *flags: str, library: str = "model.so") -> str:
+    """What a C program prints that uses a library of the folder; freed memory is overwritten."""
     (folder / "program.c").write_text(source)
     command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
-    command += ["program.c", "./model.so", "-o", "program", *flags]
+    command += ["program.c", f"./{library}", "-o", "program", *flags]
     subprocess.run(command, cwd=folder, check=True)
     environment = {**os.environ, "MALLOC_PERTURB_": "165"}
     done = subprocess.run(
