@@ -204,8 +204,8 @@ def run(
 ) -> None:
     """Run a compiled model once and show a summary of its outputs."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.report import display
         from rutc.report.arguments import check_npz, parse_sizes
+        from rutc.report.shown_values import values_json, values_table
         from rutc.verify.npz import save_npz
         from rutc.verify.session_values import run_once
         from rutc.verify.whole import load_whole
@@ -219,13 +219,13 @@ def run(
             save_npz(output, ran.outputs)
         screen.result(
             {
-                "outputs": display.values_json(ran.outputs),
+                "outputs": values_json(ran.outputs),
                 "sizes": ran.sizes,
                 "refused": ran.refused,
                 "written": output,
             },
             *ran.lines,
-            display.values_table(ran.outputs),
+            values_table(ran.outputs),
         )
 
 

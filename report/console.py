@@ -28,6 +28,7 @@ import rutc
 from rutc.base.progress import Progress, nobody
 from rutc.emit import interrupts
 from rutc.errors import TOO_DEEP, InternalError, RutcError, UserError
+from rutc.report.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -75,13 +76,13 @@ class Screen:
                 return
             for item in shown:
                 if isinstance(item, str):
-                    print(item)
+                    print(printable(item))
                 else:
                     _draw(item)
 
     def fail(self, message: str, status: int, details: Json | None = None) -> typer.Exit:
         """Shows an error on stderr (and as JSON on stdout); returns the exit to raise."""
-        message = _printable(message)
+        message = printable(message)
         with contextlib.suppress(OSError):
             typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         self.note(message)
@@ -178,10 +179,9 @@ def _drop(stream: TextIO) -> None:
 
 
 def _draw(item: RenderableType) -> None:
-    from rich.console import Console
+    from rutc.report.listing import draw
 
-    width = None if sys.stdout.isatty() else FILE_WIDTH
-    Console(highlight=False, soft_wrap=True, width=width).print(item)
+    draw(item, None if sys.stdout.isatty() else FILE_WIDTH)
 
 
 def _line_per_stage(show: Callable[[str], None]) -> Progress:
@@ -288,11 +288,6 @@ def _crash_report(error: Exception) -> Path:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     return Path(name)
-
-
-def _printable(text: str) -> str:
-    """The text, whose names may come from a model, with what would steer a terminal escaped."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def _json(payload: Json) -> str:

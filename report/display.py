@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from rich.table import Table
-
 from rutc.driver.options import EIGHT_BITS, FP32, USUAL
+from rutc.report.listing import Table, numeral
 
 if TYPE_CHECKING:
     from rutc.driver.options import Report
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from rutc.verify import Verification
     from rutc.verify.bench import BenchTiming
     from rutc.verify.bisect import Divergence
-    from rutc.verify.compare import Value
 
 Json = dict[str, object]
 BYTES = 1024.0
@@ -171,11 +168,12 @@ def verification_json(verification: Verification) -> Json:
 def verification_table(verification: Verification) -> Table:
     """Returns one row per output: rutc beside ONNX Runtime, and both beside float64."""
     table = Table(
-        "output", "shape", "max abs", "max ULP", "of largest", "error", "ORT's error", "agrees"
+        *("output", "shape", "max abs", "max ULP", "of largest", "error", "ORT's error", "agrees"),
+        names=("output", "shape"),
     )
     for output in verification.outputs:
         share = output.max_abs / output.largest if output.largest else 0.0
-        table.add_row(
+        table.add(
             output.name,
             f"{output.dtype}{list(output.shape)}",
             f"{output.max_abs:.3g}",
@@ -222,63 +220,29 @@ def shape_text(shape: Sequence[int | str]) -> str:
 
 def ports_table(inputs: Iterable[NodeArg], outputs: Iterable[NodeArg]) -> Table:
     """Returns one row per input and output."""
-    table = Table("", "name", "type", "shape")
+    table = Table("", "name", "type", "shape", names=("name", "type", "shape"))
     for role, ports in (("input", inputs), ("output", outputs)):
         for port in ports:
-            table.add_row(role, port.name, port.type, shape_text(port.shape))
+            table.add(role, port.name, port.type, shape_text(port.shape))
     return table
 
 
 def targets_table(rows: Iterable[Sequence[str]]) -> Table:
     """Returns one row per target: its name, kernels, memory, and whether it runs here."""
-    table = Table("target", "kernels", "memory", "on this CPU")
+    table = Table(
+        *("target", "kernels", "memory", "on this CPU"), names=("target", "memory", "on this CPU")
+    )
     for row in rows:
-        table.add_row(*row)
+        table.add(*row)
     return table
 
 
 def operators_table(operators: Mapping[str, int]) -> Table:
     """Returns one row per operator of a model, those of most nodes first."""
-    table = Table("operator", "nodes")
+    table = Table("operator", "nodes", names=("operator",))
     for name, count in sorted(operators.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(name, str(count))
+        table.add(name, str(count))
     return table
-
-
-def values_json(values: Mapping[str, Value]) -> list[Json]:
-    """Returns a summary of each output as JSON."""
-    return [{"name": name, **_summary(value)} for name, value in values.items()]
-
-
-def values_table(values: Mapping[str, Value]) -> Table:
-    """Returns one row per output: dtype, shape, range, the first elements."""
-    table = Table("output", "dtype", "shape", "min", "mean", "max", "first elements")
-    for name, value in values.items():
-        summary = _summary(value)
-        table.add_row(
-            name, *(str(summary[key]) for key in ("dtype", "shape", "min", "mean", "max", "first"))
-        )
-    return table
-
-
-def _summary(value: Value) -> Json:
-    if not isinstance(value, np.ndarray):
-        dtype = "optional" if value is None else "sequence"
-        shape = [] if value is None else [len(value)]
-        return {"dtype": dtype, "shape": shape, "min": "", "mean": "", "max": "", "first": ""}
-    summary: Json = {"dtype": str(value.dtype), "shape": list(value.shape)}
-    first = [str(item) for item in value.reshape(-1)[:6]]
-    numbers: Json = {"min": "", "mean": "", "max": ""}
-    if value.size and value.dtype.kind in "biufV":
-        wide = value.astype(np.float64)
-        numbers = {
-            "min": float(f"{wide.min():.6g}"),
-            "mean": float(f"{wide.mean():.6g}"),
-            "max": float(f"{wide.max():.6g}"),
-        }
-        if value.dtype.kind in "iu":
-            numbers |= {"min": int(value.min()), "max": int(value.max())}
-    return {**summary, **numbers, "first": " ".join(first)}
 
 
 def timings_json(timings: Sequence[BenchTiming]) -> list[Json]:
@@ -303,22 +267,22 @@ def timings_table(timings: Sequence[BenchTiming]) -> Table:
     """
     columns = ["threads", "", "median us", "p10", "p90", "p99", "min", "runs/s", "runs"]
     compared = any(timing.reference is not None for timing in timings)
-    table = Table(*columns, *(["ratio"] if compared else []))
+    table = Table(*columns, *(["ratio"] if compared else []), names=("",))
     for timing in timings:
         rows = [("rutc", timing.rutc), ("onnxruntime", timing.reference)]
         for name, latency in rows:
             if latency is None:
                 continue
             ratio = f"{timing.ratio:.3f}" if name == "rutc" and timing.ratio is not None else ""
-            table.add_row(
+            table.add(
                 str(timing.threads),
                 name,
-                f"{latency.median_us:.1f}",
-                f"{latency.p10_us:.1f}",
-                f"{latency.p90_us:.1f}",
-                f"{latency.p99_us:.1f}",
-                f"{latency.minimum_us:.1f}",
-                f"{latency.per_second:.1f}",
+                numeral(latency.median_us),
+                numeral(latency.p10_us),
+                numeral(latency.p90_us),
+                numeral(latency.p99_us),
+                numeral(latency.minimum_us),
+                numeral(latency.per_second),
                 str(latency.runs),
                 *([ratio] if compared else []),
             )
@@ -328,11 +292,12 @@ def timings_table(timings: Sequence[BenchTiming]) -> Table:
 def algorithms_table(algorithms: Sequence[Mapping[str, object]]) -> Table:
     """Returns one row per sum of a manifest that another algorithm computes, with its bounds."""
     table = Table(
-        "algorithm", "computes", "tile", "error", "at most", "largest input", "NaN spoils"
+        *("algorithm", "computes", "tile", "error", "at most", "largest input", "NaN spoils"),
+        names=("algorithm", "computes"),
     )
     for a in algorithms:
         tile, reach = a["outputs"], a["reach"]
-        table.add_row(
+        table.add(
             str(a["name"]),
             _origin(a),
             _extents(tile),
@@ -356,9 +321,9 @@ def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
     several = any(_whole(kernel.get("plan")) for kernel in kernels)
     recorded = any(kernel.get("records") for kernel in kernels)
     titles = ("kernel", "computes", "flops", "bytes", *["on record"] * recorded)
-    table = Table(*["plan"] * several, *titles)
+    table = Table(*["plan"] * several, *titles, names=("computes", "on record"))
     for kernel in kernels:
-        table.add_row(
+        table.add(
             *[str(_whole(kernel.get("plan")))] * several,
             str(kernel.get("name", "")),
             _origin(kernel),
@@ -456,9 +421,12 @@ def profile_table(times: Sequence[StepTime]) -> Table:
     rated = any(time.flops is not None for time in times)
     repeated = any(time.calls != 1 for time in times)
     columns = (*(("calls",) if repeated else ()), "us", "share")
-    table = Table("kernel", "computes", *columns, *(("GFLOP/s", "GB/s") if rated else ()))
+    table = Table(
+        *("kernel", "computes", *columns, *(("GFLOP/s", "GB/s") if rated else ())),
+        names=("computes",),
+    )
     for time in sorted(times, key=lambda time: -time.us):
-        table.add_row(
+        table.add(
             time.name,
             time.origin,
             *((str(time.calls),) if repeated else ()),
@@ -466,5 +434,5 @@ def profile_table(times: Sequence[StepTime]) -> Table:
             f"{100 * time.us / total:.1f} %",
             *("" if r is None else f"{r:.1f}" for r in (time.gflops, time.gbytes) if rated),
         )
-    table.add_row("total", "", *(("",) if repeated else ()), f"{total:.2f}")
+    table.add("total", "", *(("",) if repeated else ()), f"{total:.2f}")
     return table

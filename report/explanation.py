@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from rutc.report.display import instead
+from rutc.report.listing import Table
 
 if TYPE_CHECKING:
     from rutc.report.explain import (
@@ -81,7 +80,10 @@ def model_json(explanation: ModelExplanation) -> Json:
 
 def model_shown(explanation: ModelExplanation) -> tuple[str, Table]:
     """Returns what became of a model: its plan, and a table of its kernels."""
-    table = Table("kernel", "computes", "schedule", "estimated", "learned", "measured")
+    table = Table(
+        *("kernel", "computes", "schedule", "estimated", "learned", "measured"),
+        names=("computes", "schedule"),
+    )
     for kernel in explanation.kernels:
         took = kernel.took
         if took is None:
@@ -89,7 +91,7 @@ def model_shown(explanation: ModelExplanation) -> tuple[str, Table]:
         source = took.why if took.record is None else f"on record, {took.record}"
         own = [took.default, *([took.recorded] if took.recorded else [])]
         columns = zip(*((c.estimated, c.learned, c.measured) for c in own), strict=True)
-        table.add_row(
+        table.add(
             kernel.name,
             ", ".join(kernel.origin),
             source or "default",

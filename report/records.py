@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.table import Table
-from rich.text import Text
-
 from rutc.emit.files import cannot_write, check_replaceable, sweep, temporary_file
 from rutc.report.display import BYTES, Json, quantity
+from rutc.report.listing import Table
 from rutc.tuner.database import Database, Stats
 from rutc.tuner.stored import Added
 
@@ -34,20 +32,14 @@ def stats_tables(stats: Stats) -> list[Table]:
         return []
     statuses = Table("trials", "number")
     for status, number in stats.statuses:
-        statuses.add_row(status, str(number))
-    machines = Table("CPU", "processor", "trials", "last")
+        statuses.add(status, str(number))
+    machines = Table("CPU", "processor", "trials", "last", names=("CPU", "processor"))
     for machine in stats.machines:
-        names = _shown(machine.cpu), _shown(machine.processor)
-        machines.add_row(*names, str(machine.trials), _shown(machine.last))
+        machines.add(machine.cpu, machine.processor, str(machine.trials), machine.last)
     versions = Table("rutc", "trials")
     for version, number in stats.versions:
-        versions.add_row(_shown(version), str(number))
+        versions.add(version, str(number))
     return [statuses, machines, versions]
-
-
-def _shown(text: str) -> Text:
-    """A text that others may have given, with what would steer a terminal left out."""
-    return Text("".join(c for c in text if c.isprintable()))
 
 
 def counted(number: int, what: str) -> str:

@@ -33,12 +33,11 @@ from rutc.report.flags import (
 )
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from rutc.driver.plan_search import PlanProgress
     from rutc.driver.tune_model import TuningReport
     from rutc.driver.tune_plan import PlanFound
     from rutc.driver.tuning import Progressing, Tuning
+    from rutc.report.listing import Table
 
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
@@ -345,17 +344,16 @@ def _finite(x: float) -> float | None:
 
 def tuning_table(found: TuningReport) -> Table:
     """Returns the table of what was searched, what takes most first."""
-    from rich.table import Table
+    from rutc.report.listing import Table
 
-    table = Table()
-    for title in ("kernel", "launches", "trials", "default cycles", "best", "in the model", ""):
-        table.add_column(title, overflow="fold")
+    titles = ("kernel", "launches", "trials", "default cycles", "best", "in the model", "")
+    table = Table(*titles, names=("kernel", ""))
     shown = sorted(found.tuned, key=lambda t: -t.launches * min(t.default_cycles, 1e18))
     for t in shown:
         gain = t.default_cycles / t.best_cycles - 1 if isfinite(t.best_cycles) else 0.0
         inside = "" if t.us is None else f"{t.us[0]:.1f} -> {t.us[1]:.1f} us"
         verdict = "used" if t.believed else "not faster there" if t.us is not None else ""
-        table.add_row(
+        table.add(
             t.name,
             str(t.launches),
             str(t.trials),

@@ -18,6 +18,7 @@ from rutc.report.page import labels
 from rutc.report.page.charts import MEMORY_HEIGHT, ROOF_HEIGHT, ROOF_WIDTH
 from rutc.report.page.graph_layout import BOX_HEIGHT, BOX_WIDTH
 from rutc.report.page.view import View
+from rutc.report.printable import printable
 
 FOLDER = Path(__file__).parent
 
@@ -59,4 +60,4 @@ def _environment() -> Environment:
 
 def _shown(value: object) -> object:
     """What a template writes of a value: of a text every character, but of one that is HTML."""
-    return labels.printable(value) if isinstance(value, str) and type(value) is str else value
+    return printable(value) if isinstance(value, str) and type(value) is str else value

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rutc.driver.outline import PlanOutline, StepOutline, ValueOutline
 from rutc.report.page import labels
 from rutc.report.page.view import Cell, Row, Table, optional_cell
+from rutc.report.printable import printable
 
 
 def values_on_page(plan: PlanOutline) -> Table:
@@ -91,8 +92,8 @@ def detail(
     links: Mapping[str, tuple[str, Sequence[int]]],
 ) -> dict[str, object]:
     """Returns what the panel shows of one thing: its name, texts, and links by kind and number."""
-    shown = {title: [labels.printable(line) for line in text] for title, text in texts.items()}
-    return {"name": labels.printable(name), "texts": shown, "links": dict(links)}
+    shown = {title: [printable(line) for line in text] for title, text in texts.items()}
+    return {"name": printable(name), "texts": shown, "links": dict(links)}
 
 
 def _users(

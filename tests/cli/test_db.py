@@ -65,7 +65,7 @@ def test_what_machines_are_called_does_not_steer_a_terminal(rutc: Rutc, default:
     fill(default, Trial(trial(0).task, origin, "", status="failed"))
     shown = rutc("db", "stats").stdout
     assert "\x1b" not in shown
-    assert "[red][2Jcpu[/]" in shown
+    assert "[red]␛[2Jcpu[/]" in shown
 
 
 def test_export_and_import(rutc: Rutc, default: Path, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from rutc.report.display import (
     quantity,
     report_text,
     step_times,
-    values_json,
 )
 from rutc.report.inspection import inspect_library
+from rutc.report.shown_values import values_json
 from rutc.runtime import ProfileEntry
 from rutc.tensor_ir.parse import parse_index
 

@@ -19,7 +19,7 @@ from rutc.emit.library import build_library
 from rutc.emit.program import Program
 from rutc.graph_opt import optimize
 from rutc.graph_opt.versions import Version
-from rutc.report.page.labels import printable
+from rutc.report.printable import printable
 from rutc.runtime.artifact import OUTLINE_SECTION, open_artifact
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.parse import parse_index

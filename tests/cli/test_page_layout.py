@@ -20,8 +20,9 @@ from rutc.report.page.charts import (
 )
 from rutc.report.page.graph_layout import BOX_HEIGHT, BOX_WIDTH, FAR, Placed, place
 from rutc.report.page.grouping import parts_graph
-from rutc.report.page.labels import printable, short, title
+from rutc.report.page.labels import short, title
 from rutc.report.page.view import Graph, Node
+from rutc.report.printable import printable
 
 
 def _apart(placed: Placed) -> None:

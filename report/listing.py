@@ -1,0 +1,56 @@
+"""Tables that terminals of any width show whole: names are folded, numbers neither cut nor broken.
+
+Names come from models. In a table they are text as they are: `[batch, 3]` asks for no style.
+"""
+
+from collections.abc import Collection
+
+from rich import box, table
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.text import Text
+
+from rutc.report.printable import printable
+
+MOST_COLUMNS = 10_000
+"""More than any table is measured to need."""
+
+
+class Table(table.Table):
+    """Rows of texts below titles. Columns of `names` are folded where there is little room."""
+
+    def __init__(self, *titles: str, names: Collection[str] = ()) -> None:
+        """Begins a table without rows."""
+        super().__init__()
+        for title in titles:
+            self.add_column(title, overflow="fold", no_wrap=title not in names)
+
+    def add(self, *cells: str) -> None:
+        """Adds a row of a text for each column."""
+        self.add_row(*(Text(printable(cell)) for cell in cells))
+
+
+def numeral(x: float) -> str:
+    """Returns a number of at least four digits, without an exponent where it is large."""
+    return f"{x:.0f}" if 1000 <= abs(x) < float("inf") else f"{x:.4g}"
+
+
+def draw(item: RenderableType, width: int | None) -> None:
+    """Writes what is shown to stdout, `width` columns wide; None: as wide as the terminal is.
+
+    A table that is too wide goes without the lines between columns, which take a third of 80, and
+    titles have a line for each word.
+    """
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, width=width)
+    if isinstance(item, Table) and _least(item, console) > console.width:
+        item.box = box.SIMPLE_HEAD
+        item.show_edge = item.pad_edge = False
+        item.collapse_padding = True
+        for column in item.columns:
+            column.header = str(column.header).replace(" ", "\n")
+    console.print(item)
+
+
+def _least(item: Table, console: Console) -> int:
+    """The columns of a terminal that a table needs, if names are folded between words alone."""
+    return Measurement.get(console, console.options.update(max_width=MOST_COLUMNS), item).minimum

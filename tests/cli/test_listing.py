@@ -1,0 +1,97 @@
+"""Tables on terminals of all widths: nothing of them is lost, and names are text as they are."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.report.display import timings_table, verification_table
+from rutc.report.listing import Table, draw
+from rutc.report.shown_values import values_json, values_table
+from rutc.verify import Level, OutputComparison, Verification
+from rutc.verify.bench import BenchTiming
+from rutc.verify.interleaved import Latency
+from tests.cli.conftest import Rutc
+
+
+def _drawn(table: Table, width: int, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The cells of all lines, on a terminal of some columns."""
+    draw(table, width)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    return [[cell.strip() for cell in re.split(r"\s{2,}|[│┃]", line)] for line in lines]
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("compile", "-o", "m.so")])
+def test_shapes_of_open_sizes_are_shown(
+    rutc: Rutc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """Of a model and of what is compiled of it, where names look like styles of a terminal."""
+    monkeypatch.chdir(tmp_path)
+    _any_rows(tmp_path / "m.onnx")
+    name, *options = command
+    result = rutc(name, "m.onnx", *options)
+    shown = result.stdout if name == "inspect" else rutc("inspect", "m.so").stdout
+    assert shown.count("[batch, 3]") == 2
+    assert "[red]x" in shown
+
+
+def _any_rows(path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    ports = [
+        helper.make_tensor_value_info(p, TensorProto.FLOAT, ["batch", 3]) for p in ("[red]x", "y")
+    ]
+    node = helper.make_node("Mul", ["[red]x", "[red]x"], ["y"])
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_a_verification_is_shown_whole(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    one = OutputComparison("present.10.value", "float32", (5, 4, 128, 32), True)
+    outputs = (replace(one, max_abs=1.93e-08, max_ulp=123456, largest=2.0, error=3.1e-8),)
+    found = Verification(Path("m"), Path("l"), Level.MODEL, "", "", 1, outputs, 0.0, 0.0)
+    cells = _drawn(verification_table(found), width, capsys)
+    for number in ("1.93e-08", "123456", "9.7e-09", "3.1e-08"):
+        assert any(number in line for line in cells)
+    folded = "".join("".join(line) for line in cells)
+    assert "…" not in folded
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_timings_are_shown_whole(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = Latency(12345, 61234.56, 61000.1, 62000.2, 123456.7, 60999.9)
+    fast = replace(slow, median_us=26.19)
+    cells = _drawn(timings_table([BenchTiming(1, fast, slow)]), width, capsys)
+    for number in ("61235", "123457", "12345", "26.19", "38183", "0.000"):
+        assert any(number in line for line in cells)
+
+
+def test_outputs_of_all_kinds_are_shown() -> None:
+    values = {
+        "label": np.array(["yes", "no"], object),
+        "scores": [{"no": 0.25, "yes": 0.75}],
+        "parts": [np.zeros((2, 3), np.float32), np.zeros(1, np.float32)],
+        "none": None,
+        "empty": [],
+        "third": np.array([1 / 3], np.float32),
+    }
+    told = {str(v["name"]): (v["dtype"], v["first"]) for v in values_json(values)}
+    assert told["label"] == ("string", "yes no")
+    assert told["scores"] == ("sequence", "no: 0.25, yes: 0.75")
+    assert told["parts"] == ("sequence", "float32[2, 3]")
+    assert told["none"] == ("optional", "")
+    assert told["empty"] == ("sequence", "")
+    assert told["third"] == ("float32", "0.333333")
+
+
+def test_outputs_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    value = np.linspace(-2.49546123, 3, 6000, dtype=np.float32).reshape(3, 2000)
+    cells = _drawn(values_table({"present.10.value": value}), 80, capsys)
+    assert any("-2.495" in line and "0.2523" in line for line in cells)
+    assert not any("…" in cell for line in cells for cell in line)
