@@ -348,11 +348,13 @@ def _of_arms_apart(
 ) -> Iterator[Pointwise]:
     """What may take less than arms whose lanes are stored apart, each to a line of its own.
 
-    Columns of them fill these lines before others come that lie in the same few sets of the first
-    cache, and lanes along rows choose each for itself.
+    Columns fill these lines before others come to the same sets of the first cache: where they load
+    whole lines, or their stores alone take half of the sets. Lanes along rows each choose an arm.
     """
-    stores = (t for t in shape.touches if t.is_store)
-    if any(crowded(t, arms.order[-1], machine.width, machine) for t in stores):
+    vector = arms.order[-1]
+    loads, stores = ([t for t in shape.touches if t.is_store == x] for x in (False, True))
+    whole = not any(machine.width * t.bytes % machine.line_bytes for t in loads if t.unit(vector))
+    if whole or any(crowded(t, vector, machine.width, machine) for t in stores):
         yield replace(arms, form=Form.ARMS_IN_COLUMNS)
     loops = [x.var for x in shape.shared]
     along = best_vector(loops, shape, machine)
