@@ -35,6 +35,7 @@ from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import ZERO, Range, Var, floordiv, maximum, minimum, mod
+from rutc.tensor_ir.evaluate import power
 
 Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], np.ndarray | None]
 
@@ -244,6 +245,18 @@ def _modulo(
     return None if object in (x.dtype, y.dtype) else np.asarray(np.fmod(x, y))
 
 
+def _power(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, ranges: Mapping[str, Range]
+) -> np.ndarray | None:
+    x, y = xs
+    assert x is not None
+    assert y is not None
+    if DType.of(x.dtype).is_float or not DType.of(y.dtype).is_float:
+        return power(x, y)
+    found = power(x.astype(np.float64), y)
+    return found if _exact(found) else None
+
+
 def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if DType.of(x.dtype).is_float:
         return np.asarray(x / y)
@@ -330,7 +343,7 @@ _FOLDS: dict[str, Fold] = {
     "Not": _plain(np.logical_not),
     "OneHot": one_hot,
     "Or": _plain(np.logical_or),
-    "Pow": _plain(np.power),
+    "Pow": _power,
     "Range": counted,
     "ReduceMax": _reduce("max"),
     "ReduceMin": _reduce("min"),

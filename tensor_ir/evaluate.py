@@ -236,9 +236,14 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b == 0, 0, quotient + below).astype(a.dtype)
 
 
-def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """`a` to the power `b`; of integers with a negative exponent the whole part."""
     if a.dtype.kind != "i":
-        return np.asarray(np.power(a, b))
+        # Where all exponents are one number in memory, numpy takes roots for powers of 0.5, which
+        # are others of -0 and of -inf.
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        each = (np.broadcast_to(x, shape).flatten() for x in (a, b))
+        return np.asarray(np.power(*each)).reshape(shape)
     whole = np.power(a, np.maximum(b, np.zeros_like(b)))
     odd = (b & 1).astype(np.bool_)
     inverse = np.where(a == 1, 1, np.where(a == -1, np.where(odd, -1, 1), 0))
@@ -299,7 +304,7 @@ _OPERATORS: Mapping[str, Callable[..., np.ndarray]] = {
     "div": _divide,
     "mod": np.mod,
     "fmod": np.fmod,
-    "pow": _power,
+    "pow": power,
     "min": np.minimum,
     "max": np.maximum,
     "and": np.logical_and,
