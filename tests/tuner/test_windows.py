@@ -114,6 +114,27 @@ def test_rows_that_are_read_one_after_the_other_are_not_asked_for(
     assert any(isinstance(s, PrefetchBlock) for s in steps) == asked
 
 
+@pytest.mark.parametrize("images", [1, 4])
+def test_the_next_image_is_asked_for_where_there_is_one(images: int) -> None:
+    """A slice of a batch may be one image: what lies behind it is no part of the slice."""
+    text = f"""
+    graph "images"
+    dims n = {images}, c = 256, y = 32, x = 32, p = 34, q = 34, ky = 3, kx = 3
+    %v : f32{{n,c,p,q}} = input "v" [n, p, q, c]
+    %w : f32{{c,kx,ky}} = input "w" [ky, kx, c]
+    %r : f32{{n,c,x,y}} = sum{{ky,kx}} %v[n, c, p=y+ky, q=x+kx] * %w[c, kx, ky]
+    output "r" [n, y, x, c] = %r
+    """
+    graph = parse(text)
+    extents = {d: plain(e) for d, e in graph.extents.items()}
+    orders = {"v": "npqc", "w": ("ky", "kx", "c"), "r": "nyxc"}
+    layouts = {v: dense(tuple(d), extents) for v, d in orders.items()}
+    nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    kernel = lower(Group("g", nests, tuple("nyxc"), ("r",)), graph.values, layouts, extents)
+    steps = choose(kernel, x86.avx512(), frozenset({"w"})).schedule
+    assert any(isinstance(s, PrefetchBlock) for s in steps) == (images > 1)
+
+
 @pytest.mark.parametrize(
     ("machine", "taps", "order", "vectors"),
     [

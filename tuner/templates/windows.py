@@ -453,10 +453,11 @@ def _ahead(found: Pass, others: Sequence[str], machine: Machine) -> Iterator[Ste
     where one row is read after the other, in halves at least.
     """
     ahead, line = machine.coefficients.windows.ahead_bytes, machine.line_bytes
-    moved = set(found.partners.values())
-    stores = (t for t in found.shape.touches if t.is_store)
-    for t in (*found.reduction.reads, *stores):
-        planes = [v for v in others if v not in moved and (t.strides.get(v) or 0) > 0]
+    moved, extents = set(found.partners.values()), found.shape.extents
+    # A slice of one image has no next one.
+    several = [v for v in others if v not in moved and extents[v] > 1]
+    for t in (*found.reduction.reads, *(t for t in found.shape.touches if t.is_store)):
+        planes = [v for v in several if (t.strides.get(v) or 0) > 0]
         layout = found.kernel.buffer(t.buffer).layout
         apart = all(isinstance(n, int) for _, n in layout.extents) and all(
             axis.whole and axis.div == 1 for axis in layout.axes
