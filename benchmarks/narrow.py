@@ -149,8 +149,9 @@ def quantised_convolution(size: int, channels: int, outputs: int, kernel: int) -
     return single(name, [node], x, constants, operations, np.uint8)
 
 
-def packed_product(m: int, n: int, k: int, block: int = 32) -> Case:
+def packed_product(m: int, n: int, k: int) -> Case:
     """Returns MatMulNBits: a product by 4-bit weights with a scale for every block."""
+    block = 32
     node = helper.make_node(
         "MatMulNBits",
         ["x", "w", "s"],

@@ -171,7 +171,7 @@ def emit_clamped_round(
     shift: float,
     bounds: tuple[float, float],
     dst: DType,
-    divisor: float = 1.0,
+    divisor: float,
 ) -> ir.Value | None:
     """The whole number nearest to an f32 over `divisor`, plus `shift`, in bounds; 0 of NaN.
 
@@ -201,7 +201,7 @@ def emit_saturated_round(
     bounds: tuple[float, float],
     dst: DType,
     machine: Machine,
-    divisor: float = 1.0,
+    divisor: float,
 ) -> ir.Value | None:
     """What `emit_clamped_round` gives, as bytes that instructions keep within one of the bounds.
 

@@ -8,9 +8,7 @@ from rutc.emit.program import Port, Program
 from rutc.emit.program_source import symbol_prefix
 
 
-def header_source(
-    program: Program, weights_file: str | None = None, targets: Sequence[str] = ()
-) -> str:
+def header_source(program: Program, weights_file: str | None, targets: Sequence[str]) -> str:
     """Returns the header's text; it includes the shared declarations, so it stands alone.
 
     `weights_file` is the name of the file beside the library that has its weights, if one has.

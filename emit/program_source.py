@@ -40,7 +40,7 @@ def symbol_prefix(name: str) -> str:
     return f"model_{identifier.lstrip('_')}" if reserved else identifier
 
 
-def program_source(program: Program, number: int, placed: Placed, suffix: str = "") -> str:
+def program_source(program: Program, number: int, placed: Placed, suffix: str) -> str:
     """Returns `program<number>.c`: the tables that the host runtime executes.
 
     The weights lie where they are `placed`; the names of routines end with the `suffix`.
@@ -96,8 +96,8 @@ def entry_source(
     image: WeightImage,
     *,
     in_file: bool,
-    states: bool = False,
-    targets: Sequence[str] = (),
+    states: bool,
+    targets: Sequence[str],
 ) -> str:
     """Returns `entry.c`: the model of that many programs, and the entry points.
 
@@ -131,7 +131,7 @@ def entry_source(
     return "\n".join([*lines, *entries, ""])
 
 
-def data_source(*, outline: bool = False) -> str:
+def data_source(*, outline: bool) -> str:
     """Returns assembly that places `manifest.json` into a section of its own, and a note.
 
     An `outline` is in one, too, which no process has in memory.
@@ -150,29 +150,21 @@ def data_source(*, outline: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def export_map(
-    name: str, *, objects: bool = False, states: bool = False, targets: bool = False
-) -> str:
-    """Returns the linker's version script: what the library exports."""
-    exported = exported_symbols(name, objects=objects, states=states, targets=targets)
-    symbols = "".join(f" {symbol};" for symbol in exported)
-    return f"{{ global:{symbols} local: *; }};\n"
+def export_map(name: str, *, objects: bool, states: bool, targets: bool) -> str:
+    """Returns the linker's version script, with what the library exports.
 
-
-def exported_symbols(
-    name: str, *, objects: bool = False, states: bool = False, targets: bool = False
-) -> tuple[str, ...]:
-    """Returns the names of the artifact's entry points, and the string that tells their prefix.
-
-    With `objects` also what exchanges Python's objects (`python.h`), with `states` what reads and
-    sets them, with `targets` what chooses and tells one of several.
+    It has the artifact's entry points, and the string that tells their prefix. With `objects` also
+    what exchanges Python's objects (`python.h`), with `states` what reads and sets them, with
+    `targets` what chooses and tells one of several.
     """
     prefix = symbol_prefix(name)
     entries = ["abi_version", "manifest", "open", "output_shapes", "run", "profile", "last_error"]
     entries += ["close", *(["reset", "get_state", "set_state"] if states else [])]
     entries += ["open_target", "target"] if targets else []
     exchanging = [f"rutc_python_{what}" for what in ("read", "write", "maps")] if objects else []
-    return (*(f"{prefix}_{entry}" for entry in entries), "rutc_artifact_prefix", *exchanging)
+    exported = (*(f"{prefix}_{entry}" for entry in entries), "rutc_artifact_prefix", *exchanging)
+    symbols = "".join(f" {symbol};" for symbol in exported)
+    return f"{{ global:{symbols} local: *; }};\n"
 
 
 def _kernel_declarations(program: Program) -> Iterator[str]:

@@ -87,7 +87,7 @@ class BoxSlot(Slot):
         self._array = None
 
 
-def slot_of(role: str, info: TensorInfo, objects: Objects | None = None) -> Slot:
+def slot_of(role: str, info: TensorInfo, objects: Objects | None) -> Slot:
     """The slot of an input or output."""
     if info.dtype_name == "tensor":
         return BoxSlot(role, info)

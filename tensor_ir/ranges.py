@@ -105,7 +105,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     return " ".join(f"{name}={size * step}" for name, step, size in told)
 
 
-def limits_text(limits: Range, step: int = 1) -> str:
+def limits_text(limits: Range, step: int) -> str:
     """Returns the sizes of a range, each taken `step` times: `32..640 in steps of 32`."""
     low, high = (step * size for size in limits)
     steps = f" in steps of {step}" if step > 1 else ""

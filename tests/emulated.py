@@ -69,7 +69,7 @@ def run_emulated(
     library: Path,
     inputs: Mapping[str, np.ndarray],
     outputs: Mapping[str, np.dtype],
-    threads: int = 1,
+    threads: int,
 ) -> dict[str, np.ndarray]:
     """The outputs of `model.so`, whose inputs and outputs are those, in that order."""
     folder = library.parent

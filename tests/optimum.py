@@ -150,11 +150,11 @@ def _port(name: str, dims: list[str], rng: Random) -> str:
     return f'"{name}" [{", ".join(rng.sample(dims, len(dims)))}]'
 
 
-def every_plan(first: Realisation, prices: Prices, most: int = MOST_PLANS) -> Iterator[float]:
-    """Yields the cycles of the plan, and of all others that changes lead to: of so many at most."""
+def every_plan(first: Realisation, prices: Prices) -> Iterator[float]:
+    """Yields the cycles of the plan, and of all others that changes lead to, up to `MOST_PLANS`."""
     seen = {unordered(first.assignment)}
     waiting = [first]
-    while waiting and len(seen) < most:
+    while waiting and len(seen) < MOST_PLANS:
         found = waiting.pop()
         estimate = prices.of(found)
         if estimate is None:

@@ -69,7 +69,7 @@ def worth_sharing(shape: Shape, machine: Machine, accesses: int = 1) -> bool:
     return pays(rough_cycles(shape, machine, accesses), machine)
 
 
-def rough_cycles(shape: Shape, machine: Machine, accesses: int = 1) -> float:
+def rough_cycles(shape: Shape, machine: Machine, accesses: int) -> float:
     """What decides whether a kernel is worth threads: a rough count of cycles of one of them."""
     extents = shape.shared_extents
     points = prod(extents[x.var] for x in shape.shared)

@@ -11,7 +11,7 @@ from rutc.tensor_ir.steps import Fuse, Reorder, Step
 from rutc.tuner.access import Shape, Touch
 
 
-def collapse(shape: Shape, kept: AbstractSet[str] = frozenset()) -> tuple[Step, ...]:
+def collapse(shape: Shape, kept: AbstractSet[str]) -> tuple[Step, ...]:
     """Steps that fuse shared loops wherever no access can tell, those `kept` left out.
 
     One long loop is tiled with less waste at the edges than several short ones.

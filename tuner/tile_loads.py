@@ -127,10 +127,9 @@ def loads_of_step(
     vectors: int,
     rows: tuple[tuple[str, int], ...],
     width: int,
-    unrolled: Mapping[str, int] | None = None,
 ) -> float:
-    """Loads of a step of the reduction; of `unrolled` loops of it, windows are loaded once."""
-    count = places_of_rows(t, rows, unrolled)
+    """Loads of a step of the reduction."""
+    count = places_of_rows(t, rows)
     stride = t.strides.get(vector, 0)
     if stride == 0:
         return count

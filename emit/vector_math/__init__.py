@@ -90,9 +90,7 @@ ULP_BOUNDS: Mapping[tuple[str, int], float] = {
 }
 
 
-def emit_unary(
-    builder: ir.IRBuilder, op: str, x: ir.Value, features: frozenset[str] = frozenset()
-) -> ir.Value:
+def emit_unary(builder: ir.IRBuilder, op: str, x: ir.Value, features: frozenset[str]) -> ir.Value:
     """Emits a function of one argument.
 
     Args:
@@ -113,7 +111,7 @@ def emit_binary(
     op: str,
     x: ir.Value,
     y: ir.Value,
-    features: frozenset[str] = frozenset(),
+    features: frozenset[str],
 ) -> ir.Value:
     """Emits a function of two arguments of one type; `atan2` takes `(y, x)` as in C.
 

@@ -74,10 +74,10 @@ def simple(name: str, steps: tuple[Step, ...], size: int = 8, **more: Any) -> Pr
     return Program(name, (x,), (y,), steps=steps, **facts)
 
 
-def elementwise(kernel_name: str, size: int = 8) -> dict[str, Any]:
+def elementwise(kernel_name: str) -> dict[str, Any]:
     """The steps and kernels of one launch from the input to the output, a task per element."""
     launch = Launches()
-    steps = (launch(kernel_name, (Ref("input"), Ref("output")), size, ("node_0",)),)
+    steps = (launch(kernel_name, (Ref("input"), Ref("output")), 8, ("node_0",)),)
     return {"steps": steps, "kernels": launch.kernels}
 
 

@@ -10,11 +10,11 @@ from tests.fuzz.graph import Build, Refused, Val, maker
 from tests.fuzz.operators.movement import any_value
 
 
-def indices_for(b: Build, shape: list[int], extent: int, op: str, operand: int = 1) -> Val:
+def indices_for(b: Build, shape: list[int], extent: int, op: str) -> Val:
     """Indices of an axis, negative ones among them."""
     if extent == 0 and prod(shape):
         raise Refused
-    kind = b.dtype(b.types(op, operand) if operand else ["int64"])
+    kind = b.dtype(b.types(op, 1))
     low = -extent if b.opset >= 11 else 0
     return b.leaf(kind, shape, low=low, high=max(extent - 1, low))
 
