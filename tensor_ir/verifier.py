@@ -35,7 +35,6 @@ from rutc.tensor_ir.graph import (
     used,
     walk_nodes,
 )
-from rutc.tensor_ir.reducer import Reducer
 from rutc.tensor_ir.text import node_lines, value_name
 from rutc.tensor_ir.typecheck import reducer_fault, type_fault
 
@@ -220,7 +219,7 @@ class _Verifier:
                     f"type; here {_types(types)} for {_types(given)} over {list(n.bound)}"
                 )
             return
-        fault = _reducer_fault(n.reducer)
+        fault = reducer_fault(n.reducer)
         if fault is not None:
             self.fail(fault)
         if types != n.reducer.elements or given != n.reducer.outputs:
@@ -264,7 +263,7 @@ class _Verifier:
         if n.body.dtype is not base.dtype:
             self.fail(f"{n.body.dtype} is scattered into {base.dtype}")
         if n.reducer is not None:
-            fault = _reducer_fault(n.reducer)
+            fault = reducer_fault(n.reducer)
             if fault is not None or n.reducer.elements != kind or n.reducer.outputs != kind:
                 self.fail(fault or f"{n.reducer.name} does not make {base.dtype} of itself")
 
@@ -449,10 +448,6 @@ def _tight_bounds(c: Index, ranges: Mapping[str, Range]) -> Range | None:
 
 
 @lru_cache(maxsize=1024)
-def _reducer_fault(r: Reducer) -> str | None:
-    return reducer_fault(r)
-
-
 def _repeats(names: Sequence[str]) -> bool:
     return len(set(names)) != len(names)
 
