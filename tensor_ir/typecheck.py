@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import assert_never
 
 from rutc.tensor_ir.dtype import DType
@@ -36,6 +37,7 @@ def type_fault(e: Expr) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def reducer_fault(r: Reducer) -> str | None:
     """What is wrong with a reducer's expressions, or None."""
     states = r.state

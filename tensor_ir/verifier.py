@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from math import prod
 from typing import NoReturn, assert_never
 
@@ -447,7 +446,6 @@ def _tight_bounds(c: Index, ranges: Mapping[str, Range]) -> Range | None:
     return int(found.min()), int(found.max())
 
 
-@lru_cache(maxsize=1024)
 def _repeats(names: Sequence[str]) -> bool:
     return len(set(names)) != len(names)
 
