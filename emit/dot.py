@@ -95,7 +95,7 @@ class DotEmitter:
         self.builder = expressions.builder
         self.index = expressions.index
         self.machine = expressions.machine
-        self.few = self.machine.registers <= self.machine.coefficients.tiles.few_registers
+        self.few = not self.machine.loads_ahead
 
     def update(self, s: Update, loop: DotLoop, old: ir.Value) -> ir.Value | None:
         """The state after all iterations; None where no instruction does it."""

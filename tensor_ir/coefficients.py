@@ -52,8 +52,6 @@ class Tiles:
     """To find where a row lies whose distance from the one before is known in the run only."""
     uneven: float
     """The most that a tile may cost that fits evenly into a chunk of packed rows, over the best."""
-    few_registers: int
-    """Vector registers of which a tile of sums leaves none to load ahead."""
     written: int
     """Multiplications of the part of a long sum that is written out, and elements of a window."""
     written_bytes: int

@@ -204,6 +204,14 @@ class Machine:
         """Whether another instruction adds sums of products of neighbours of a type to what is."""
         return dtype is not DType.BF16 and not self.adds_products
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether a tile of sums leaves registers to load operands ahead of their use.
+
+        Twice as many sums as are under way at a time fill a tile: none waits for the one before.
+        """
+        return self.registers > 2 * self.fma_latency * self.fma_per_cycle
+
     def holds_signs(self, sums: int, columns: int) -> bool:
         """Whether so many sums leave registers for magnitudes and signs of so many vectors.
 

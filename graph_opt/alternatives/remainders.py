@@ -122,7 +122,7 @@ class TakeRemainders(ChoosesWays["Parted"]):
         whole = self._cycles(p.deep * editor.typical(p.nest.out.dims))
         if p.pairs_fit:
             return whole * w.filtering.small
-        if m.registers > w.tiles.few_registers:
+        if m.loads_ahead:
             return whole
         read = 2 * p.deep * p.columns / m.l2_bytes_per_cycle
         return min(whole, max(whole * w.filtering.signed, read))

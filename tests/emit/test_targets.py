@@ -91,6 +91,18 @@ def test_named_targets_are_the_same_everywhere(name: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "ahead"), [("x86-64-v3", False), ("x86-64-v4", True), ("aarch64", True)]
+)
+def test_tiles_leave_registers_to_load_ahead_where_there_are_many(
+    name: str, *, ahead: bool
+) -> None:
+    machine = target_named(name).machine
+    assert machine.loads_ahead == ahead
+    # Of sums that wait for twice as long, twice as many are under way.
+    assert not replace(machine, fma_latency=2 * machine.fma_latency).loads_ahead
+
+
 def test_costs_that_nothing_measures_go_by_the_processor() -> None:
     machine = x86.avx512()
     assert x86.with_costs(machine, "znver4") != machine
