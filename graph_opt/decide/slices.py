@@ -262,9 +262,9 @@ class Slicer(Chains):
     def _size(self, members: tuple[Member, ...]) -> tuple[int, int | None] | None:
         """(size, within): the length of slices whose values fit; None where nothing is to be won.
 
-        The longest that leaves nothing over; about equal ones where that would be far shorter. Of
-        slices `within` so many bytes, it is a bound: what they hold takes long to tell, and most
-        chains do not pay.
+        The longest that leaves nothing over, of those that threads share evenly if there are any;
+        about equal ones where that would be far shorter. Of slices `within` so many bytes, it is a
+        bound: what they hold takes long to tell, and most chains do not pay.
         """
         moved, w = self._moved(members), self.coefficients
         total = moved.most
@@ -295,9 +295,10 @@ class Slicer(Chains):
         if longest == 0:
             fits = line <= most and total * line <= self.near(w.most_ring) * extent * around
             return (line, None) if fits else None
-        whole = max((r for r in range(line, longest + 1, line) if extent % r == 0), default=0)
+        whole = [r for r in range(line, longest + 1, line) if extent % r == 0 and 2 * r >= longest]
+        shared = [r for r in whole if extent // r * around % self.machine.cores == 0]
         even = -(-extent // -(-extent // longest))
-        return whole if 2 * whole >= longest else -(-even // line) * line, None
+        return max(shared or whole, default=-(-even // line) * line), None
 
     def _index_is_known(self, members: tuple[Member, ...]) -> bool:
         """Whether what passes between the kernels for one index is so whatever the sizes."""

@@ -171,6 +171,15 @@ def test_chains_go_on_beyond_what_could_take_turns() -> None:
     assert (slicing.dims, slicing.size) == (("h", "s"), 64)
 
 
+def test_threads_share_whole_slices_evenly() -> None:
+    """A slice more, of an index less, leaves no thread without one."""
+    graph, machine = parse(PRODUCTS.replace("h = 6", "h = 56")), replace(V4, l2=32 << 10)
+    (slicing,) = decide(graph, machine.alone()).assignment.slices
+    assert (slicing.dims, slicing.size) == (("h",), 8)
+    (slicing,) = decide(graph, machine).assignment.slices
+    assert (slicing.dims, slicing.size) == (("h",), 7)
+
+
 def test_blocks_of_another_dim_compute_the_same(tmp_path: Path) -> None:
     text = PRODUCTS.replace("s = 16", "s = 48")
     plan = check(text, tmp_path, "slices {h, s} by 16: %scores .. %y")
