@@ -21,6 +21,12 @@ def choose_tile(shape: Shape, machine: Machine) -> RegisterTile | None:
     return cheapest(shape, _all_tiles(shape, machine), machine)
 
 
+def tile_along(shape: Shape, vector: str, machine: Machine) -> RegisterTile | None:
+    """The cheapest of the tiles whose vectors lie along a loop; None where none fits."""
+    loops = (v for v in _vector_loops(shape) if v == vector)
+    return cheapest(shape, (x for v in loops for x in _tiles(shape, v, machine)), machine)
+
+
 def register_tiles(shape: Shape, machine: Machine) -> Iterator[RegisterTile]:
     """All tiles that fit the machine's registers, with their costs."""
     for vector, vectors, rows in _all_tiles(shape, machine):

@@ -31,6 +31,14 @@ dims i = 37, j = 53, c = 2
 output "o" [i, j] = %o
 """
 """Every other number along memory, stored across it."""
+FAR = """
+graph "far"
+dims n = 64, c = 8, d = 8, h = 4, k = 12, z = 48
+%v : f32{n,c,d,z} = input "v" [n, c, d, z]
+%o : f32{n,c,d,h} = sum{k} %v[n, c, d, z=12*h+k] * %v[n, c, d, z=12*h+k]
+output "o" [n, d, h, c] = %o
+"""
+"""No loop lies along memory, which rows of some lie much farther apart in than of others."""
 TURNED = """
 graph "turned"
 dims c = {c}, p = {p}
@@ -65,6 +73,17 @@ def test_sums_of_short_rows_have_lanes_beside_each_other() -> None:
     space, _ = usual(spaces(found.kernel, strict, found.free)) or (None, None)
     assert space is not None
     assert space.template.name == "rows"
+
+
+def test_lanes_that_lie_apart_are_those_that_lie_near() -> None:
+    """What they load is in a few lines, which they do not lose before the next step reads them."""
+    found = subject(FAR)
+    space, point = usual(spaces(found.kernel, V4, found.free)) or (None, None)
+    assert space is not None
+    assert space.template.name == "tiled"
+    strides = [t.strides[point.tile.vector] for t in space.shape.touches if not t.is_store]
+    assert set(strides) == {12}
+    run(found, V4)
 
 
 @on_machines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -25,7 +26,7 @@ from rutc.tuner.space import Axis, Default, Template, spread
 from rutc.tuner.templates.tiled import Tiling, loops_of, tiled
 from rutc.tuner.tile_cost import lanes_cost
 from rutc.tuner.tile_cycles import bound_order
-from rutc.tuner.tiles import choose_tile, register_tiles
+from rutc.tuner.tiles import choose_tile, register_tiles, tile_along
 
 REUSES = (4, 8, 16, 32)
 """For how many tiles a block of the reduction may be used."""
@@ -41,11 +42,10 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Tiling] |
     if tile is None:
         return None
     lanes = products_together(shape, machine) == 1 and tile.cost > lanes_cost(shape, machine)
-    others = (
-        default_tiling(kernel, shape, x, machine) for x in _whole(kernel, shape, tile, machine)
-    )
+    others = (*_whole(kernel, shape, tile, machine), *_nearer(shape, tile, machine))
+    rivals = tuple(default_tiling(kernel, shape, x, machine) for x in others)
     point = default_tiling(kernel, shape, tile, machine)
-    return Default(point, liked=not lanes, weighed=lanes, rivals=tuple(others))
+    return Default(point, liked=not lanes, weighed=lanes, rivals=rivals)
 
 
 def _whole(
@@ -64,6 +64,25 @@ def _whole(
         alike = (other.vector, other.rows) == (tile.vector, tile.rows) and other != tile
         if alike and lanes % row == 0 and outside_alike(kernel, shape, tile.vector, lanes):
             yield other
+
+
+def _nearer(shape: Shape, tile: RegisterTile, machine: Machine) -> Iterator[RegisterTile]:
+    """The cheapest tile of each other vector whose lanes lie nearer, where some lie apart.
+
+    Tiles cost the same however far lanes are from each other. What else lies in a lane's line stays
+    near until it is read, unless lines of many lanes go to few sets of a cache.
+    """
+    reach = _reach(shape, tile.vector)
+    for x in shape.shared:
+        if _reach(shape, x.var) < reach and (other := tile_along(shape, x.var, machine)):
+            yield other
+
+
+def _reach(shape: Shape, vector: str) -> float:
+    """How many bytes neighbouring lanes lie apart, of all operands whose lanes do."""
+    apart = [t for t in shape.touches if not t.near(vector)]
+    steps = ((t.strides.get(vector, 0), t.bytes) for t in apart)
+    return float(sum(inf if n is None else abs(n) * size for n, size in steps))
 
 
 def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> Tiling:
