@@ -17,12 +17,12 @@ import onnx
 
 from benchmarks import store
 from benchmarks.machine import ROOT, provenance
-from benchmarks.peers import peer_jobs
+from benchmarks.peers import Inputs, peer_jobs
 from benchmarks.store import Entry
 from rutc.driver.compiler import Options, compile_model
 from rutc.errors import RutcError, UserError
 from rutc.runtime import ModelError, load
-from rutc.verify.bench import Inputs, Room, room_for, rutc_job
+from rutc.verify.bench import Room, room_for, rutc_job
 from rutc.verify.interleaved import Job, Measured, take_turns
 from rutc.verify.verify import verify_model
 

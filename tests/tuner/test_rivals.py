@@ -394,7 +394,7 @@ def test_columns_of_arms_fill_lines_that_share_sets(
         assert (chosen[1] == columns) == (c == 128)
     choice = space.choice(columns)
     done = apply_schedule(found.kernel, choice.schedule)
-    loops = [s.var for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    loops = [loop.var for loop in walk_loops(done.body)]
     assert loops[:3] == ["c.o", "y", "x.o"]
     found.run(choice, machine, 1 if runnable(machine) else None)
 
