@@ -10,7 +10,7 @@ from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import is_vector
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer, Put
-from rutc.tensor_ir.reducer import Reducer
+from rutc.tensor_ir.reducer import Reducer, as_locals
 
 
 def emit_put(expressions: ExpressionEmitter, put: Put) -> None:
@@ -51,12 +51,9 @@ def _combined(
         expressions.locals = {"x0": x}
         states.append([expressions.emit(e) for e in r.lift])
     mine, other = states
-    expressions.locals = {
-        **{f"a{i}": x for i, x in enumerate(mine)},
-        **{f"b{i}": x for i, x in enumerate(other)},
-    }
+    expressions.locals = as_locals(a=mine, b=other)
     merged = [expressions.emit(e) for e in r.merge]
-    expressions.locals = {f"s{i}": x for i, x in enumerate(merged)}
+    expressions.locals = as_locals(s=merged)
     result = expressions.emit(r.finish[0])
     expressions.locals = {}
     return result

@@ -14,6 +14,7 @@ from rutc.tensor_ir.expr import Expr, Read, bind, reads, reads_plainly
 from rutc.tensor_ir.kernel import Access, Init, Merge, Update
 from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.products import narrow_factors
+from rutc.tensor_ir.reducer import as_locals
 
 
 @record
@@ -64,10 +65,8 @@ class ReductionEmitter:
         if taken.merged is not None:
             new = [self.expressions.emit(taken.merged)]
         else:
-            self.expressions.locals = {
-                **{f"a{i}": v for i, v in enumerate(old)},
-                **{f"b{i}": self.expressions.emit(e) for i, e in enumerate(taken.lifted)},
-            }
+            lifted = map(self.expressions.emit, taken.lifted)
+            self.expressions.locals = as_locals(a=old, b=lifted)
             new = [self.expressions.emit(e) for e in s.reducer.merge]
             self.expressions.locals = {}
         lane = self.index.lane
@@ -87,7 +86,7 @@ class ReductionEmitter:
         """What an update evaluates; of one in unrolled loops the same expressions every time."""
         found = self._taken.get(id(s))
         if found is None:
-            env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
+            env = as_locals(x=s.elements)
             lifted = tuple(bind(e, env) for e in s.reducer.lift)
             states = tuple(_read(a, t) for a, t in zip(s.states, s.reducer.state, strict=True))
             merged = None
@@ -172,10 +171,7 @@ class ReductionEmitter:
         ]
 
     def _join(self, s: Merge, p: list[ir.Value], q: list[ir.Value]) -> list[ir.Value]:
-        self.expressions.locals = {
-            **{f"a{i}": v for i, v in enumerate(p)},
-            **{f"b{i}": v for i, v in enumerate(q)},
-        }
+        self.expressions.locals = as_locals(a=p, b=q)
         joined = [self.expressions.emit(e) for e in s.reducer.merge]
         self.expressions.locals = {}
         return joined

@@ -35,7 +35,7 @@ from rutc.tensor_ir.graph import (
     While,
     outs,
 )
-from rutc.tensor_ir.reducer import Reducer
+from rutc.tensor_ir.reducer import Reducer, as_locals
 from rutc.tensor_ir.routines import ROUTINES, Job, Result
 from rutc.tensor_ir.running import Prefix, running_nest
 
@@ -319,8 +319,7 @@ class Run:
 # -- reducers -----------------------------------------------------------------------------------
 def merge(r: Reducer, a: State, b: State) -> State:
     """Two states merged, elementwise."""
-    env = {f"a{i}": x for i, x in enumerate(a)} | {f"b{i}": x for i, x in enumerate(b)}
-    return tuple(evaluate_expr(m, env, {}) for m in r.merge)
+    return tuple(evaluate_expr(m, as_locals(a=a, b=b), {}) for m in r.merge)
 
 
 def fold(r: Reducer, state: State) -> State:
@@ -341,11 +340,11 @@ def fold(r: Reducer, state: State) -> State:
 
 
 def _lift(r: Reducer, elements: State) -> State:
-    return tuple(evaluate_expr(e, {f"x{i}": x for i, x in enumerate(elements)}, {}) for e in r.lift)
+    return tuple(evaluate_expr(e, as_locals(x=elements), {}) for e in r.lift)
 
 
 def _finish(r: Reducer, state: State) -> State:
-    return tuple(evaluate_expr(e, {f"s{i}": s for i, s in enumerate(state)}, {}) for e in r.finish)
+    return tuple(evaluate_expr(e, as_locals(s=state), {}) for e in r.finish)
 
 
 def _combine(r: Reducer | None, target: np.ndarray, at: np.ndarray, items: np.ndarray) -> None:

@@ -42,7 +42,7 @@ from rutc.tensor_ir.kernel import (
     Update,
 )
 from rutc.tensor_ir.layout import from_nibbles
-from rutc.tensor_ir.reducer import Reducer
+from rutc.tensor_ir.reducer import Reducer, as_locals
 
 Locals = Mapping[str, np.ndarray]
 
@@ -143,14 +143,13 @@ class _Run:
             r = s.reducer
             mine = [self.value(e, {"x0": self.element(b, at)}) for e in r.lift]
             other = [self.value(e, {"x0": new}) for e in r.lift]
-            env = {f"a{i}": x for i, x in enumerate(mine)}
-            env |= {f"b{i}": x for i, x in enumerate(other)}
-            states = {f"s{i}": self.value(e, env) for i, e in enumerate(r.merge)}
-            new = self.value(r.finish[0], states)
+            env = as_locals(a=mine, b=other)
+            states = [self.value(e, env) for e in r.merge]
+            new = self.value(r.finish[0], as_locals(s=states))
         self.store(s.target, new)
 
     def update(self, s: Update) -> None:
-        elements = {f"x{i}": self.value(e, {}) for i, e in enumerate(s.elements)}
+        elements = as_locals(x=[self.value(e, {}) for e in s.elements])
         lifted = [self.value(e, elements) for e in s.reducer.lift]
         self.join(s.reducer, s.states, lifted)
 
@@ -165,8 +164,7 @@ class _Run:
 
     def join(self, r: Reducer, states: tuple[Access, ...], other: list[np.ndarray]) -> None:
         """The states become the states merged with `other`."""
-        env = {f"a{i}": self.load_state(a) for i, a in enumerate(states)}
-        env |= {f"b{i}": x for i, x in enumerate(other)}
+        env = as_locals(a=map(self.load_state, states), b=other)
         for a, x in zip(states, [self.value(e, env) for e in r.merge], strict=True):
             self.store(a, x)
 

@@ -53,6 +53,7 @@ from rutc.tensor_ir.kernel import (
     with_symbols,
 )
 from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.reducer import as_locals
 from rutc.tensor_ir.steps.step import simplified
 
 
@@ -306,15 +307,12 @@ def _point(
     """(results, statements) of one point of a stage's free dims."""
     if stage.reducer is None:
         return elements, _Point((), ())
-    states: list[Access] = []
-    env: dict[str, Expr] = {}
-    for i, t in enumerate(stage.reducer.state):
-        name = f"acc{number}.{i}"
-        locals_.append(Buffer(name, t, Layout(()), Space.REGISTER))
-        states.append(Access(name))
-        env[f"s{i}"] = Read(name, (), t)
-    init = Init(tuple(states), stage.reducer)
-    update = Update(tuple(states), stage.reducer, elements)
+    own = {f"acc{number}.{i}": t for i, t in enumerate(stage.reducer.state)}
+    locals_ += [Buffer(name, t, Layout(()), Space.REGISTER) for name, t in own.items()]
+    states = tuple(map(Access, own))
+    init = Init(states, stage.reducer)
+    update = Update(states, stage.reducer, elements)
+    env: dict[str, Expr] = as_locals(s=[Read(name, (), t) for name, t in own.items()])
     results = tuple(bind(f, env) for f in stage.reducer.finish)
     return results, _Point((init,), (update,))
 

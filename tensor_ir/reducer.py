@@ -25,13 +25,16 @@ index that an element has is preferred to that of an identity. `logsumexp` is th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
+from typing import TypeVar
 
 from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Expr, Lit, Local, apply
+
+T = TypeVar("T")
 
 
 @record
@@ -60,6 +63,11 @@ class Reducer:
         """The same monoid with states as its elements."""
         lift = tuple(Local(f"x{k}", t) for k, t in enumerate(self.state))
         return replace(self, elements=self.state, lift=lift)
+
+
+def as_locals(**groups: Iterable[T]) -> dict[str, T]:
+    """Values by the names of locals: of `as_locals(a=(u, v), b=(w,))` u is a0, v a1 and w b0."""
+    return {f"{group}{i}": x for group, values in groups.items() for i, x in enumerate(values)}
 
 
 def lowest(dtype: DType) -> Lit:

@@ -23,7 +23,7 @@ from rutc.tensor_ir.expr import (
     walk,
 )
 from rutc.tensor_ir.nodes import Nest
-from rutc.tensor_ir.reducer import Reducer
+from rutc.tensor_ir.reducer import Reducer, as_locals
 
 MANY = 1 << 62
 """Iterations of a loop whose number has no bound."""
@@ -113,6 +113,6 @@ def _adds_nothing(
     known = tuple(transform(e, filled) for e in elements)
     if any(isinstance(x, Read | IndexValue) for e in known for x in walk(e)):
         return False
-    env = {f"x{i}": evaluate_expr(e, {}, {}) for i, e in enumerate(known)}
+    env = as_locals(x=[evaluate_expr(e, {}, {}) for e in known])
     pairs = zip(reducer.lift, reducer.identity, strict=True)
     return all(evaluate_expr(e, env, {}) == literal(identity) for e, identity in pairs)

@@ -23,7 +23,7 @@ from rutc.tensor_ir.expr import (
     children,
     walk,
 )
-from rutc.tensor_ir.reducer import Reducer
+from rutc.tensor_ir.reducer import Reducer, as_locals
 
 _ON_NUMBERS = ARITHMETIC | {"neg", "abs", "sign", "lt", "le", "gt", "ge"}
 
@@ -42,9 +42,9 @@ def reducer_fault(r: Reducer) -> str | None:
     """What is wrong with a reducer's expressions, or None."""
     states = r.state
     parts: Sequence[tuple[str, tuple[Expr, ...], dict[str, DType], tuple[DType, ...]]] = (
-        ("lift", r.lift, _locals(x=r.elements), states),
-        ("merge", r.merge, _locals(a=states, b=states), states),
-        ("finish", r.finish, _locals(s=states), r.outputs),
+        ("lift", r.lift, as_locals(x=r.elements), states),
+        ("merge", r.merge, as_locals(a=states, b=states), states),
+        ("finish", r.finish, as_locals(s=states), r.outputs),
     )
     for title, exprs, scope, types in parts:
         if tuple(e.dtype for e in exprs) != types:
@@ -54,10 +54,6 @@ def reducer_fault(r: Reducer) -> str | None:
             if fault is not None:
                 return f"in the {title} of {r.name}: {fault}"
     return None
-
-
-def _locals(**groups: Sequence[DType]) -> dict[str, DType]:
-    return {f"{prefix}{i}": t for prefix, ts in groups.items() for i, t in enumerate(ts)}
 
 
 def _scope_fault(e: Expr, scope: Mapping[str, DType]) -> str | None:

@@ -59,6 +59,7 @@ from rutc.tensor_ir.kernel import (
 from rutc.tensor_ir.kernel import Space as Memory
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import narrow_factors
+from rutc.tensor_ir.reducer import as_locals
 
 MOST_COPIES = 256
 """Copies that choices are told apart of."""
@@ -190,12 +191,10 @@ class Counter(Accesses):
             steps = executions(frames) / held if held else 0.0
             for a in s.states:
                 self.registers[a.buffer] = everything
-            env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
+            lifted = [bind(e, as_locals(x=s.elements)) for e in s.reducer.lift]
             types = s.reducer.state
-            lifted = [bind(e, env) for e in s.reducer.lift]
             states = [Read(a.buffer, a.coords, t) for a, t in zip(s.states, types, strict=True)]
-            env = {f"a{i}": e for i, e in enumerate(states)}
-            env |= {f"b{i}": e for i, e in enumerate(lifted)}
+            env: dict[str, Expr] = as_locals(a=states, b=lifted)
             known: dict[int, Names] = {}
             merged = [bind(e, env) for e in s.reducer.merge]
             for e in merged:
