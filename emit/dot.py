@@ -271,10 +271,7 @@ class DotEmitter:
         if lane.mask is None or loop.extent < group:
             return None
         picks = [i // group for i in range(group * lane.lanes)]
-        undefined = ir.Constant(lane.mask.type, ir.Undefined)
-        mask = b.shuffle_vector(
-            lane.mask, undefined, ir.Constant(ir.VectorType(I32, len(picks)), picks)
-        )
+        mask = b.shuffled(lane.mask, picks)
         loaded = memory.masked_load(buffer, at, vector, mask, ir.Constant(vector, None))
         return self._packed(loaded, r.dtype, group)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 from rutc.emit.ir_module import (
     POINTER,
@@ -66,7 +67,7 @@ __all__ = [
     "VoidType",
 ]
 
-I1 = IntType(1)
+I1, I32 = IntType(1), IntType(32)
 SIGNED = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
 UNSIGNED = {"==": "eq", "!=": "ne", "<": "ult", "<=": "ule", ">": "ugt", ">=": "uge"}
 ORDERED = {"ord": "ord", "==": "oeq", "!=": "one", "<": "olt", "<=": "ole", ">": "ogt", ">=": "oge"}
@@ -99,6 +100,12 @@ def _conversion(op: str) -> Callable[[IRBuilder, Value, Type], Value]:
         return builder._add(type_, op, f"{op} {x} to {type_.text}", (x,))
 
     return converted
+
+
+@lru_cache(maxsize=1 << 10)
+def _order(picks: tuple[int, ...]) -> Constant:
+    """The numbers of lanes as a constant."""
+    return Constant(VectorType(I32, len(picks)), [*picks])
 
 
 class IRBuilder:
@@ -258,6 +265,17 @@ class IRBuilder:
         assert isinstance(order.type, VectorType)
         type_ = VectorType(p.type.element, order.type.count)
         return self._add(type_, "shufflevector", f"shufflevector {p}, {q}, {order}", (p, q))
+
+    def shuffled(self, p: Value, picks: Sequence[int], q: Value | None = None) -> Instruction:
+        """The lanes of a vector that `picks` number; further on are those of a second one."""
+        other = Constant(p.type, Undefined) if q is None else q
+        return self.shuffle_vector(p, other, _order(tuple(picks)))
+
+    def part(self, x: Value, first: int, count: int) -> Instruction:
+        """So many lanes of a vector from one on; a single one is a scalar."""
+        if count == 1:
+            return self.extract_element(x, Constant(I32, first))
+        return self.shuffled(x, range(first, first + count))
 
     def extract_value(self, x: Value, number: int) -> Instruction:
         """An element of a struct."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.index import I32, IndexEmitter, Lane, chunk, is_vector, splat
+from rutc.emit.index import IndexEmitter, Lane, chunk, is_vector, splat
 from rutc.emit.load_store import BOOL
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, indices, reads_plainly
@@ -91,14 +91,12 @@ class LaneShiftEmitter:
         if tap.stride == 1 and isinstance(beside, ir.Constant):
             # One operation of LLVM's; of a shuffle with a constant it makes two.
             around = [(i + by) % lane.lanes for i in range(lane.lanes)]
-            order = ir.Constant(ir.VectorType(I32, lane.lanes), around)
-            turned = self.builder.shuffle_vector(vector, vector, order)
+            turned = self.builder.shuffled(vector, around, vector)
             own = [i not in missing for i in range(lane.lanes)]
             mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), own)
             return self.builder.select(mask, turned, self._wide(beside, lane))
         beside = vector if beside is None else self._wide(beside, lane)
-        order = ir.Constant(ir.VectorType(I32, lane.lanes), picks)
-        return self.builder.shuffle_vector(vector, beside, order)
+        return self.builder.shuffled(vector, picks, beside)
 
     def _wide(self, value: ir.Value, lane: Lane) -> ir.Value:
         return value if is_vector(value) else splat(self.builder, value, lane.lanes)

@@ -248,12 +248,7 @@ class MemoryEmitter:
         """Store the active lanes, as many neighbours at a time as a register holds."""
         b = self.builder
         for first, count in pieces(active):
-            picks = ir.Constant(ir.VectorType(I32, count), [*range(first, first + count)])
-            piece = (
-                b.extract_element(value, ir.Constant(I32, first))
-                if count == 1
-                else b.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
-            )
+            piece = b.part(value, first, count)
             element = memory_type(buffer.dtype)
             at = b.gep(place, [i64(first)], type_=element) if first else place
             b.store(piece, at, align=align(buffer))

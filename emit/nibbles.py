@@ -175,7 +175,7 @@ class NibbleEmitter(KeptReads):
             loaded = b.load(place, type_=ir.VectorType(I8, half), align=1)
         upper = b.lshr(loaded, splat_int(loaded.type, HALF))
         order = [i // 2 + half * (i % 2) for i in range(lane.lanes)]
-        return b.shuffle_vector(loaded, upper, ir.Constant(ir.VectorType(I32, lane.lanes), order))
+        return b.shuffled(loaded, order, upper)
 
     def _low(self, value: ir.Value, dtype: DType) -> ir.Value:
         """The number of the lowest bits."""

@@ -60,12 +60,6 @@ def opaque_mask(builder: ir.IRBuilder, mask: ir.Value, machine: Machine) -> ir.V
     lanes = mask.lanes
     if lanes < LEAST_MASK:
         picks = [min(i, lanes) for i in range(LEAST_MASK)]
-        mask = _shuffled(builder, mask, picks)
+        mask = builder.shuffled(mask, picks)
     found = opaque(builder, mask, MASK_REGISTER)
-    return found if lanes >= LEAST_MASK else _shuffled(builder, found, list(range(lanes)))
-
-
-def _shuffled(builder: ir.IRBuilder, mask: ir.Value, picks: list[int]) -> ir.Value:
-    undefined = ir.Constant(mask.type, ir.Undefined)
-    chosen = ir.Constant(ir.VectorType(ir.IntType(32), len(picks)), picks)
-    return builder.shuffle_vector(mask, undefined, chosen)
+    return found if lanes >= LEAST_MASK else builder.shuffled(found, range(lanes))

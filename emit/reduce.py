@@ -6,7 +6,7 @@ from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.index import I32, Lane, is_vector
+from rutc.emit.index import Lane, is_vector
 from rutc.emit.opaque import opaque, opaque_mask, vector_register
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
@@ -162,13 +162,7 @@ class ReductionEmitter:
 
     def _part(self, state: list[ir.Value], start: int, width: int) -> list[ir.Value]:
         """So many lanes from `start`; a single one without lanes."""
-        if width == 1:
-            number = ir.Constant(I32, start)
-            return [self.builder.extract_element(v, number) if is_vector(v) else v for v in state]
-        picks = ir.Constant(ir.VectorType(I32, width), [start + i for i in range(width)])
-        return [
-            self.builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), picks) for v in state
-        ]
+        return [self.builder.part(v, start, width) if is_vector(v) else v for v in state]
 
     def _join(self, s: Merge, p: list[ir.Value], q: list[ir.Value]) -> list[ir.Value]:
         self.expressions.locals = as_locals(a=p, b=q)

@@ -188,8 +188,7 @@ class TransposeEmitter:
         """Lanes of two words each, of the lanes of two vectors."""
         lanes = low.lanes
         picks = [k for i in range(lanes) for k in (i, lanes + i)]
-        order = ir.Constant(ir.VectorType(I32, 2 * lanes), picks)
-        both = self.builder.shuffle_vector(low, high, order)
+        both = self.builder.shuffled(low, picks, high)
         return self.builder.bitcast(both, ir.VectorType(ir.IntType(2 * WORD_BITS), lanes))
 
     def _store_interleaved(self, s: DeferredTranspose, vectors: list[ir.Value]) -> None:
@@ -203,8 +202,7 @@ class TransposeEmitter:
                 picks = [lanes + k if n == number else i for i, (k, n) in enumerate(wanted)]
                 if number == 0:
                     picks = [k for k, _ in wanted]
-                order = ir.Constant(ir.VectorType(I32, lanes), picks)
-                row = self.builder.shuffle_vector(row, vector, order)
+                row = self.builder.shuffled(row, picks, vector)
             active = [n in s.vectors and not _is_idle(s.lane, k) for k, n in wanted]
             place = self.memory.place(s.buffer, start + first)
             if all(active):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rutc.emit import ir
-from rutc.emit.index import I32, IndexEmitter, Lane
+from rutc.emit.index import IndexEmitter, Lane
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer
 from rutc.tensor_ir.lane_runs import are_few, runs
@@ -92,16 +92,15 @@ class ShuffledLoads:
         result: ir.Value | None = None
         for run in found:
             first, width, loaded = self._run(buffer, start, run, vector)
-            none = ir.Constant(loaded.type, ir.Undefined)
             if result is None:
                 picks = [w - first if w in run else i % width for i, w in enumerate(wanted)]
-                result = b.shuffle_vector(loaded, none, _order(picks))
+                result = b.shuffled(loaded, picks)
                 continue
             if width < lanes:
                 picks = [i if i < width else 0 for i in range(lanes)]
-                loaded = b.shuffle_vector(loaded, none, _order(picks))
+                loaded = b.shuffled(loaded, picks)
             picks = [lanes + w - first if w in run else i for i, w in enumerate(wanted)]
-            result = b.shuffle_vector(result, loaded, _order(picks))
+            result = b.shuffled(result, picks, loaded)
         assert result is not None
         return result
 
@@ -126,8 +125,3 @@ def distances(address: Index, lane: Lane, used: Sequence[int]) -> list[int] | No
     places = [address.subs({lane.var: Index.of(lane.base + i)}) for i in used]
     apart = [place - places[0] for place in places]
     return [d.const for d in apart] if all(d.is_const for d in apart) else None
-
-
-def _order(picks: Sequence[int]) -> ir.Constant:
-    """The order in which a shuffle takes lanes of its two vectors."""
-    return ir.Constant(ir.VectorType(I32, len(picks)), [*picks])

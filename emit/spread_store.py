@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rutc.emit import ir
-from rutc.emit.index import I32, IndexEmitter, Lane
+from rutc.emit.index import IndexEmitter, Lane
 from rutc.emit.shuffled_load import distances
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer
@@ -80,9 +80,7 @@ class SpreadStores:
             picks = [lanes.get(part * width + i) for i in range(width)]
             # Others are zeros: elements next to each other are then widened ones.
             order = [value.lanes if p is None else p for p in picks]
-            wide = self.builder.shuffle_vector(
-                value, zeros, ir.Constant(ir.VectorType(I32, width), order)
-            )
+            wide = self.builder.shuffled(value, order, zeros)
             mask = ir.Constant(ir.VectorType(ir.IntType(1), width), [p is not None for p in picks])
             self.masked_store(buffer, wide, self.place(buffer, start + part * width), mask)
         return True
@@ -96,16 +94,7 @@ class SpreadStores:
         b, start = self.builder, address.subs({lane.var: Index.of(lane.base + min(at))})
         for first, count in runs_of(at):
             place = self.place(buffer, start + at[first])
-            picks = [*range(first, first + count)]
-            piece = (
-                b.extract_element(value, ir.Constant(I32, first))
-                if count == 1
-                else b.shuffle_vector(
-                    value,
-                    ir.Constant(value.type, ir.Undefined),
-                    ir.Constant(ir.VectorType(I32, count), picks),
-                )
-            )
+            piece = b.part(value, first, count)
             b.store(piece, place, align=buffer.dtype.bytes)
         return True
 

@@ -7,8 +7,6 @@ AVX2 and AVX-512, where a gather takes one load for every lane.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from rutc.emit import ir
 
 I32 = ir.IntType(32)
@@ -46,18 +44,18 @@ def _halves(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """The columns of a square whose rows are half a block: perfect shuffles, two rows a block."""
     lanes = len(rows)
     low = [i // 2 + (lanes if i % 2 else 0) for i in range(2 * lanes)]
-    pairs = [_shuffle(b, rows[i], rows[i + lanes // 2], low) for i in range(lanes // 2)]
+    pairs = [b.shuffled(rows[i], low, rows[i + lanes // 2]) for i in range(lanes // 2)]
     low = [i // 2 + (2 * lanes if i % 2 else 0) for i in range(2 * lanes)]
     high = [i + lanes for i in low]
     for _ in range(lanes.bit_length() - 2):
         half = len(pairs) // 2
         pairs = [
-            _shuffle(b, pairs[i], pairs[i + half], picks)
+            b.shuffled(pairs[i], picks, pairs[i + half])
             for i in range(half)
             for picks in (low, high)
         ]
     halves = (list(range(lanes)), list(range(lanes, 2 * lanes)))
-    return [_shuffle(b, p, p, picks) for p in pairs for picks in halves]
+    return [b.shuffled(p, picks, p) for p in pairs for picks in halves]
 
 
 def _within(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
@@ -72,9 +70,7 @@ def _within(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     for _ in range(rounds):
         half = inner // 2
         rows = [
-            _shuffle(b, rows[i], rows[i + half], picks)
-            for i in range(half)
-            for picks in (low, high)
+            b.shuffled(rows[i], picks, rows[i + half]) for i in range(half) for picks in (low, high)
         ]
     return rows
 
@@ -100,14 +96,4 @@ def _exchanged(b: ir.IRBuilder, rows: list[ir.Value], inner: int) -> list[ir.Val
 
 
 def _blocks(b: ir.IRBuilder, x: ir.Value, y: ir.Value, picks: list[int], inner: int) -> ir.Value:
-    return _shuffle(b, x, y, [p * inner + i for p in picks for i in range(inner)])
-
-
-def _shuffle(b: ir.IRBuilder, x: ir.Value, y: ir.Value, picks: list[int]) -> ir.Value:
-    return b.shuffle_vector(x, y, _picks(tuple(picks)))
-
-
-@lru_cache(maxsize=1 << 10)
-def _picks(lanes: tuple[int, ...]) -> ir.Constant:
-    """The numbers of lanes as a constant."""
-    return ir.Constant(ir.VectorType(I32, len(lanes)), [*lanes])
+    return b.shuffled(x, [p * inner + i for p in picks for i in range(inner)], y)

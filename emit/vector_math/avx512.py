@@ -108,7 +108,7 @@ def _per_register(operands: list[Real], emit: Callable[[list[Real]], Real]) -> R
         results.append(emit(parts).value)
     while len(results) > 1:
         results = [
-            _shuffled(builder, a, b, range(2 * a.lanes))
+            builder.shuffled(a, range(2 * a.lanes), b)
             for a, b in zip(results[::2], results[1::2], strict=True)
         ]
     return Real(lanes, results[0])
@@ -117,9 +117,4 @@ def _per_register(operands: list[Real], emit: Callable[[list[Real]], Real]) -> R
 def _lanes_of(builder: ir.IRBuilder, value: ir.Value, start: int, count: int) -> ir.Value:
     if value.lanes == count:
         return value
-    return _shuffled(builder, value, value, range(start, start + count))
-
-
-def _shuffled(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, order: range) -> ir.Value:
-    mask = ir.Constant(ir.VectorType(I32, len(order)), list(order))
-    return builder.shuffle_vector(a, b, mask)
+    return builder.shuffled(value, range(start, start + count), value)
