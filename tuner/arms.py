@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 
 from rutc.tensor_ir.affine import Index, Max, Min, Mod, Size
-from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, walk
-from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
+from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, walk
+from rutc.tensor_ir.kernel import Kernel, Kind, exprs, reads_in, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark, NotApplicable, Overlap, Peel, Reorder, Split, Step
 from rutc.tuner.access import Shape, Touch, memory_order
@@ -32,14 +32,12 @@ def choosing_loops(kernel: Kernel, sizes: Mapping[str, Size]) -> dict[str, int]:
     select(i % 4 == 0, ..)    ->  i: 4, or its extent if that is less
     """
     found: dict[str, int] = {}
-    for s in walk_stmts(kernel.body):
-        for e in exprs(s):
-            for x in walk(e):
-                if isinstance(x, Apply) and x.op == "eq" and isinstance(x.args[0], IndexValue):
-                    name, period = _period(x.args[0].index, sizes)
-                    size = sizes.get(name)
-                    if size is not None and period <= LONGEST:
-                        found[name] = min(period, size) if isinstance(size, int) else period
+    for x in expressions_of(kernel):
+        if isinstance(x, Apply) and x.op == "eq" and isinstance(x.args[0], IndexValue):
+            name, period = _period(x.args[0].index, sizes)
+            size = sizes.get(name)
+            if size is not None and period <= LONGEST:
+                found[name] = min(period, size) if isinstance(size, int) else period
     return found
 
 
@@ -58,7 +56,7 @@ def _period(index: Index, sizes: Mapping[str, Size]) -> tuple[str, int]:
 def comparisons(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
     """Where comparisons of a loop variable with literals change, its ends left out."""
     points: set[int] = set()
-    for x in _expressions(kernel):
+    for x in expressions_of(kernel):
         if isinstance(x, Apply) and x.op in ("lt", "ge", "le", "gt"):
             a, b = x.args
             if isinstance(a, IndexValue) and isinstance(b, Lit):
@@ -76,11 +74,9 @@ def turns(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
     %x[i=(i + 2) % 50], i of 60    ->   48
     """
     points: set[int] = set()
-    for x in _expressions(kernel):
-        if isinstance(x, Read):
-            for _, c in x.coords:
-                if isinstance(c, Index):
-                    points |= _turns(c, var, extent)
+    for c in (c for r in reads_in(kernel.body) for _, c in r.coords):
+        if isinstance(c, Index):
+            points |= _turns(c, var, extent)
     found = tuple(sorted(p for p in points if 0 < p < extent))
     return found if len(found) <= MOST_TURNS else ()
 
@@ -128,15 +124,14 @@ def edges_of_reads(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
     %y[i] = %x[i-3 else 0.0], %x of 5 elements   ->   3, 8
     """
     points = set(comparisons(kernel, var, extent))
-    for x in _expressions(kernel):
-        if isinstance(x, Read) and x.fill is not None:
-            layout = kernel.buffer(x.value).layout
-            extents = dict(layout.extents)
-            for d, c in x.coords:
-                size = extents.get(d)
-                shift = _shift(c, var) if isinstance(c, Index) else None
-                if shift is not None and isinstance(size, int) and layout.fill != x.fill:
-                    points |= {-shift, size - shift}
+    for r in (r for r in reads_in(kernel.body) if r.fill is not None):
+        layout = kernel.buffer(r.value).layout
+        extents = dict(layout.extents)
+        for d, c in r.coords:
+            size = extents.get(d)
+            shift = _shift(c, var) if isinstance(c, Index) else None
+            if shift is not None and isinstance(size, int) and layout.fill != r.fill:
+                points |= {-shift, size - shift}
     return tuple(sorted(p for p in points if 0 < p < extent))
 
 
@@ -146,7 +141,8 @@ def _shift(index: Index, var: str) -> int | None:
     return rest.value if rest.is_const else None
 
 
-def _expressions(kernel: Kernel) -> Iterator[Expr]:
+def expressions_of(kernel: Kernel) -> Iterator[Expr]:
+    """All expressions of a kernel, and those in them."""
     return (x for s in walk_stmts(kernel.body) for e in exprs(s) for x in walk(e))
 
 

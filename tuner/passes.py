@@ -16,6 +16,7 @@ from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import partners
 from rutc.tuner.access import Reduction, Shape, analyse
 from rutc.tuner.collapse import collapse
+from rutc.tuner.lengths import affordable
 
 MOST_PARTS = 16
 """Copies of a tile's code, one for each part of its loops."""
@@ -82,6 +83,12 @@ def with_fused_loops(found: Pass, machine: Machine) -> Pass | None:
     kernel = apply_schedule(found.kernel, fused)
     again = pass_of(kernel, analyse(kernel, found.shape.constants), machine)
     return None if again is None else replace(again, fused=fused)
+
+
+def fused_pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
+    """What passes windows in a kernel, after loops that no window tells apart have become one."""
+    found = pass_of(kernel, shape, machine)
+    return None if found is None else with_fused_loops(found, machine)
 
 
 def vectors_along(found: Pass, machine: Machine) -> list[str]:
@@ -156,14 +163,12 @@ def edge_parts(
         **dict(found.kernel.symbols),
         **{v: (0, n - 1) for v, n in extents.items()},
     }
-    copies = 1
-    for v in loops:
-        if v not in factors and v not in moved:
-            continue
-        points = _edges(found, v, factors.get(v, 1), ranges)
-        if points and copies * (len(points) + 1) <= MOST_PARTS:
-            copies *= len(points) + 1
-            yield v, points
+    edges = (
+        (v, _edges(found, v, factors.get(v, 1), ranges))
+        for v in loops
+        if v in factors or v in moved
+    )
+    return affordable(edges, MOST_PARTS)
 
 
 def _edges(found: Pass, v: str, factor: int, ranges: Mapping[str, Range]) -> tuple[int, ...]:

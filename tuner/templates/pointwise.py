@@ -9,8 +9,8 @@ from enum import Enum
 from itertools import combinations, pairwise, permutations
 
 from rutc.base.record import record
-from rutc.tensor_ir.expr import IndexValue, walk
-from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
+from rutc.tensor_ir.expr import IndexValue
+from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step, Tile
 from rutc.tuner.access import Shape, memory_order
@@ -34,6 +34,7 @@ from rutc.tuner.arms import (
     comparisons,
     computed_arms,
     edges_of_reads,
+    expressions_of,
     turned_order,
     turns,
 )
@@ -48,7 +49,7 @@ from rutc.tuner.choice import (
     worth_sharing,
 )
 from rutc.tuner.collapse import fuse_innermost
-from rutc.tuner.lengths import never_longer
+from rutc.tuner.lengths import affordable, never_longer
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.vectors import (
     best_vector,
@@ -428,7 +429,7 @@ def _longest(
 
 def _asked(kernel: Kernel) -> frozenset[str]:
     """The loops of which elements ask how far they are."""
-    found = (x for s in walk_stmts(kernel.body) for e in exprs(s) for x in walk(e))
+    found = expressions_of(kernel)
     return frozenset(n for x in found if isinstance(x, IndexValue) for n in x.index.names())
 
 
@@ -475,14 +476,7 @@ def point_of(**values: object) -> Pointwise:
 
 def _affordable(loops: list[str], ends: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
     """The loops whose edges have code of their own, while that is little."""
-    found: list[str] = []
-    arms = 1
-    for v in loops:
-        points = ends.get(v, ())
-        if points and arms * (len(points) + 1) <= MOST_ARMS:
-            arms *= len(points) + 1
-            found.append(v)
-    return tuple(found)
+    return tuple(v for v, _ in affordable(((v, ends.get(v, ())) for v in loops), MOST_ARMS))
 
 
 def _chunks(extent: int, machine: Machine) -> int:

@@ -43,6 +43,7 @@ from rutc.tuner.packing import packed, packing
 from rutc.tuner.passes import (
     Pass,
     edge_parts,
+    fused_pass_of,
     may_be_looped,
     pass_of,
     places_read,
@@ -169,8 +170,7 @@ def _overlap(found: Pass) -> bool:
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     """The values of every parameter."""
-    found = pass_of(kernel, shape, machine)
-    found = None if found is None else with_fused_loops(found, machine)
+    found = fused_pass_of(kernel, shape, machine)
     if found is None:
         return {"vector": ()}
     shape = found.shape
@@ -278,8 +278,8 @@ def _vectors(found: Pass, vector: str, machine: Machine) -> int:
         return 1
     most = ceil(found.shape.extents[vector] / machine.width)
     along = prod(found.shape.extents[b] for b, v in found.partners.items() if v == vector)
-    weighted = any(t.packed or vector not in t.strides for t in found.reduction.reads)
-    left = machine.registers - machine.coefficients.windows.held - (found.taps if weighted else 0)
+    weights = found.taps if _weights(found, vector) else 0
+    left = machine.registers - machine.coefficients.windows.held - weights
     fit = max(1, left // (along + state_registers(found.reduction)))
     return ceil(most / ceil(most / fit))
 
@@ -367,8 +367,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     Raises:
         NotApplicable: the parameters do not fit the kernel.
     """
-    found = pass_of(kernel, shape, machine)
-    found = None if found is None else with_fused_loops(found, machine)
+    found = fused_pass_of(kernel, shape, machine)
     if found is None:
         raise NotApplicable("it passes no windows")
     shape, vector, rows = found.shape, point.vector, point.rows
