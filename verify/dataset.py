@@ -96,7 +96,7 @@ def read_sample(path: Path, model: Ports | InferenceSession) -> Sample:
 def _order(path: Path) -> list[tuple[int, str]]:
     """Numbers in names count as numbers: test_data_set_2 is before test_data_set_10."""
     parts = re.findall(r"\d+|\D+", path.name)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _numbered(folder: Path, ports: Sequence[NodeArg], role: str) -> dict[str, Value]:

@@ -155,6 +155,12 @@ def test_numbers_in_names_are_in_their_order(tmp_path: Path) -> None:
     assert names == ["test_data_set_1", "test_data_set_2", "test_data_set_10"]
 
 
+def test_digits_that_are_no_numbers_are_text(tmp_path: Path) -> None:
+    for name in ("5\u00b210.npz", "5\u00b22.npz"):
+        (tmp_path / name).touch()
+    assert [path.name[2:] for path in sample_paths(tmp_path)] == ["2.npz", "10.npz"]
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
