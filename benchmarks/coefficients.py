@@ -26,6 +26,7 @@ from benchmarks.machine import provenance
 from benchmarks.protocol import Page, write
 from benchmarks.ratios import LONG, Sampled
 from benchmarks.store import Entry, case_of
+from benchmarks.timer import PreparedKernel
 from benchmarks.varied import (
     NAMES,
     Network,
@@ -39,7 +40,6 @@ from benchmarks.varied import (
     varied,
 )
 from rutc.driver.launch_times import Profiled, TimedLibrary, written
-from rutc.driver.trials import PreparedKernel
 from rutc.driver.tuning import kernel_after
 from rutc.errors import RutcError
 from rutc.graph_opt.plan import Plan

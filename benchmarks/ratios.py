@@ -9,8 +9,9 @@ from statistics import median
 from time import thread_time_ns
 from typing import NamedTuple
 
+from benchmarks.timer import PreparedKernel, enough
 from rutc.driver.served import Served, Unanswered
-from rutc.driver.trials import PreparedKernel, enough, sample
+from rutc.driver.trials import sample
 from rutc.errors import RutcError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine

@@ -23,7 +23,7 @@ from benchmarks.machine import provenance
 from benchmarks.protocol import Page, write
 from benchmarks.ratios import LONG, Ratios
 from benchmarks.store import Entry, case_of
-from rutc.driver.trials import Timer
+from benchmarks.timer import Timer
 from rutc.driver.tuning import kernel_after
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError

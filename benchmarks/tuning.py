@@ -31,8 +31,9 @@ from benchmarks.kernel_source import largest
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, write
 from benchmarks.store import Entry, case_of
+from benchmarks.timer import KernelBench, ReferenceKernel
 from rutc.driver.in_model import Subject
-from rutc.driver.trials import KernelBench, Outcome, ReferenceKernel
+from rutc.driver.trials import Outcome
 from rutc.driver.tuning import Tried, kernel_after
 from rutc.driver.tuning_records import origin_of, rows_of, seeds_in, task_of
 from rutc.emit.targets import native_target

@@ -10,8 +10,9 @@ from time import monotonic, sleep
 
 import pytest
 
+from benchmarks.timer import KernelBench, PreparedKernel, ReferenceKernel, Timer
 from rutc.driver import served, trials
-from rutc.driver.trials import Clock, KernelBench, Outcome, PreparedKernel, ReferenceKernel, Timer
+from rutc.driver.trials import Clock, Outcome
 from rutc.driver.tuning import kernel_after
 from rutc.emit.targets import native_target
 from rutc.tensor_ir.dtype import DType

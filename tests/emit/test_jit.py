@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 
-from rutc.driver.trials import first_line
+from benchmarks.timer import first_line
 from rutc.driver.tuning import kernel_after
 from rutc.emit.jit import KernelCode
 from rutc.emit.targets import native_target
