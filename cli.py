@@ -208,12 +208,12 @@ def run(
         from rutc.report.shown_values import values_json, values_table
         from rutc.verify.npz import save_npz
         from rutc.verify.session_values import run_once
-        from rutc.verify.whole import load_whole
+        from rutc.verify.whole import WholeSession
 
         if output is not None:
             check_npz(output)
         dims = parse_sizes(dim)
-        with load_whole(library, threads, check_integrity=True, target=target) as session:
+        with WholeSession(library, threads=threads, check_integrity=True, target=target) as session:
             ran = run_once(session, inputs or (), dims)
         if output is not None:
             save_npz(output, ran.outputs)
@@ -342,11 +342,11 @@ def bench(
         from rutc.report.arguments import check_bench, parse_sizes
         from rutc.verify.bench import bench as measure
         from rutc.verify.session_values import run_once
-        from rutc.verify.whole import load_whole
+        from rutc.verify.whole import WholeSession
 
         check_bench(against, model, seconds)
         dims = parse_sizes(dim)
-        with load_whole(library, 1, check_integrity=True, target=target) as session:
+        with WholeSession(library, threads=1, check_integrity=True, target=target) as session:
             ran = run_once(session, inputs or (), dims)
         with screen.progress() as on_progress:
             timings = measure(

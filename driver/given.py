@@ -40,9 +40,9 @@ class Given:
     ) -> Mapping[str, Value] | None:
         """All inputs of a compiled model, if there are items; generated ones at some sizes."""
         from rutc.verify.session_values import session_values
-        from rutc.verify.whole import load_whole
+        from rutc.verify.whole import WholeSession
 
         if not self.inputs:
             return None
-        with load_whole(library, threads=1) as session:
+        with WholeSession(library, threads=1) as session:
             return session_values(session, self.inputs, dims=dims)

@@ -20,7 +20,7 @@ from rutc.emit.bundle import write_loader
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.verify.tolerance import Level
-from rutc.verify.whole import load_whole
+from rutc.verify.whole import WholeSession
 from tests.close import assert_close
 from tests.runtime.conftest import run_c
 
@@ -347,7 +347,7 @@ def test_the_whole_session_takes_and_gives_states(decoder: Path) -> None:
     cache = {f"past.{n}": rng.standard_normal((1, HEADS, 7, SIZE)).astype(np.float32) for n in "kv"}
     x = _tokens(0, 2)
     reference = onnxruntime.InferenceSession(str(decoder.with_suffix(".onnx")))
-    with load_whole(decoder) as session:
+    with WholeSession(decoder) as session:
         for found, expected in zip(
             session.run(None, {"x": x, **cache}),
             reference.run(None, {"x": x, **cache}),

@@ -16,7 +16,7 @@ from rutc.runtime import InferenceSession, ModelError
 from rutc.verify.compare import Value
 from rutc.verify.interleaved import Job, Latency, Run, require, take_turns
 from rutc.verify.reference import Reference, listed
-from rutc.verify.whole import WholeSession, load_whole
+from rutc.verify.whole import WholeSession
 
 Inputs = Mapping[str, Value]
 Room = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -83,7 +83,7 @@ def room_for(library: Path, inputs: Inputs, target: str | None = None) -> Room |
 
     Those are sequences, text, and what a library gives in memory of its own.
     """
-    with load_whole(library, threads=1, target=target) as session:
+    with WholeSession(library, threads=1, target=target) as session:
         names = [output.name for output in session.get_outputs()]
         values = dict(zip(names, session.run(None, inputs), strict=True))
         if not all(_plain(value) for value in (*inputs.values(), *values.values())):
@@ -157,7 +157,7 @@ def run_rutc(
     library: Path, threads: int, inputs: Inputs, room: Room | None, target: str | None = None
 ) -> Run:
     """Returns a run of a compiled model."""
-    session = load_whole(library, threads=threads, target=target)
+    session = WholeSession(library, threads=threads, target=target)
     for name, value in inputs.items():
         if name not in session.taken(inputs):
             session.set_state(name, value)

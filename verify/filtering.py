@@ -28,7 +28,7 @@ from rutc.verify.compare import Value
 from rutc.verify.reference import Reference
 from rutc.verify.session_values import session_values
 from rutc.verify.sizes import modest_common_sizes
-from rutc.verify.whole import load_whole
+from rutc.verify.whole import WholeSession
 
 Energy = npt.NDArray[np.float64]
 """The sum of squares of all channels at each place of each image."""
@@ -85,7 +85,7 @@ def refusals(
     Raises:
         rutc.runtime.ModelError: the library does not load.
     """
-    with load_whole(str(library), threads=1, target=target) as session:
+    with WholeSession(library, threads=1, target=target) as session:
         filters = filters_of(session.manifest)
         weights = session.manifest.get("weight_bytes")
         if not filters or not isinstance(weights, int) or weights > MOST_BYTES:

@@ -56,7 +56,7 @@ from rutc.verify.verification import (
     together,
 )
 from rutc.verify.weight_noise import roundoff_of
-from rutc.verify.whole import WholeSession, load_whole
+from rutc.verify.whole import WholeSession
 
 LONG_S = 1.0
 """Larger sizes are tried as long as a run takes less."""
@@ -98,7 +98,7 @@ def verify_model(
         rutc.runtime.ModelError: the library does not load or refuses the inputs.
     """
     report = on_progress or nobody
-    session = load_whole(str(library), threads=threads, target=target)
+    session = WholeSession(library, threads=threads, target=target)
     verifier = Verifier(model, library, session, Oracle(model, session, graph, effort), threads)
     if data is not None:
         found = verifier.recorded(data, report)

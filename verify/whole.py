@@ -5,7 +5,6 @@ So a compiled model takes and gives all that its ONNX model does, whichever of i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -19,24 +18,9 @@ T = TypeVar("T")
 class WholeSession(InferenceSession):
     """A session whose runs are given all states, and give what became of them."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        threads: int | None = None,
-        profile: bool = False,
-        check_integrity: bool = False,
-        target: str | None = None,
-    ) -> None:
-        """Opens the model; see `InferenceSession`."""
-        super().__init__(
-            path,
-            threads=threads,
-            profile=profile,
-            check_integrity=check_integrity,
-            target=target,
-        )
-        own = super().ports
+    def _prepare(self) -> None:
+        super()._prepare()
+        own = self._ports
         self._all = Ports(
             (*own.inputs, *self._states.inputs),
             (*own.outputs, *self._states.outputs),
@@ -101,18 +85,3 @@ class WholeSession(InferenceSession):
         """Returns the sizes that grow, by the states and the axes along which these do."""
         axes = zip(self._states.inputs, self._states.axes, strict=True)
         return {(i.name, a): str(i.shape[a]) for i, a in axes if a is not None}
-
-
-def load_whole(
-    path: str | os.PathLike[str],
-    threads: int | None = None,
-    *,
-    check_integrity: bool = False,
-    target: str | None = None,
-) -> WholeSession:
-    """Opens a compiled model whose states are inputs and outputs.
-
-    Raises:
-        ModelError: the file is no model, needs another CPU, or the options are wrong.
-    """
-    return WholeSession(path, threads=threads, check_integrity=check_integrity, target=target)

@@ -23,7 +23,7 @@ from rutc.verify.bench import (
     run_rutc,
 )
 from rutc.verify.interleaved import ROUNDS, Job, Run, require, take_turns
-from rutc.verify.whole import load_whole
+from rutc.verify.whole import WholeSession
 
 FEW_FAULTS = 16
 """Pages; large arrays have at least twice as many, of the largest size."""
@@ -139,7 +139,7 @@ def test_what_runs_in_place_writes_no_new_memory(tmp_path: Path) -> None:
     onnx.save(parser.parse_model(large), tmp_path / "m.onnx")
     library = compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options(), None).library
     x = np.ones((16, 1048576), np.float32)
-    with load_whole(library, threads=1) as session:
+    with WholeSession(library, threads=1) as session:
         run = run_in_place(session, {"x": x})
         before = getrusage(RUSAGE_THREAD).ru_minflt
         run()

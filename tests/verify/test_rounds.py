@@ -20,7 +20,7 @@ from rutc.verify.informative import says_nothing
 from rutc.verify.input_values import InputSpec, generate, spec
 from rutc.verify.session_values import run_once
 from rutc.verify.truth import Truth
-from rutc.verify.whole import load_whole
+from rutc.verify.whole import WholeSession
 from tests.refusing import rows_of_48
 
 Weights = Mapping[str, np.ndarray]
@@ -238,7 +238,7 @@ def test_sizes_that_no_run_takes_give_way_to_sums(tmp_path: Path) -> None:
     assert found.passed
     for sizes in ("before=1 after=1 total=2", "before=64 after=64 total=128"):
         assert sizes in found.inputs
-    with load_whole(library) as session:
+    with WholeSession(library) as session:
         for dims, total in (({}, 256), ({"before": 7}, 135), ({"before": 7, "after": 3}, 128)):
             ran = run_once(session, (), dims)
             assert ran.sizes == {"before": 128, "after": 128, **dims, "total": total}
