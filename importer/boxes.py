@@ -182,15 +182,23 @@ def opened(b: Builder, box: Tensor, t: Type | None) -> Item:
 
 
 def _read(b: Builder, box: Tensor, dtype: DType, shape: Sequence[Index | None]) -> Tensor:
-    extents = [e for e in shape if e is not None]
-    if len(extents) < len(shape):
-        (row,) = b.full_axes((len(shape),))
-        (found,) = b.call("box_shape", (box,), [(DType.I64, (row,))])
-        extents = [
-            b.size(b.nest((), b.read(found, [k])), "extent") if e is None else e
-            for k, e in enumerate(shape)
-        ]
+    extents = _extents(b, shape, "box_shape", box)
     return b.call("unbox", (box,), [(dtype, b.full_axes(extents))])[0]
+
+
+def _extents(
+    b: Builder, shape: Sequence[Index | None], routine: str, of: Tensor, **how: int
+) -> Sequence[Index]:
+    """A shape, of which a routine tells the extents that are not known."""
+    known = [e for e in shape if e is not None]
+    if len(known) == len(shape):
+        return known
+    (row,) = b.full_axes((len(shape),))
+    (found,) = b.call(routine, (of,), [(DType.I64, (row,))], **how)
+    return [
+        b.size(b.nest((), b.read(found, [k])), "extent") if e is None else e
+        for k, e in enumerate(shape)
+    ]
 
 
 # -- sequences and optionals --------------------------------------------------------------------
@@ -280,14 +288,7 @@ def concatenated(b: Builder, items: Boxed, axis: int, *, new_axis: bool) -> Tens
         shape.insert(axis, length_of(items))
     else:
         shape[axis] = None
-    extents = [e for e in shape if e is not None]
-    if len(extents) < rank:
-        (row,) = b.full_axes((rank,))
-        (found,) = b.call("joined_shape", (boxes,), [(DType.I64, (row,))], **how)
-        extents = [
-            b.size(b.nest((), b.read(found, [k])), "extent") if e is None else e
-            for k, e in enumerate(shape)
-        ]
+    extents = _extents(b, shape, "joined_shape", boxes, **how)
     return b.call("joined", (boxes,), [(element.dtype, b.full_axes(extents))], **how)[0]
 
 

@@ -12,7 +12,6 @@ What `fitting` has told the range of a size is not checked again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial, reduce
 
 from rutc.base.record import record
@@ -23,7 +22,6 @@ from rutc.importer.overflow import exact
 from rutc.tensor_ir import (
     Coord,
     DType,
-    If,
     Index,
     IndexValue,
     Input,
@@ -32,13 +30,12 @@ from rutc.tensor_ir import (
     Node,
     Scan,
     Scatter,
-    While,
     apply,
 )
 from rutc.tensor_ir.affine import Min, Range
 from rutc.tensor_ir.division import extreme_operands
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.graph import Origin, bound_symbols
+from rutc.tensor_ir.graph import Origin, bound_symbols, with_bodies
 
 
 @record
@@ -93,20 +90,8 @@ class _Work:
 
     def with_bodies(self, n: Node, done: frozenset[Demand], around: tuple[Index, ...]) -> Node:
         """The node with the checks that its bodies need."""
-        match n:
-            case Scan():
-                inner = self.extents((n.dim,), around)
-                return replace(n, body=tuple(self.block(n.body, done, inner)))
-            case While():
-                return replace(n, body=tuple(self.block(n.body, done, around)))
-            case If():
-                branches = [
-                    replace(x, nodes=tuple(self.block(x.nodes, done, around)))
-                    for x in (n.then, n.orelse)
-                ]
-                return replace(n, then=branches[0], orelse=branches[1])
-            case _:
-                return n
+        inner = self.extents((n.dim,), around) if isinstance(n, Scan) else around
+        return with_bodies(n, lambda nodes: tuple(self.block(nodes, done, inner)))
 
     def demands(self, n: Node, around: tuple[Index, ...]) -> Iterator[tuple[Demand, str]]:
         """What the reads of a node ask for that is not known, and the words for it.

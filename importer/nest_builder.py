@@ -269,8 +269,7 @@ class NestBuilder:
         """A tensor over axes of which one has no elements, or may have none."""
         extents = [a.extent for a in axes]
         if not all(e.is_const for e in extents):
-            nothing = Lit("", dtype) if dtype is DType.STRING else lit(0, dtype)
-            return self.emit(axes, (dtype,), (), None, (nothing,), None)[0]
+            return self.emit(axes, (dtype,), (), None, (lit(0, dtype),), None)[0]
         shape = [e.const for e in extents]
         if prod(filter(None, shape)) > MAX_ELEMENTS:
             raise OperatorError(f"the shape {shape} is too large")

@@ -21,6 +21,11 @@ def mul(a: Expr, c: Expr) -> Expr:
     return apply("mul", a, c)
 
 
+def squared(e: Expr) -> Expr:
+    """`e` * e."""
+    return apply("mul", e, e)
+
+
 def scaled(e: Expr, k: float) -> Expr:
     """`e` * k."""
     return apply("mul", e, lit(k, e.dtype))

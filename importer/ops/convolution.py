@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.ops.activations import add
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import static
@@ -168,7 +169,7 @@ def with_bias(b: Builder, y: Tensor, bias: Tensor | None) -> Tensor:
     if sizes[0] != sizes[1] and sizes[0].is_const and sizes[1].is_const:
         raise OperatorError(f"the bias {bias} does not fit {y}")
     per_channel = b.reshaped(bias, (*bias.axes, *b.axes((1,) * (y.rank - 2))))
-    return b.map(lambda e, c: apply("add", e, c), y, per_channel, onto=True)
+    return b.map(add, y, per_channel, onto=True)
 
 
 @operator("ConvInteger")

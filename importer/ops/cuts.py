@@ -14,7 +14,6 @@ from rutc.importer.ops.size_operands import (
     cut_dynamic,
     elements,
     most_of,
-    nothing,
     number,
     split_dynamic,
 )
@@ -51,7 +50,7 @@ def _is_open(t: Tensor) -> bool:
 
 def _first(b: Builder, t: Tensor, count: int) -> list[Expr]:
     """So many elements from the first one on; 0 where there is none."""
-    return [cast(b.read(t, [k], nothing(t.dtype)), DType.I64) for k in range(count)]
+    return [cast(b.read(t, [k], lit(0, t.dtype)), DType.I64) for k in range(count)]
 
 
 def _of_first_axes(
@@ -101,7 +100,7 @@ def slice_of(
         def found(*out: Index) -> Sequence[Index]:
             return [o * s + f for o, s, f in zip(out, jumps, firsts, strict=True)]
 
-        return b.view(x, extents, found, fill=nothing(x.dtype))
+        return b.view(x, extents, found, fill=lit(0, x.dtype))
     named = ints(axes, "axes") if axes is not None else tuple(range(len(begin)))
     chosen = axes_of(named, x.rank)
     step = ints(steps, "steps") if steps is not None else (1,) * len(begin)
@@ -115,7 +114,7 @@ def slice_of(
         s = _limited(b, x.shape[a], given)
         cut, told = _cut_by_sign(b, x.shape[a], lo, hi, s)
         if cut is None:
-            fill = nothing(x.dtype)
+            fill = lit(0, x.dtype)
             cut = cut_dynamic(b, x.shape[a], lo, hi, s)
             b.pieces |= {n: p for e, p in zip(cut, told, strict=False) if (n := e.as_var)}
         first[a], shape[a] = cut
@@ -210,7 +209,7 @@ def split(
     fill: Lit | None = None
     if sizes is not None and sizes.known is None:
         parts: Sequence[Index] = split_dynamic(b, x.shape[at], sizes, len(b.outputs))
-        fill = nothing(x.dtype)
+        fill = lit(0, x.dtype)
     elif sizes is not None:
         parts = _parts(b, indices(sizes, "split"), x.shape[at])
     else:
@@ -288,9 +287,9 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
     shape[at] = b.total(sum((t.shape[at] for t in filled), ZERO).simplify(b.ranges))
     axes = b.axes(shape)
     if any(e == ZERO for e in shape):
-        return b.nest(axes, lit(0, first.dtype))
+        return b.empty(axes, first.dtype)
     here = axes[at].index
-    fill = nothing(first.dtype)
+    fill = lit(0, first.dtype)
     starts = [ZERO]
     for t in filled:
         starts.append(starts[-1] + t.shape[at])

@@ -7,7 +7,7 @@ from math import pi, sqrt
 from typing import assert_never
 
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.activations import add, mul, scaled, shifted
+from rutc.importer.ops.activations import add, mul, scaled, shifted, squared
 from rutc.tensor_ir import Apply, BitCast, Cast, Expr, IndexValue, Lit, Read, apply, cast
 from rutc.tensor_ir.expr import Local
 
@@ -89,17 +89,13 @@ def _inverse(e: Expr) -> Expr:
     return apply("div", lit(1, e.dtype), e)
 
 
-def _square(e: Expr) -> Expr:
-    return mul(e, e)
-
-
 def _root(e: Expr) -> Expr:
     return apply("sqrt", e)
 
 
 def _rest(e: Expr) -> Expr:
     """1 - e * e."""
-    return apply("sub", lit(1, e.dtype), _square(e))
+    return apply("sub", lit(1, e.dtype), squared(e))
 
 
 _UNARY: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -110,16 +106,16 @@ _UNARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "sqrt": lambda x, y: apply("div", lit(0.5, x.dtype), y),
     "sin": lambda x, y: apply("cos", x),
     "cos": lambda x, y: apply("neg", apply("sin", x)),
-    "tan": lambda x, y: shifted(_square(y), 1),
+    "tan": lambda x, y: shifted(squared(y), 1),
     "asin": lambda x, y: _inverse(_root(_rest(x))),
     "acos": lambda x, y: apply("neg", _inverse(_root(_rest(x)))),
-    "atan": lambda x, y: _inverse(shifted(_square(x), 1)),
+    "atan": lambda x, y: _inverse(shifted(squared(x), 1)),
     "sinh": lambda x, y: apply("cosh", x),
     "cosh": lambda x, y: apply("sinh", x),
     "tanh": lambda x, y: _rest(y),
-    "asinh": lambda x, y: _inverse(_root(shifted(_square(x), 1))),
-    "acosh": lambda x, y: _inverse(_root(shifted(_square(x), -1))),
+    "asinh": lambda x, y: _inverse(_root(shifted(squared(x), 1))),
+    "acosh": lambda x, y: _inverse(_root(shifted(squared(x), -1))),
     "atanh": lambda x, y: _inverse(_rest(x)),
-    "erf": lambda x, y: scaled(apply("exp", apply("neg", _square(x))), 2 / sqrt(pi)),
+    "erf": lambda x, y: scaled(apply("exp", apply("neg", squared(x))), 2 / sqrt(pi)),
 }
 """(operand, result) -> the derivative."""

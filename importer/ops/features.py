@@ -8,6 +8,7 @@ import numpy as np
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.ops.activations import mul, squared
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.movement import gather
 from rutc.importer.ops.operands import static
@@ -38,7 +39,7 @@ def scaler(
         y = b.map(lambda e, o: apply("sub", e, o), y, by)
     if scale:
         by = _per_feature(b, x, scale, DType.F32, "scale")
-        y = b.map(lambda e, s: apply("mul", e, s), y, by)
+        y = b.map(mul, y, by)
     return y
 
 
@@ -52,7 +53,7 @@ def normalizer(b: Builder, x: Tensor, *, norm: str = "MAX") -> Tensor:
     elif norm == "L1":
         size = reduced(b, y, last, "sum", keepdims=True, lift=lambda e: apply("abs", e))
     elif norm == "L2":
-        square = reduced(b, y, last, "sum", keepdims=True, lift=lambda e: apply("mul", e, e))
+        square = reduced(b, y, last, "sum", keepdims=True, lift=squared)
         size = b.map(lambda e: apply("sqrt", e), square)
     else:
         raise OperatorError(f"the norm {norm!r} is unknown")

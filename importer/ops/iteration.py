@@ -17,7 +17,7 @@ from rutc.importer.ops.control import check_condition, tensors
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.operands import indices
 from rutc.importer.ops.scans import Carried, carries, counted, states_after
-from rutc.importer.ops.size_operands import nothing, number
+from rutc.importer.ops.size_operands import number
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Boxed, Item, ListType, Tensor, TensorType, known_ints
@@ -146,7 +146,7 @@ class _Loop:
         empty: list[Item] = []
         for t in tensors(made[self.count :]):
             shape = [e if e.names() <= known else ZERO for e in t.shape]
-            empty.append(self.b.nest(self.b.axes((0, *shape)), nothing(t.dtype)))
+            empty.append(self.b.empty(self.b.axes((0, *shape)), t.dtype))
         return (*self.inits, *empty)
 
     def begins(self) -> bool:

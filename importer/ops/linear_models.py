@@ -9,7 +9,7 @@ import numpy as np
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.activations import sigmoid_of
+from rutc.importer.ops.activations import add, sigmoid_of
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.coupling import coupled
 from rutc.importer.ops.operands import static
@@ -50,7 +50,7 @@ def _plus(b: Builder, y: Tensor, values: Sequence[float], what: str) -> Tensor:
         return y
     columns = static(y.shape[1], "the number of columns")
     each = table(b, values, (1 if len(values) == 1 else columns,), what)
-    return b.map(lambda e, c: apply("add", e, c), y, each)
+    return b.map(add, y, each)
 
 
 @operator("LinearRegressor", ML)

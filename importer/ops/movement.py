@@ -22,7 +22,6 @@ from rutc.importer.ops.positions import (
 from rutc.importer.ops.reshape import reshape, resolve
 from rutc.importer.ops.size_operands import (
     expand_dynamic,
-    nothing,
     number,
     range_dynamic,
     reshape_dynamic,
@@ -120,7 +119,7 @@ def depth_to_space(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") 
         return i, channel, floordiv(y, Index.of(s), b.ranges), floordiv(z, Index.of(s), b.ranges)
 
     shape = (n, depth, h * s, w * s)
-    return b.view(x, shape, coords, ("n", "c", "y", "x"), fill=nothing(x.dtype))
+    return b.view(x, shape, coords, ("n", "c", "y", "x"), fill=lit(0, x.dtype))
 
 
 @operator("SpaceToDepth")
@@ -147,7 +146,7 @@ def space_to_depth(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") 
         return i, channel, y * s + by, z * s + bx
 
     shape = (n, c * (s * s), tall, wide)
-    return b.view(x, shape, coords, ("n", "c", "y", "x"), fill=nothing(x.dtype))
+    return b.view(x, shape, coords, ("n", "c", "y", "x"), fill=lit(0, x.dtype))
 
 
 @operator("Shape")
@@ -238,7 +237,7 @@ def gather_elements(b: Builder, x: Tensor, at: Tensor, *, axis: int = 0) -> Tens
     a = axis_of(axis, x.rank)
     axes = b.axes(at.shape)
     if any(e == ZERO for e in at.shape):
-        return b.nest(axes, lit(0, x.dtype))
+        return b.empty(axes, x.dtype)
     here = [i.index for i in axes]
     coords: list[Coord] = list(here)
     coords[a] = position_in(b, at, here, x.shape[a])
@@ -257,7 +256,7 @@ def gather_nd(b: Builder, x: Tensor, at: Tensor, *, batch_dims: int = 0) -> Tens
     shape = (*outer, *x.shape[batch_dims + depth :])
     axes = b.axes(shape)
     if any(e == ZERO for e in shape):
-        return b.nest(axes, lit(0, x.dtype))
+        return b.empty(axes, x.dtype)
     here = [i.index for i in axes[: len(outer)]]
     coords: list[Coord] = list(here[:batch_dims])
     coords += [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.activations import shifted
+from rutc.importer.ops.activations import mul, shifted, squared
 from rutc.importer.ops.operands import axis_of, static
 from rutc.importer.ops.reductions import place_of_extreme, reduced
 from rutc.importer.ops.reshape import reshape
@@ -90,7 +90,7 @@ def batch_normalization(
     found = reduced(b, wide, at, "mean", keepdims=False)
     spread = b.reshaped(found, (*found.axes, *b.axes((1,) * (x.rank - 2))))
     centered = b.map(lambda e, m: apply("sub", e, m), wide, spread)
-    square = reduced(b, centered, at, "mean", keepdims=False, lift=lambda e: apply("mul", e, e))
+    square = reduced(b, centered, at, "mean", keepdims=False, lift=squared)
 
     def moved(old: Expr, new: Expr) -> Expr:
         kept = apply("mul", old, lit(momentum, old.dtype))
@@ -142,11 +142,11 @@ def scaled_to_unit(
     b: Builder, x: Tensor, axes: Sequence[int], epsilon: float
 ) -> tuple[Tensor, Tensor]:
     """`x` / sqrt(mean square + epsilon), and 1 / sqrt(mean square + epsilon)."""
-    square = reduced(b, x, axes, "mean", keepdims=True, lift=lambda e: apply("mul", e, e))
+    square = reduced(b, x, axes, "mean", keepdims=True, lift=squared)
     inverse = b.map(
         lambda v: apply("div", lit(1, v.dtype), apply("sqrt", shifted(v, epsilon))), square
     )
-    return b.map(lambda e, s: apply("mul", e, s), x, inverse), inverse
+    return b.map(mul, x, inverse), inverse
 
 
 @operator("LayerNormalization")
@@ -260,7 +260,7 @@ def mean_variance_normalization(
     wide = widened(b, x)
     mean = reduced(b, wide, at, "mean", keepdims=True)
     centered = b.map(lambda e, m: apply("sub", e, m), wide, mean)
-    square = reduced(b, centered, at, "mean", keepdims=True, lift=lambda e: apply("mul", e, e))
+    square = reduced(b, centered, at, "mean", keepdims=True, lift=squared)
     y = b.map(lambda e, v: apply("div", e, shifted(apply("sqrt", v), 1e-9)), centered, square)
     return b.as_type(y, x.dtype)
 
@@ -273,7 +273,7 @@ def lp_normalization(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Te
     if p == 1:
         norm = reduced(b, wide, at, "sum", keepdims=True, lift=lambda e: apply("abs", e))
     elif p == 2:
-        square = reduced(b, wide, at, "sum", keepdims=True, lift=lambda e: apply("mul", e, e))
+        square = reduced(b, wide, at, "sum", keepdims=True, lift=squared)
         norm = b.map(lambda e: apply("sqrt", e), square)
     else:
         raise OperatorError(f"p is {p}; the standard knows 1 and 2")

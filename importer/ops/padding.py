@@ -8,7 +8,7 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.operands import axes_of, ints
 from rutc.importer.ops.run_time_axes import for_every_axis
-from rutc.importer.ops.size_operands import bound, elements, nothing, number
+from rutc.importer.ops.size_operands import bound, elements, number
 from rutc.importer.ops.size_operands import sizes as sizes_of
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MOST
@@ -50,7 +50,7 @@ def pad(
         out = b.axes(shape)
         at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
         if value is None:
-            fill = nothing(x.dtype)
+            fill = lit(0, x.dtype)
         elif value.array is not None:
             element = value.array.reshape(-1)[0]
             fill = (
@@ -88,7 +88,7 @@ def pad(
         # Of one element, to which the period gives two, only the first is there.
         return minimum(minimum(folded, period - folded, b.ranges), n - 1, b.ranges) + cut
 
-    blank = None if all(n.is_const for n in amounts) else nothing(x.dtype)
+    blank = None if all(n.is_const for n in amounts) else lit(0, x.dtype)
     return b.view(x, shape, lambda *out: [source(o, i) for i, o in enumerate(out)], fill=blank)
 
 

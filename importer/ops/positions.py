@@ -34,7 +34,7 @@ def gathered(b: Builder, x: Tensor, at: Tensor, axis: int, *, trusted: bool = Fa
     shape = (*x.shape[:a], *at.shape, *x.shape[a + 1 :])
     axes = b.axes(shape)
     if any(e == ZERO for e in shape):
-        return b.nest(axes, lit(0, x.dtype))
+        return b.empty(axes, x.dtype)
     inner = axes[a : a + at.rank]
     position = position_in(b, at, [i.index for i in inner], x.shape[a], trusted=trusted)
     before, after = axes[:a], axes[a + at.rank :]

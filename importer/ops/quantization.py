@@ -8,7 +8,7 @@ import ml_dtypes
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.activations import clamped
+from rutc.importer.ops.activations import add, clamped
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.convolution import conv_integer
 from rutc.importer.ops.elementwise import conversion
@@ -217,7 +217,7 @@ def qlinear_conv(
     if bias is not None:
         units = b.axes((1,) * (total.rank - 2))
         per_channel = b.reshaped(bias, (*bias.axes, *units))
-        total = b.map(lambda e, c: apply("add", e, c), total, per_channel)
+        total = b.map(add, total, per_channel)
     return _requantized(b, total, [(x_scale, 1), (w_scale, 1), (out_scale, 0)], out_zero)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.ops.activations import add
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.fixed_point import Stored
@@ -106,15 +107,17 @@ class Layer:
         """A state at the end; 0, as ONNX Runtime has it, of a sequence without steps."""
         if self.lengths is None or (first.array is not None and not first.array.any()):
             return state
-        axes = self.b.axes(state.shape)
-        some = self._running(ZERO, axes[0])
-        element = self.b.spread(state, axes)
-        return self.b.nest(axes, apply("select", some, element, lit(0, state.dtype)))
+        return self._while_running(self.lengths, ZERO, state)
 
-    def _running(self, t: Index, batch: Axis) -> Expr:
-        assert self.lengths is not None
-        length = self.b.read(self.lengths, [batch.index])
-        return apply("gt", _as_i64(length), IndexValue(t))
+    def _while_running(
+        self, lengths: Tensor, t: Index, state: Tensor, ended: Tensor | None = None
+    ) -> Tensor:
+        """A state of sequences that have a step t; of those that ended before another one, or 0."""
+        axes = self.b.axes(state.shape)
+        running = apply("gt", _as_i64(self.b.read(lengths, [axes[0].index])), IndexValue(t))
+        new = self.b.spread(state, axes)
+        old = lit(0, state.dtype) if ended is None else self.b.spread(ended, axes)
+        return self.b.nest(axes, apply("select", running, new, old))
 
     def _masked(
         self, t: Index, after: tuple[Tensor, ...], before: Sequence[Tensor]
@@ -122,22 +125,14 @@ class Layer:
         """The states after a step; those of a sequence that has ended stay."""
         if self.lengths is None:
             return after
-        out = []
-        for new, old in zip(after, before, strict=True):
-            axes = self.b.axes(new.shape)
-            running = self._running(t, axes[0])
-            both = self.b.spread(new, axes), self.b.spread(old, axes)
-            out.append(self.b.nest(axes, apply("select", running, *both)))
-        return tuple(out)
+        pairs = zip(after, before, strict=True)
+        return tuple(self._while_running(self.lengths, t, new, old) for new, old in pairs)
 
     def _output(self, t: Index, state: Tensor) -> Tensor:
         """What a step gives: the state, 0 where the sequence has ended."""
         if self.lengths is None:
             return state
-        axes = self.b.axes(state.shape)
-        running = self._running(t, axes[0])
-        element = self.b.spread(state, axes)
-        return self.b.nest(axes, apply("select", running, element, lit(0, state.dtype)))
+        return self._while_running(self.lengths, t, state)
 
 
 def _as_i64(e: Expr) -> Expr:
@@ -149,7 +144,7 @@ def _added(b: Builder, parts: Sequence[Tensor | None]) -> Tensor | None:
     given = [p for p in parts if p is not None]
     if len(given) < 2:
         return given[0] if given else None
-    return b.map(lambda p, q: apply("add", p, q), given[0], given[1])
+    return b.map(add, given[0], given[1])
 
 
 def _reversed(b: Builder, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -345,7 +340,7 @@ def lstm_of(
         offset = _added(b, [layer.biases(recurrent=False), layer.biases(recurrent=True)])
         inputs = layer.projected()
         if offset is not None:
-            inputs = b.map(lambda e, o: apply("add", e, o), inputs, offset)
+            inputs = b.map(add, inputs, offset)
         size, d = layer.hidden, layer.direction
 
         def step(t: Index, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -409,7 +404,7 @@ def gru(
         inputs = layer.projected()
         offset, inner = layer.biases(recurrent=False), layer.biases(recurrent=True)
         if offset is not None:
-            inputs = b.map(lambda e, o: apply("add", e, o), inputs, offset)
+            inputs = b.map(add, inputs, offset)
 
         def step(t: Index, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
             (hidden,) = states
@@ -417,7 +412,7 @@ def gru(
             if inner is not None:
                 count = 3 if linear_before_reset else 2
                 part = b.view(inner, (count, layer.hidden), lambda g, h: [g, h])
-                whole = b.map(lambda e, o: apply("add", e, o), whole, part)
+                whole = b.map(add, whole, part)
 
             def gate(axes: Sequence[Axis], g: int) -> Expr:
                 n, h = axes[0].index, axes[1].index
@@ -482,7 +477,7 @@ def rnn(
         inputs = layer.projected()
         offset = _added(b, [layer.biases(recurrent=False), layer.biases(recurrent=True)])
         if offset is not None:
-            inputs = b.map(lambda e, o: apply("add", e, o), inputs, offset)
+            inputs = b.map(add, inputs, offset)
 
         def step(t: Index, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
             (hidden,) = states

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
+from rutc.importer.ops.activations import squared
 from rutc.importer.ops.operands import axes_of, axis_of, ints
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import Named, named_axes
@@ -108,10 +109,6 @@ def _same(e: Expr) -> Expr:
     return e
 
 
-def _square(e: Expr) -> Expr:
-    return apply("mul", e, e)
-
-
 def _root(e: Expr) -> Expr:
     if e.dtype.is_float:
         return apply("sqrt", e)
@@ -130,8 +127,8 @@ _register("ReduceMax", "max", _same, _same)
 _register("ReduceMin", "min", _same, _same)
 _register("ReduceProd", "prod", _same, _same)
 _register("ReduceL1", "sum", lambda e: apply("abs", e), _same)
-_register("ReduceL2", "sum", _square, _root)
-_register("ReduceSumSquare", "sum", _square, _same)
+_register("ReduceL2", "sum", squared, _root)
+_register("ReduceSumSquare", "sum", squared, _same)
 _register("ReduceLogSum", "sum", _same, _logarithm)
 
 

@@ -201,7 +201,7 @@ def _along(
     wide = interpolating(x.dtype)
     shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
     if any(e == ZERO for e in shape):
-        return b.nest(b.axes(shape), lit(0, x.dtype))
+        return b.empty(b.axes(shape), x.dtype)
     whole = scale is not None and scale >= 1 and scale % 1 == 0
     if scheme.mode == "nearest" and whole and outside is None and _is_repeat(scheme):
         times = Index.of(int(scale or 1))

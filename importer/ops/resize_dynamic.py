@@ -185,13 +185,17 @@ class Filter:
         """The weight at a distance."""
         if self.mode == "linear":
             return apply("max", apply("sub", lit(1, REAL), d), lit(0, REAL))
-        a = self.cubic
-        square = apply("mul", d, d)
-        near = shifted(apply("mul", shifted(scaled(d, a + 2), -(a + 3)), square), 1)
-        inner = shifted(apply("mul", shifted(scaled(d, a), -5 * a), d), 8 * a)
-        far = shifted(apply("mul", inner, d), -4 * a)
+        near, far = cubic_weights(d, self.cubic)
         outer = apply("select", apply("lt", d, lit(2, REAL)), far, lit(0, REAL))
         return apply("select", apply("le", d, lit(1, REAL)), near, outer)
+
+
+def cubic_weights(d: Expr, a: float) -> tuple[Expr, Expr]:
+    """The weights of cubic interpolation at distances up to 1, and from 1 to 2."""
+    square = apply("mul", d, d)
+    near = shifted(apply("mul", shifted(scaled(d, a + 2), -(a + 3)), square), 1)
+    inner = shifted(apply("mul", shifted(scaled(d, a), -5 * a), d), 8 * a)
+    return near, shifted(apply("mul", inner, d), -4 * a)
 
 
 def _real(size: Index) -> Expr:

@@ -9,6 +9,7 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.operands import static
+from rutc.importer.ops.resize_dynamic import cubic_weights
 from rutc.importer.ops.size_operands import sizes
 from rutc.importer.ops.window import spatial_roles
 from rutc.importer.registry import operator
@@ -23,7 +24,6 @@ _CUBIC = -0.75
 class Sampler:
     """How positions outside are treated, and how elements around a position are weighed."""
 
-    b: Builder
     mode: str
     padding: str
     align_corners: bool
@@ -71,11 +71,7 @@ class Sampler:
             distance = apply("abs", apply("sub", t, part))
             return apply("sub", lit(1, at.dtype), distance)
         d = apply("abs", apply("sub", shifted(t, -1), part))
-        square = apply("mul", d, d)
-        a = _CUBIC
-        near = shifted(apply("mul", shifted(scaled(d, a + 2), -(a + 3)), square), 1)
-        inner = shifted(apply("mul", shifted(scaled(d, a), -5 * a), d), 8 * a)
-        far = shifted(apply("mul", inner, d), -4 * a)
+        near, far = cubic_weights(d, _CUBIC)
         return apply("select", apply("le", d, lit(1, d.dtype)), near, far)
 
     def place(self, at: Expr, tap: Index, extent: Index) -> Expr:
@@ -100,7 +96,7 @@ def grid_sample(
 ) -> Tensor:
     """out[n, c, ..] = x sampled at the position grid[n, .., :], last axis first."""
     kinds = {"bilinear": "linear", "bicubic": "cubic"}
-    sampler = Sampler(b, kinds.get(mode, mode), padding_mode, bool(align_corners))
+    sampler = Sampler(kinds.get(mode, mode), padding_mode, bool(align_corners))
     if padding_mode not in ("zeros", "border", "reflection") or sampler.mode not in (
         "nearest",
         "linear",

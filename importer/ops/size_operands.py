@@ -28,11 +28,6 @@ def number(value: int | Index) -> Expr:
     return Lit(index.const, DType.I64) if index.is_const else IndexValue(index)
 
 
-def nothing(kind: DType) -> Lit:
-    """The element that stands where there is none."""
-    return Lit("", kind) if kind is DType.STRING else lit(0, kind)
-
-
 def elements(b: Builder, t: Tensor, what: str, length: int | None = None) -> list[Expr]:
     """The elements of a scalar or of a row, as i64; `length` is how many they must be."""
     if t.rank > 1:

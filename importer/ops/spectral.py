@@ -8,6 +8,7 @@ import numpy as np
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.ops.activations import mul
 from rutc.importer.ops.fourier_stages import factors_of, staged
 from rutc.importer.ops.operands import array, axis_of, static
 from rutc.importer.ops.reshape import linear
@@ -117,7 +118,7 @@ def _both_halves(b: Builder, x: Tensor, at: int, length: int) -> Tensor:
     """A one-sided spectrum whose transform's real part is that of the whole one's."""
     times = _times(length, x.shape[at].const).astype(x.dtype.computing.numpy)
     weights = b.constant(times.reshape(-1, *[1] * (x.rank - 1 - at)))
-    return b.wide(lambda e, w: apply("mul", e, w), x, weights, onto=True)
+    return b.wide(mul, x, weights, onto=True)
 
 
 def _computed_table(
@@ -176,7 +177,7 @@ def stft(
     framed = b.view(signal, shape, lambda i, f, t, p: [i, f * step + t, p])
     if window is not None:
         weights = b.reshaped(window, (*window.axes, b.axis(1)))
-        framed = b.map(lambda e, w: apply("mul", e, w), framed, weights, onto=True)
+        framed = b.map(mul, framed, weights, onto=True)
     axis = b.constant(np.array(2))
     return dft(b, framed, None, axis, onesided=onesided)
 
