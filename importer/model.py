@@ -9,11 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from onnx import (
-    GraphProto,
-    NodeProto,
-    helper,
-)
+from onnx import GraphProto, NodeProto, helper
 
 from rutc.errors import InternalError, UserError
 from rutc.importer import ops
@@ -106,6 +102,10 @@ def import_model(
 
 def _key(node: NodeProto) -> Key:
     return node.domain, node.op_type
+
+
+def _cannot(node: NodeProto, why: object) -> str:
+    return f"{node.op_type} (node {title(node)!r}) cannot be compiled: {why}"
 
 
 def _check_supported(graph: GraphProto, path: Path) -> None:
@@ -248,7 +248,7 @@ class _Importer:
         except NeedsRank:
             raise
         except OperatorError as e:
-            raise UserError(f"{node.op_type} (node {title(node)!r}) cannot be compiled: {e}") from e
+            raise UserError(_cannot(node, e)) from e
         finally:
             self.b.origin = saved
 
@@ -282,22 +282,18 @@ class _Importer:
                     "ranges: --dim NAME=N, NAME=LOW..HIGH, or multiples NAME=LOW..HIGH/STEP"
                 )
             kind = NeedsRank if isinstance(e, NeedsRank) else UserError
-            raise kind(
-                f"{node.op_type} (node {title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
-            ) from e
+            raise kind(_cannot(node, f"{e} [{given}]{hint}")) from e
         except ElementTypeError as e:
-            raise UserError(f"{node.op_type} (node {title(node)!r}) cannot be compiled: {e}") from e
+            raise UserError(_cannot(node, e)) from e
         except ZeroDivisionError as e:
             check_node(node, inputs)
-            raise UserError(
-                f"{node.op_type} (node {title(node)!r}) cannot be compiled: an extent or an "
-                f"attribute by which it divides is 0 [{given_text(node, inputs)}]"
-            ) from e
+            why = f"an extent or an attribute by which it divides is 0 [{given_text(node, inputs)}]"
+            raise UserError(_cannot(node, why)) from e
         except RecursionError as e:
-            raise UserError(
-                f"{node.op_type} (node {title(node)!r}) cannot be compiled: its sizes follow from "
-                "others in too many steps; fix the symbolic sizes with --dim"
-            ) from e
+            why = (
+                "its sizes follow from others in too many steps; fix the symbolic sizes with --dim"
+            )
+            raise UserError(_cannot(node, why)) from e
         except (
             ArithmeticError,
             AssertionError,

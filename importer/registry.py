@@ -37,51 +37,49 @@ class Operator:
     function: Function
 
     @cached_property
-    def attributes(self) -> frozenset[str]:
-        """The attributes that the function takes."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    def _parameters(self) -> tuple[inspect.Parameter, ...]:
+        """The inputs and attributes that the function takes."""
+        return tuple(inspect.signature(self.function).parameters.values())[1:]
 
     @cached_property
-    def arity(self) -> tuple[int, int | None]:
-        """The least and the most inputs (None: any number)."""
-        parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        places = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        least = sum(p.default is p.empty for p in places)
-        variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        return least, None if variadic else len(places)
+    def _attributes(self) -> dict[str, inspect.Parameter]:
+        return {p.name: p for p in self._parameters if p.kind is p.KEYWORD_ONLY}
 
     @cached_property
-    def required(self) -> tuple[int, ...]:
-        """The places of the inputs that must be there (others are `Tensor | None`)."""
-        parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        least, _ = self.arity
-        return tuple(i for i in range(least) if "None" not in str(parameters[i].annotation))
+    def _inputs(self) -> tuple[inspect.Parameter, ...]:
+        """The inputs without those of `*rest`."""
+        return tuple(p for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+    @cached_property
+    def _rest(self) -> str | None:
+        """The annotation of `*rest`; None: there is no such parameter."""
+        return next((p.annotation for p in self._parameters if p.kind is p.VAR_POSITIONAL), None)
 
     @cached_property
     def takes_lists(self) -> bool:
         """Whether an operand may be something else than a tensor."""
-        parameters = inspect.signature(self.function).parameters.values()
         kinds = ("TensorList", "TensorMap", "Item")
-        return any(k in str(p.annotation) for p in parameters for k in kinds)
+        return any(k in str(p.annotation) for p in self._parameters for k in kinds)
 
     def __call__(
         self, b: Builder, inputs: Sequence[Item | None], attributes: Mapping[str, object]
     ) -> tuple[Item, ...]:
         """The outputs. Raises OperatorError for inputs or attributes that it cannot take."""
-        unknown = sorted(set(attributes) - self.attributes)
+        unknown = sorted(attributes.keys() - self._attributes.keys())
         if unknown:
             raise OperatorError(f"attribute {', '.join(map(repr, unknown))} is not supported")
         self._check_attributes(attributes)
         given = list(inputs)
         while given and given[-1] is None:
             given.pop()
-        least, most = self.arity
-        if most is not None and len(given) > most:
+        places, most = self._inputs, len(self._inputs)
+        if self._rest is None and len(given) > most:
             raise OperatorError(f"{len(given)} inputs are given, at most {most} are supported")
-        if len(given) < least or any(given[i] is None for i in self.required):
+        least = sum(p.default is p.empty for p in places)
+        needed = (i for i in range(least) if "None" not in str(places[i].annotation))
+        if len(given) < least or any(given[i] is None for i in needed):
             raise OperatorError(f"a required input is missing ({least} are required)")
-        kinds = [*self._places, *[self._rest] * len(given)]
+        kinds = [*(p.annotation for p in places), *[self._rest] * len(given)]
         for i, (t, kind) in enumerate(zip(given, kinds, strict=False)):
             if kind == "Tensor" and t is None:
                 raise OperatorError(f"input {i} is left out, and must not be")
@@ -93,37 +91,11 @@ class Operator:
         made = self.function(b, *given, **attributes)
         return made if isinstance(made, tuple) else (made,)
 
-    @cached_property
-    def _places(self) -> tuple[str, ...]:
-        """The annotations of the inputs, without those of `*rest`."""
-        parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        return tuple(p.annotation for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-
-    @cached_property
-    def _rest(self) -> str:
-        """The annotation of `*rest`."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return next((p.annotation for p in parameters if p.kind is p.VAR_POSITIONAL), "")
-
-    @cached_property
-    def _kinds(self) -> dict[str, tuple[type, ...] | None]:
-        """What the value of each attribute may be an instance of (None: anything)."""
-        parameters = inspect.signature(self.function).parameters.values()
-        kinds = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
-        return {name: _INSTANCES.get(_spelling(kind)) for name, kind in kinds.items()}
-
-    @cached_property
-    def _needed(self) -> tuple[str, ...]:
-        """The attributes without a default."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return tuple(
-            p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty
-        )
-
     def _check_attributes(self, given: Mapping[str, object]) -> None:
         """Raises OperatorError for an attribute of another type, and for one that is missing."""
         for name, value in given.items():
-            wanted = self._kinds[name]
+            # None: anything.
+            wanted = _INSTANCES.get(_spelling(self._attributes[name].annotation))
             items = value if isinstance(value, tuple) else (value,)
             many = wanted is not None and wanted[0] is tuple
             kinds = wanted[1:] if many and wanted is not None else wanted
@@ -131,8 +103,8 @@ class Operator:
                 continue
             if isinstance(value, tuple) != many or not all(isinstance(i, kinds) for i in items):
                 raise OperatorError(f"the attribute {name!r} is of another type than it must be")
-        for name in self._needed:
-            if name not in given:
+        for name, parameter in self._attributes.items():
+            if parameter.default is parameter.empty and name not in given:
                 raise OperatorError(f"the attribute {name!r} is missing")
 
 
