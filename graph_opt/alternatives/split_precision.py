@@ -48,13 +48,13 @@ from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
+from rutc.graph_opt.rules.pairs import is_window
 from rutc.graph_opt.rules.row_groups import Orders, row_choices
 from rutc.tensor_ir import Const, DType, Graph, Index, Nest, Read
 from rutc.tensor_ir.affine import plain, product
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.machine import COMMON, Machine
-from rutc.tensor_ir.windows import partners
 
 SAID = "split into bf16"
 SAID_ROUNDED = "rounded to bf16"
@@ -219,8 +219,7 @@ class MultiplyParts(Choosing):
         if isinstance(found, Reason):
             return found
         source, weights, const, products = found
-        most_taps = self.coefficients.tiles.written
-        if whole and _comes_from_windows(source.value, editor, most_taps):
+        if whole and _comes_from_windows(source.value, editor, self.machine):
             return Reason(f"%{source.value} is computed in the order of its windows")
         _, read = taken_apart(source, editor)
         choices = row_choices(n, read, loops_read(weights, editor), editor, orders)
@@ -334,18 +333,13 @@ def _most_saving(found: Iterable[SumInParts]) -> Index | None:
     return saved.most_common(1)[0][0] if saved else None
 
 
-def _comes_from_windows(value: str, editor: Editor, most_taps: int) -> bool:
+def _comes_from_windows(value: str, editor: Editor, machine: Machine) -> bool:
     """Whether a value is computed of small windows, by nests of elements at most."""
     n = editor.nest(value)
     while n is not None and n.reducer is None:
         whole = (r for e in n.body for r in reads(e) if len(r.coords) == len(n.out.dims))
         n = next((found for r in whole if (found := editor.nest(r.value)) is not None), None)
-    if n is None:
-        return False
-    taps = editor.size(n.bound)
-    bound = {d for d in n.bound if editor.size((d,)) != 1}
-    every = [r for e in n.body for r in reads(e)]
-    return taps is not None and taps <= most_taps and bool(partners(every, {*n.out.dims}, bound))
+    return n is not None and is_window(n, editor, machine)
 
 
 def _sides(n: Nest, source: Read, weights: Read, editor: Editor) -> tuple[int, int]:

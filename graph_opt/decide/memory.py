@@ -84,7 +84,6 @@ class Lifetimes:
         """Count the steps through."""
         for s in steps:
             self.time += 1
-            start = self.time
             match s:
                 case Run(group):
                     for v in group.external_reads():
@@ -106,12 +105,7 @@ class Lifetimes:
                         self._define(out)
                     for v in s.parts if isinstance(s, Repeat) else ():
                         self._define(v)
-                    outside = set(self.lives)
-                    self.visit(s.steps)
-                    self.time += 1
-                    for name, life in self.lives.items():
-                        if name in outside and life.last >= start:
-                            life.last = self.time
+                    self._visit_again_and_again(s.steps)
                     for c in s.carries:
                         self._use(c.next)
                         self._use(c.param.name)
@@ -156,8 +150,12 @@ class Lifetimes:
         for v in s.parts:
             if v not in near:
                 self._define(v)
+        self._visit_again_and_again(s.steps)
+
+    def _visit_again_and_again(self, steps: tuple[PlanStep, ...]) -> None:
+        """Count steps through that a run does several times: what they use lives until the end."""
         start, outside = self.time, set(self.lives)
-        self.visit(s.steps)
+        self.visit(steps)
         self.time += 1
         for name, life in self.lives.items():
             if name in outside and life.last >= start:

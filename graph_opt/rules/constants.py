@@ -71,23 +71,29 @@ def _span(n: Node, value: str, d: str, editor: Editor) -> Range | None:
     return (low, high) if 0 <= low <= high < whole and (low, high) != (0, whole - 1) else None
 
 
-def _slice(n: Nest, const: Const, d: str, span: Range, editor: Editor) -> Result:
-    low, high = span
+def range_of(const: Const, d: str, span: Range, editor: Editor) -> tuple[Const, str]:
+    """What a constant has from the first to the last index of a dim, and the dim that it has."""
+    first, last = span
     at = const.axes.index(d)
-    part = editor.fresh_dim(d, Index.of(high + 1 - low))
+    part = editor.fresh_dim(d, Index.of(last + 1 - first))
     axes = (*const.axes[:at], part, *const.axes[at + 1 :])
-    name = editor.fresh_value(f"{const.out.name}.{d}")
-    cut = (slice(None),) * at + (slice(low, high + 1),)
+    cut = (slice(None),) * at + (slice(first, last + 1),)
     data = Data(np.ascontiguousarray(const.data.array[cut]))
-    taken = Const(Value(name, const.out.dtype, tuple(sorted(axes))), axes, data, const.origin)
+    name = editor.fresh_value(f"{const.out.name}.{d}")
+    value = Value(name, const.out.dtype, tuple(sorted(axes)))
+    return Const(value, axes, data, const.origin), part
+
+
+def _slice(n: Nest, const: Const, d: str, span: Range, editor: Editor) -> Result:
+    taken, part = range_of(const, d, span, editor)
 
     def visit(e: Expr) -> Expr:
         if not isinstance(e, Read) or e.value != const.out.name:
             return e
         coords = [
-            (part, c - low) if x == d and isinstance(c, Index) else (x, c) for x, c in e.coords
+            (part, c - span[0]) if x == d and isinstance(c, Index) else (x, c) for x, c in e.coords
         ]
-        return Read(name, tuple(sorted(coords, key=lambda p: p[0])), e.dtype)
+        return Read(taken.out.name, tuple(sorted(coords, key=lambda p: p[0])), e.dtype)
 
     return taken, map_expressions(n, lambda e: transform(e, visit))
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
+from rutc.graph_opt.rules.constants import range_of
+from rutc.tensor_ir import Const, Expr, Index, Nest, Node, Read
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.expr import reads, substitute, transform
 from rutc.tensor_ir.outside import adds_nothing
@@ -90,14 +89,6 @@ def _part_of(
     const: Const, r: Read, d: str, kept: Range, part: str, editor: Editor
 ) -> tuple[Const, Read]:
     """The part of a constant that is left, and how it is read: its own dim at `part`."""
-    first, last = kept
-    at = const.axes.index(d)
-    dim = editor.fresh_dim(d, Index.of(last + 1 - first))
-    axes = (*const.axes[:at], dim, *const.axes[at + 1 :])
-    cut = (slice(None),) * at + (slice(first, last + 1),)
-    data = Data(np.ascontiguousarray(const.data.array[cut]))
-    name = editor.fresh_value(f"{const.out.name}.{d}")
-    value = Value(name, const.out.dtype, tuple(sorted(axes)))
+    taken, dim = range_of(const, d, kept, editor)
     coords = [(dim, Index.of(part)) if x == d else (x, c) for x, c in r.coords]
-    read = Read(name, tuple(sorted(coords, key=lambda p: p[0])), r.dtype)
-    return Const(value, axes, data, const.origin), read
+    return taken, Read(taken.out.name, tuple(sorted(coords, key=lambda p: p[0])), r.dtype)
