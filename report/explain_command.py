@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -63,12 +64,7 @@ def explain(
         from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
         from rutc.report.explain import explain as explain_node
         from rutc.report.explain import explain_model
-        from rutc.report.explanation import (
-            explanation_json,
-            explanation_text,
-            model_json,
-            model_shown,
-        )
+        from rutc.report.explanation import explanation_text, model_shown
 
         options = asked(
             target=target,
@@ -88,7 +84,7 @@ def explain(
         )
         if node is None:
             whole = explain_model(model, options)
-            screen.result(model_json(whole), *model_shown(whole))
+            screen.result(asdict(whole), *model_shown(whole))
         else:
             found = explain_node(model, node, options)
-            screen.result(explanation_json(found), explanation_text(found))
+            screen.result(asdict(found), explanation_text(found))

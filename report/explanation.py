@@ -1,9 +1,8 @@
-"""How the explanation of a model or of a node looks: as JSON, and as text."""
+"""How the explanation of a model or of a node looks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rutc.report.display import instead
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
         PlanMade,
         Took,
     )
-
-Json = dict[str, object]
-
-
-def explanation_json(explanation: Explanation) -> Json:
-    """Returns what became of a node, as JSON."""
-    return asdict(explanation)
 
 
 def explanation_text(explanation: Explanation) -> str:
@@ -71,11 +63,6 @@ def _part_home(part: Part) -> str:
 def _apart_text(a: Apart) -> str:
     reader = f"%{a.reader} ({', '.join(a.reader_origin)})"
     return f"{reader} with %{a.value} ({', '.join(a.value_origin)}): {a.reason}"
-
-
-def model_json(explanation: ModelExplanation) -> Json:
-    """Returns what became of a model, as JSON."""
-    return asdict(explanation)
 
 
 def model_shown(explanation: ModelExplanation) -> tuple[str, Table]:
