@@ -12,9 +12,7 @@ from rutc.importer.quantised import is_quantised
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.ranges import sizes_text
-from rutc.verify.compare import (
-    Value,
-)
+from rutc.verify.compare import Value
 from rutc.verify.input_values import gather, some_generated
 from rutc.verify.ports import input_specs
 from rutc.verify.rounds import Draw, joined
@@ -41,7 +39,7 @@ def session_values(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
 ) -> dict[str, Value]:
-    """Returns all inputs of a compiled model from `NAME=SOURCE` items, as `inputs.gather` does.
+    """Returns all inputs of a compiled model from `NAME=SOURCE` items, as `gather` does.
 
     What is generated has the sizes of what is given, or else those of `dims` and common ones.
 
