@@ -127,25 +127,18 @@ def _linked(
     told: list[dict[str, JsonValue]] = [json.loads(json.dumps(m.manifest(model))) for m in made]
     objects = [o for m in made for o in m.built.objects]
     outline, *outlines = (m.built.outline.facts() for m in made)
-    if not others:
-        return build_library(
-            first.built.program,
-            objects,
-            output,
-            told[0],
-            weights=options.weights,
-            host=host,
-            outline=outline,
-        )
-    keys = dict.fromkeys(key for facts in told for key in facts)
-    common = {key: told[0].get(key) for key in keys if key in COMMON}
-    facts = [
-        TargetFacts(
-            target.name,
-            {key: own.get(key) for key in keys if key not in COMMON} | {"target": target.name},
-        )
-        for target, own in zip(targets, told, strict=True)
-    ]
+    common, facts = told[0], list[TargetFacts]()
+    if others:
+        keys = dict.fromkeys(key for facts in told for key in facts)
+        common = {key: told[0].get(key) for key in keys if key in COMMON}
+        facts = [
+            TargetFacts(
+                target.name,
+                {key: own.get(key) for key in keys if key not in COMMON} | {"target": target.name},
+            )
+            for target, own in zip(targets, told, strict=True)
+        ]
+        outline = {**outline, "fallbacks": outlines}
     return build_library(
         first.built.program,
         objects,
@@ -154,7 +147,7 @@ def _linked(
         weights=options.weights,
         fallbacks=[m.built.program for m in others],
         host=host,
-        outline={**outline, "fallbacks": outlines},
+        outline=outline,
         targets=facts,
     )
 
@@ -305,7 +298,6 @@ class _Made:
             artifact.header,
             seconds,
             len(self.built.facts),
-            len(self.built.objects),
             typical(arena, dict(symbols)),
             program.weight_bytes,
             self.built.flops,

@@ -212,7 +212,6 @@ class Report:
     header: Path
     seconds: Mapping[str, float]
     kernels: int
-    distinct_kernels: int
     arena_bytes: int
     weight_bytes: int
     flops: int

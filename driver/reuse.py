@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from threading import Thread
 
@@ -32,26 +32,9 @@ FOLDERS = ("base", "driver", "tensor_ir", "importer", "graph_opt", "tuner", "emi
 SUFFIXES = frozenset({".py", ".c", ".h", ".json"})
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "protobuf", "llvmlite", "scipy")
 SAMPLE_BYTES = 1 << 16
-COUNTS = frozenset(
-    {
-        "kernels",
-        "distinct_kernels",
-        "arena_bytes",
-        "arena_least",
-        "arena_most",
-        "thread_bytes",
-        "weight_bytes",
-        "flops",
-        "narrow_values",
-        "narrow_bytes",
-        "narrow_saved",
-        "integer_sums",
-        "sums",
-        "recorded",
-    },
-)
+COUNTS = frozenset(f.name for f in fields(Report) if f.type == "int")
 """The numbers of a report that an archive holds."""
-TEXTS = frozenset({"plan_source", "sizes", "largest"})
+TEXTS = frozenset(f.name for f in fields(Report) if f.type == "str") - {"precision"}
 """The texts of one."""
 OTHERS = frozenset({"arena_formula", "targets"})
 """What it holds besides."""

@@ -277,7 +277,7 @@ def test_a_model_that_changes_meanwhile_is_not_kept(tmp_path: Path, folder: Path
     assert place is not None
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "m.so").write_bytes(b"library")
-    report = Report(tmp_path / "out" / "m.so", tmp_path / "out" / "m.h", {}, 1, 1, 0, 0, 0)
+    report = Report(tmp_path / "out" / "m.so", tmp_path / "out" / "m.h", {}, 1, 0, 0, 0)
     write(model, 3.0)
     place.store(report, {})
     assert not folder.exists()

@@ -105,7 +105,7 @@ def test_whole_numbers_are_shown_as_such() -> None:
 
 def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
     def said(**more: Any) -> str:
-        report = Report(Path("m.so"), Path("m.h"), {}, 3, 2, 2048, 10, 5)
+        report = Report(Path("m.so"), Path("m.h"), {}, 3, 2048, 10, 5)
         return report_text(replace(report, **more)).splitlines()[0]
 
     assert said().endswith(", 2 KiB of working memory")
