@@ -69,10 +69,10 @@ class Ratio:
 
 @record
 class Runs:
-    """Microseconds of the steps {run, step} of two libraries that took turns, and their names."""
+    """Microseconds of launches {run, launch} and of all steps {run} of two libraries in turns."""
 
     us: tuple[np.ndarray, np.ndarray]
-    names: tuple[tuple[str, ...], tuple[str, ...]]
+    whole: tuple[np.ndarray, np.ndarray]
 
 
 class PlanBench:
@@ -104,9 +104,9 @@ class PlanBench:
         self.artifact = self._written(found)
         self._served = Served(partial(_answering, self.artifact, sizes), cpu)
         runs = self._ask(Question(self.artifact))
-        own = _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0])
+        own = _by_launch(self.launches, runs.us[0])
         self.us = {x: float(np.median(t)) for x, t in own.items()}
-        self.total_us = float(np.median(runs.us[0].sum(axis=1)))
+        self.total_us = float(np.median(runs.whole[0]))
 
     def __enter__(self) -> Self:
         return self
@@ -144,17 +144,14 @@ class PlanBench:
             asked = [self._ask(question, new=processes > 0) for _ in range(max(processes, 1))]
         finally:
             _removed(artifact)
-        us: list[tuple[dict[PlanLaunch, np.ndarray], dict[PlanLaunch, np.ndarray]]] = [
-            (
-                _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0]),
-                _by_launch(launches, artifact, runs.names[1], runs.us[1]),
-            )
+        us = [
+            (_by_launch(self.launches, runs.us[0]), _by_launch(launches, runs.us[1]))
             for runs in asked
         ]
         return [
             _ratio([(sum(b[x] for x in c.gone), sum(a[x] for x in c.new)) for b, a in us])
             for c in tries
-        ], _ratio([(runs.us[0].sum(axis=1), runs.us[1].sum(axis=1)) for runs in asked])
+        ], _ratio([runs.whole for runs in asked])
 
     def _written(self, found: Realisation) -> TimedLibrary:
         self._made += 1
@@ -196,20 +193,17 @@ def _answering(
         with Profiled(question.artifact.library) as instead:
             both = [usual, instead]
             first, second = run_in_turns(both, given, SECONDS, question.enough(artifact, both))
-            return Runs((first, second), (usual.names, instead.names))
+            us = question.launches((first, second), artifact, both)
+            return Runs(us, (first.sum(axis=1), second.sum(axis=1)))
 
     return runs
 
 
-def _by_launch(
-    launches: Sequence[PlanLaunch], artifact: TimedLibrary, names: Sequence[str], us: np.ndarray
-) -> dict[PlanLaunch, np.ndarray]:
-    """Microseconds {run} of each launch, of those of steps {run, step}."""
-    functions = frozenset(artifact.launches)
-    steps = [number for number, name in enumerate(names) if name in functions]
+def _by_launch(launches: Sequence[PlanLaunch], us: np.ndarray) -> dict[PlanLaunch, np.ndarray]:
+    """Microseconds {run} of each launch, of those {run, launch} of all."""
     found: dict[PlanLaunch, np.ndarray] = {}
-    for launch, step in zip(launches, steps, strict=True):
-        found[launch] = found.get(launch, 0.0) + us[:, step]
+    for launch, own in zip(launches, us.T, strict=True):
+        found[launch] = found.get(launch, 0.0) + own
     return found
 
 
