@@ -90,8 +90,7 @@ def inspect_library(
         # It has fallbacks as the manifest has them.
         outline = dict(enumerate(programs_of(outline))).get(programs.index(manifest))
     ports = Ports.of(path, manifest)
-    listed = manifest.get("kernels")
-    kernels = [k for k in listed if isinstance(k, Mapping)] if isinstance(listed, list) else []
+    kernels = [k for k in _listed(manifest, "kernels") if isinstance(k, Mapping)]
     payload: dict[str, object] = {"library": path, "manifest": whole, "weights": outside}
     shown: list[RenderableType] = [
         f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
@@ -109,8 +108,8 @@ def inspect_library(
     if integrity:
         payload["integrity"] = True
         shown.append("every byte is what it was when the model was compiled")
-    if where := manifest.get("versions"):
-        shown.append(_plans(where, manifest.get("version_sizes")))
+    if manifest.get("versions"):
+        shown.append(_plans(manifest))
     shown += undamaged(path, lambda: _measured(manifest, kernels))
     shown += undamaged(path, lambda: _stored(manifest))
     shown += undamaged(path, lambda: _eight_bits(manifest))
@@ -134,6 +133,12 @@ def inspect_library(
         )
         shown.append(_write_page(page, told, payload))
     return payload, shown
+
+
+def _listed(facts: Mapping[str, object], name: str) -> list[Any]:
+    """What a manifest lists under a name; nothing where it has no such list."""
+    found = facts.get(name)
+    return found if isinstance(found, list) else []
 
 
 def _write_page(page: Path, told: bytes, payload: dict[str, object]) -> str:
@@ -161,17 +166,16 @@ def _targets(programs: Sequence[Mapping[str, object]]) -> RenderableType:
     """The targets of an artifact, in the order in which a session looks for one that runs."""
     rows = []
     for program in programs:
-        kernels = program.get("kernels")
-        count = len(kernels) if isinstance(kernels, list) else 0
+        count = len(_listed(program, "kernels"))
         without = lacking(program)
         runs = f"lacks {', '.join(without)}" if without else "runs here"
         rows.append((str(program.get("target")), str(count), _memory(program), runs))
     return display.targets_table(rows)
 
 
-def _plans(where: object, planned: object) -> str:
+def _plans(manifest: Mapping[str, object]) -> str:
     """Which plan runs where, and the sizes that each but the last was made for."""
-    listed, sizes = (x if isinstance(x, list) else [] for x in (where, planned))
+    listed, sizes = _listed(manifest, "versions"), _listed(manifest, "version_sizes")
     made = [f" (made for {x})" if x else "" for x in sizes] or [""] * len(listed)
     both = zip(listed, made, strict=False)
     parts = [f"plan {n} run where {size} > 0{of}" for n, (size, of) in enumerate(both)]
@@ -183,10 +187,7 @@ def _eight_bits(manifest: Mapping[str, object]) -> list[RenderableType]:
     facts = manifest.get("eight_bits")
     if not isinstance(facts, Mapping):
         return []
-    sums = facts.get("sums")
-    count = len(sums) if isinstance(sums, list) else 0
-    filtered = facts.get("filtered")
-    rather = len(filtered) if isinstance(filtered, list) else 0
+    count, rather = len(_listed(facts, "sums")), len(_listed(facts, "filtered"))
     more = f", {rather} filtered instead" if rather else ""
     return [
         f"{count} of {facts.get('of')} sums of products in 8 bits{more}, calibrated on "
@@ -196,9 +197,8 @@ def _eight_bits(manifest: Mapping[str, object]) -> list[RenderableType]:
 
 def _states(manifest: Mapping[str, object]) -> list[RenderableType]:
     """What a session keeps from run to run: of those that are alike, the first and the last."""
-    listed = manifest.get("states")
     alike: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for s in listed if isinstance(listed, list) else []:
+    for s in _listed(manifest, "states"):
         grows = f", axis {s['axis']} up to {s['capacity']}" if "axis" in s else ""
         place = ", in place" if s["in_place"] else ""
         alike.setdefault((str(s["input"]["shape"]), grows, place), []).append(s)
@@ -233,9 +233,8 @@ def _measured(
 
 def _stored(manifest: Mapping[str, object]) -> list[RenderableType]:
     """What is stored in fewer bits than it is computed in, of each type in a line."""
-    listed = manifest.get("stored")
     found: dict[str, list[tuple[int, int]]] = {}
-    for s in listed if isinstance(listed, list) else []:
+    for s in _listed(manifest, "stored"):
         found.setdefault(s["type"], []).append((s["bytes"], s["saved"]))
     lines: list[RenderableType] = []
     for name, sizes in found.items():
@@ -245,11 +244,10 @@ def _stored(manifest: Mapping[str, object]) -> list[RenderableType]:
 
 
 def _algorithms(manifest: Mapping[str, object]) -> list[RenderableType]:
-    found, spread = manifest.get("algorithms"), manifest.get("spread")
     shown: list[RenderableType] = []
-    if isinstance(found, list) and found:
+    if found := _listed(manifest, "algorithms"):
         shown.append(display.algorithms_table(found))
-    if isinstance(spread, list) and spread:
+    if spread := _listed(manifest, "spread"):
         shown.append(f"inputs are spread too far for most filters: {', '.join(spread)}")
     return shown
 
@@ -285,8 +283,7 @@ def _memory(manifest: Mapping[str, object]) -> str:
 
 def _input_sizes(manifest: Mapping[str, object]) -> dict[str, Range]:
     """The ranges of the sizes in the shapes of an artifact's inputs."""
-    inputs = manifest.get("inputs")
-    shapes = [port["shape"] for port in inputs] if isinstance(inputs, list) else []
+    shapes = [port["shape"] for port in _listed(manifest, "inputs")]
     found = [parse_index(extent) for shape in shapes for extent in shape if isinstance(extent, str)]
     named = {name for extent in found for name in extent.names()}
     return {name: limits for name, limits in planned_ranges(manifest).items() if name in named}
