@@ -35,31 +35,7 @@ def quantity(value: float, unit: str, step: float = 1000.0) -> str:
 
 def report_json(report: Report) -> Json:
     """Returns what a compilation made, as JSON."""
-    return {
-        "library": report.library,
-        "header": report.header,
-        "weights": report.weights,
-        "seconds": dict(report.seconds),
-        "kernels": report.kernels,
-        "arena_bytes": report.arena_bytes,
-        "arena_least": report.arena_least,
-        "arena_most": report.arena_most,
-        "arena_formula": report.arena_formula,
-        "sizes": report.sizes,
-        "largest": report.largest,
-        "thread_bytes": report.thread_bytes,
-        "weight_bytes": report.weight_bytes,
-        "flops": report.flops,
-        "precision": report.precision,
-        "narrow_values": report.narrow_values,
-        "narrow_bytes": report.narrow_bytes,
-        "narrow_saved": report.narrow_saved,
-        "integer_sums": report.integer_sums,
-        "sums": report.sums,
-        "recorded": report.recorded,
-        "plan_source": report.plan_source,
-        "targets": list(report.targets),
-    }
+    return asdict(report)
 
 
 def bundle_text(report: Report, folder: Path) -> str:
