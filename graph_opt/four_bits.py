@@ -22,10 +22,10 @@ from math import prod
 import numpy as np
 
 from rutc.base.record import record
+from rutc.graph_opt.editor import rename_uses
 from rutc.graph_opt.quantise import Site, sites
-from rutc.tensor_ir import DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
+from rutc.tensor_ir import DType, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.affine import floordiv, typical
-from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import Const, Data, outs, used, walk_nodes
 from rutc.tensor_ir.verifier import verify
 
@@ -99,7 +99,7 @@ def in_blocks_of_four_bits(graph: Graph, chosen: Iterable[Blocks]) -> Graph:
     for n in graph.nodes:
         name = next((v.name for v in outs(n)), "")
         if name in reading and isinstance(n, Nest):
-            n = _reading(n, reading[name], wide[reading[name]])
+            n = rename_uses(n, {reading[name]: wide[reading[name]]})
         nodes.append(n)
         if not isinstance(n, Const) or name not in made:
             continue
@@ -124,15 +124,6 @@ def in_blocks_of_four_bits(graph: Graph, chosen: Iterable[Blocks]) -> Graph:
     result = replace(graph, nodes=tuple(nodes), dims=tuple(dims.items()))
     verify(result, since=graph)
     return result
-
-
-def _reading(n: Nest, value: str, instead: str) -> Nest:
-    """A nest that reads another value in the place of one."""
-
-    def changed(e: Expr) -> Expr:
-        return replace(e, value=instead) if isinstance(e, Read) and e.value == value else e
-
-    return replace(n, body=tuple(transform(e, changed) for e in n.body))
 
 
 def in_blocks(array: np.ndarray, axis: int, length: int) -> tuple[np.ndarray, np.ndarray]:

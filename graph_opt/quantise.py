@@ -20,12 +20,13 @@ from dataclasses import replace
 import numpy as np
 
 from rutc.base.record import record
+from rutc.graph_opt.editor import rename_reads
 from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.pipeline import optimize, pipeline_for
-from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
+from rutc.tensor_ir import Apply, DType, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.affine import product, typical
-from rutc.tensor_ir.expr import Lit, transform
+from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.graph import Const, Data, Output, outs
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, four_sums
@@ -299,11 +300,7 @@ class _Quantised:
             site.value: self._made[site.value, ()],
             site.weights: self._made[site.weights, site.kept],
         }
-
-        def changed(e: Expr) -> Expr:
-            return replace(e, value=instead[e.value]) if isinstance(e, Read) else e
-
-        return replace(n, body=(transform(n.body[0], changed),))
+        return replace(n, body=(rename_reads(n.body[0], instead),))
 
     def named(self, name: str, like: Value) -> Value:
         """A value with a name that nothing has yet, else like another one."""
