@@ -34,10 +34,9 @@ from rutc.tensor_ir.lower import beyond
 
 @record
 class _Edge:
-    """How far windows reach outside of a dim, and the dim of what is stored with that."""
+    """How far windows reach before a dim, and the dim of what is stored with all around it."""
 
     before: int
-    after: int
     dim: str
 
 
@@ -96,7 +95,7 @@ def _edges(r: Read, editor: Editor) -> dict[str, _Edge] | None:
             return None
         if any(reach):
             extent = editor.extents[d] + sum(reach)
-            found[d] = _Edge(*reach, editor.fresh_dim(f"{d}.padded", extent))
+            found[d] = _Edge(reach[0], editor.fresh_dim(f"{d}.padded", extent))
     return found
 
 
