@@ -35,6 +35,7 @@ from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import ZERO, Range, Var, floordiv, maximum, minimum, mod
+from rutc.tensor_ir.comparing import compared
 from rutc.tensor_ir.evaluate import power
 
 Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], np.ndarray | None]
@@ -168,38 +169,14 @@ def _indexwise(
     return fold
 
 
-def _compared(
-    decide: Callable[[int, int], bool | None],
-) -> Callable[[Index, Index, Mapping[str, Range]], bool | None]:
+def _compared(op: str) -> Callable[[Index, Index, Mapping[str, Range]], bool | None]:
     """A comparison from the bounds of the difference; None where they do not decide it."""
 
     def fn(p: Index, q: Index, ranges: Mapping[str, Range]) -> bool | None:
         bounds = (p - q).bounds(ranges)
-        return None if bounds is None else decide(*bounds)
+        return None if bounds is None else compared(op, bounds, 0)
 
     return fn
-
-
-def _equal(low: int, high: int) -> bool | None:
-    if low == high == 0:
-        return True
-    return False if low > 0 or high < 0 else None
-
-
-def _less(low: int, high: int) -> bool | None:
-    return True if high < 0 else False if low >= 0 else None
-
-
-def _greater(low: int, high: int) -> bool | None:
-    return True if low > 0 else False if high <= 0 else None
-
-
-def _less_equal(low: int, high: int) -> bool | None:
-    return True if high <= 0 else False if low > 0 else None
-
-
-def _greater_equal(low: int, high: int) -> bool | None:
-    return True if low >= 0 else False if high < 0 else None
 
 
 def _quotient(p: Index, q: Index, ranges: Mapping[str, Range]) -> Index | None:
@@ -325,15 +302,15 @@ _FOLDS: dict[str, Fold] = {
     "Clip": _clip,
     "Concat": joined,
     "Div": _indexwise(_quotient, _divided),
-    "Equal": _indexwise(_compared(_equal), np.equal),
+    "Equal": _indexwise(_compared("eq"), np.equal),
     "Expand": expanded,
     "Floor": _plain(np.floor),
     "Gather": gathered,
-    "Greater": _indexwise(_compared(_greater), np.greater),
-    "GreaterOrEqual": _indexwise(_compared(_greater_equal), np.greater_equal),
+    "Greater": _indexwise(_compared("gt"), np.greater),
+    "GreaterOrEqual": _indexwise(_compared("ge"), np.greater_equal),
     "Identity": _plain(lambda x: x),
-    "Less": _indexwise(_compared(_less), np.less),
-    "LessOrEqual": _indexwise(_compared(_less_equal), np.less_equal),
+    "Less": _indexwise(_compared("lt"), np.less),
+    "LessOrEqual": _indexwise(_compared("le"), np.less_equal),
     "Max": _indexwise(maximum, np.maximum),
     "Min": _indexwise(minimum, np.minimum),
     "Mod": _modulo,

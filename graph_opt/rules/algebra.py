@@ -36,6 +36,7 @@ from rutc.tensor_ir import (
     cast,
 )
 from rutc.tensor_ir.affine import floordiv, maximum, minimum, mod
+from rutc.tensor_ir.comparing import compared
 from rutc.tensor_ir.evaluate import evaluate_expr
 from rutc.tensor_ir.expr import transform, walk
 
@@ -328,19 +329,8 @@ def _compare(e: Apply, editor: Editor) -> Expr | None:
     """`i < 8 -> true` where i is a dim of extent 8; and so on."""
     pair = _both_indices(e)
     bounds = (pair[0] - pair[1]).bounds(editor.ranges) if pair is not None else None
-    if bounds is None:
-        return None
-    low, high = bounds
-    decided: Mapping[str, tuple[bool, bool]] = {
-        "lt": (high < 0, low >= 0),
-        "le": (high <= 0, low > 0),
-        "gt": (low > 0, high <= 0),
-        "ge": (low >= 0, high < 0),
-        "eq": (low == high == 0, low > 0 or high < 0),
-        "ne": (low > 0 or high < 0, low == high == 0),
-    }
-    yes, no = decided[e.op]
-    return Lit(yes, DType.BOOL) if yes or no else None
+    decided = None if bounds is None else compared(e.op, bounds, 0)
+    return None if decided is None else Lit(decided, DType.BOOL)
 
 
 def _pow(e: Apply, editor: Editor) -> Expr | None:

@@ -12,13 +12,13 @@ from math import ceil
 from typing import assert_never
 
 from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.comparing import compared
 from rutc.tensor_ir.cost.accesses import Accesses
 from rutc.tensor_ir.cost.addresses import NONE, Names, region_of
 from rutc.tensor_ir.cost.frames import Frames, Role, executions
 from rutc.tensor_ir.cost.operations import (
     add_operations,
     depth_of,
-    holds,
     is_larger,
     is_waited_for,
     kind_of,
@@ -322,7 +322,7 @@ class Counter(Accesses):
         ):
             own = {f.var: (v, v) for f, v in zip(copies, values, strict=True)}
             bounds = index.bounds({**ranges, **own})
-            known = None if bounds is None else holds(op, bounds, int(value))
+            known = None if bounds is None else compared(op, bounds, int(value))
             if known is None or len(found) >= MOST_COPIES:
                 return None
             found.append(known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.coefficients import Counting
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.expr import (
@@ -130,23 +129,6 @@ def _latency(e: Apply, machine: Machine) -> float:
         case _:
             waits = e.args[-1].dtype.is_float and e.op in ("add", "sub", "mul")
             return fma if waits else fma / 2
-
-
-def holds(op: str, bounds: Range, edge: int) -> bool | None:
-    """What comparing a number within bounds with another gives, where the bounds tell."""
-    low, high = bounds
-    always = {
-        "lt": high < edge,
-        "le": high <= edge,
-        "gt": low > edge,
-        "ge": low >= edge,
-        "eq": low == high == edge,
-        "ne": not low <= edge <= high,
-    }
-    opposite = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
-    if always[op]:
-        return True
-    return False if always[opposite[op]] else None
 
 
 def is_waited_for(merge: Merge, behind: tuple[Stmt, ...]) -> bool:
