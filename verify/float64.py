@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
+from rutc.graph_opt.exprs import at_point
 from rutc.tensor_ir import (
     Apply,
     BitCast,
@@ -175,9 +176,7 @@ def _literal(x: Lit) -> Lit:
 
 def _converted(v: Value, name: str, dtype: DType) -> Nest:
     """A copy of a value in another type."""
-    coords = tuple((d, Index.of(d)) for d in v.dims)
-    body = cast(Read(v.name, coords, v.dtype), dtype)
-    return Nest((Value(name, dtype, v.dims),), (), None, (body,))
+    return Nest((Value(name, dtype, v.dims),), (), None, (cast(at_point(v), dtype),))
 
 
 def _taken_whole(graph: Graph) -> Iterable[str]:
