@@ -197,7 +197,7 @@ class Verifier:
             if not found[-1].passed:
                 return found
         if ran is None:
-            raise failure or UserError(f"{refused} {self.advice()}")
+            raise failure or UserError(f"{refused} {advice(self.session)}")
         found[0] = replace(found[0], refused=tuple(own))
         if self.budget is not None:
             return found
@@ -264,11 +264,7 @@ class Verifier:
         try:
             return [self.look(Round("given inputs", dict(inputs)))]
         except UserError as error:
-            raise UserError(f"{str(error).rstrip('.')}. {self.advice()}") from error
-
-    def advice(self) -> str:
-        """What may help where ONNX Runtime does not run the model."""
-        return advice(self.session)
+            raise UserError(f"{str(error).rstrip('.')}. {advice(self.session)}") from error
 
     def recorded(self, folder: Path, report: Progress) -> list[Verification]:
         """What all cases of a folder show that can be read and run.
