@@ -8,7 +8,6 @@ from benchmarks.store import Entry
 
 Summary = dict[str, float]
 
-PLOT = "benchmarks-{}.svg"
 FEW = 5
 """Geometric means of fewer ratios are not shown."""
 

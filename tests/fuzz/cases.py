@@ -23,7 +23,6 @@ from tests.machines import V3, V4, runnable
 
 assert tests.fuzz.operators.FAMILIES
 
-NEWEST = 28
 OTHER_DOMAINS = 15
 """The oldest opset with which operators of other domains are put in a model."""
 OPSETS = (21, 28, 17, 13, 24, 11, 18, 26, 15, 9, 7, 8, 10, 12, 14, 16, 19, 20, 22, 23, 25, 27)
