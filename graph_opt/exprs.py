@@ -21,7 +21,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import Atom, FloorDiv, Max, Min, Mod, Var
-from rutc.tensor_ir.expr import reads, reads_plainly, walk
+from rutc.tensor_ir.expr import point, reads, reads_plainly, walk
 
 
 def expressions(n: Nest | Scatter) -> Iterator[Expr]:
@@ -102,11 +102,6 @@ def wrapped(x: int, dtype: DType) -> Lit:
 def at_point(v: Value) -> Read:
     """The element of a value at the current point."""
     return Read(v.name, point(v.dims), v.dtype)
-
-
-def point(dims: tuple[str, ...]) -> tuple[tuple[str, Index], ...]:
-    """The coordinates that read a value of these dims at the current point."""
-    return tuple((d, Index.of(d)) for d in dims)
 
 
 def index_coords(r: Read) -> tuple[tuple[str, Index], ...]:

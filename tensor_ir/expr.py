@@ -19,7 +19,7 @@ for a data-dependent coordinate the reader clamps; of a value without elements i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ctypes import c_float
 from dataclasses import replace
 from itertools import chain
@@ -427,6 +427,11 @@ def coord_names(c: Coord) -> frozenset[str]:
 def plain_names(coords: tuple[tuple[str, Coord], ...]) -> frozenset[str]:
     """The dims and symbols of the coordinates that no data decide."""
     return frozenset().union(*[c.names() for _, c in coords if isinstance(c, Index)])
+
+
+def point(dims: Iterable[str]) -> tuple[tuple[str, Index], ...]:
+    """The coordinates of the current point: those that read a value of these dims there."""
+    return tuple((d, Index.of(d)) for d in dims)
 
 
 def factors(e: Expr) -> list[Expr]:

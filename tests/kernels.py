@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.vendor.pretty import RepresentationPrinter
 
+from rutc.graph_opt.exprs import at_point
 from rutc.tensor_ir import (
     Apply,
     Cast,
@@ -28,6 +29,7 @@ from rutc.tensor_ir import (
     cast,
     reducer,
 )
+from rutc.tensor_ir.expr import point
 from rutc.tensor_ir.interpret import interpret_values
 from rutc.tensor_ir.kernel import Branch, Init, Kernel, Kind, Loop, Stmt, walk_loops
 from rutc.tensor_ir.layout import Layout, dense, pack
@@ -243,7 +245,7 @@ class _Cases:
         operands: list[Expr] = []
         for _ in range(2):
             v = self.input(dtype, self.dims(1, 3, space))
-            operands.append(Read(v.name, tuple((d, Index.of(d)) for d in v.dims), dtype))
+            operands.append(at_point(v))
         body: Expr = apply("mul", *operands)
         if dtype in (DType.BF16, DType.F16) and self.chance(60):
             body = apply("mul", *(cast(x, DType.F32) for x in operands))
@@ -270,7 +272,7 @@ class _Cases:
             self.halos[source.name] = ({x: (before, max(last, 0))}, fill)
         if name == "sum" and self.chance(70):
             w = self.input(dtype, [taps, *self.dims(0, 1, others)])
-            body = apply("mul", body, Read(w.name, tuple((d, Index.of(d)) for d in w.dims), dtype))
+            body = apply("mul", body, at_point(w))
         return self.stage([dtype], [x, *others], [taps], name, body)
 
     def reduction(self) -> tuple[Value, ...]:
@@ -287,7 +289,7 @@ class _Cases:
         if name in ("prod", "bitand"):
             dtype = DType.I32
         source = self.input(dtype, [*dims, *bound])
-        body: list[Expr] = [Read(source.name, tuple((d, Index.of(d)) for d in source.dims), dtype)]
+        body: list[Expr] = [at_point(source)]
         if name.startswith("arg"):
             index = Index.of(0)
             for d in bound:
@@ -335,7 +337,7 @@ class _Cases:
                     coords.append((d, flat // step if self.chance(50) else flat % extent))
                 case "data":
                     at = self.input(DType.I64, self.dims(0, 2, dims))
-                    where = Read(at.name, tuple((e, Index.of(e)) for e in at.dims), DType.I64)
+                    where = at_point(at)
                     coords.append((d, apply("add", where, Lit(1, DType.I64))))
                 case _:
                     fill = fill or self.literal(dtype)
@@ -348,13 +350,13 @@ class _Cases:
         k, *outer = self.dims(1, 3)
         dtype = self.draw(st.sampled_from([DType.F32, DType.F32, DType.F64, DType.I32]))
         source = self.input(dtype, [k, *outer])
-        whole = Read(source.name, tuple((d, Index.of(d)) for d in source.dims), dtype)
+        whole = at_point(source)
         name = self.one(["max", "sum", "min"])
         (top,) = self.stage([dtype], outer, [k], name, whole)
-        row = tuple((d, Index.of(d)) for d in top.dims)
+        row = point(top.dims)
         shifted = apply("sub", whole, Read(top.name, row, dtype))
         (middle,) = self.stage([dtype], [k, *outer], [], None, shifted)
-        inner: Expr = Read(middle.name, tuple((d, Index.of(d)) for d in middle.dims), dtype)
+        inner: Expr = at_point(middle)
         if self.chance(50):
             (total,) = self.stage([dtype], outer, [k], "sum", inner)
             inner = apply("add", inner, Read(total.name, row, dtype))
@@ -380,9 +382,9 @@ class _Cases:
         """Elementwise stages after the last one, over the same dims."""
         for _ in range(self.number(0, 2)):
             v = last[-1]
-            own = Read(v.name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
+            own = at_point(v)
             other = self.input(v.dtype, self.dims(0, len(v.dims), v.dims))
-            read: Expr = Read(other.name, tuple((d, Index.of(d)) for d in other.dims), v.dtype)
+            read: Expr = at_point(other)
             if v.dtype is DType.BOOL:
                 body: Expr = apply(self.one(["and", "or", "xor"]), own, read)
             else:

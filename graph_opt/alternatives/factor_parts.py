@@ -18,7 +18,7 @@ from rutc.base.record import record
 from rutc.graph_opt.alternatives.window_rows import Taps, in_rows
 from rutc.graph_opt.bf16_parts import are_finite, parts_of
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.exprs import at_point, index_coords, point
+from rutc.graph_opt.exprs import at_point, index_coords
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.row_runs import Rows
 from rutc.graph_opt.rules.row_groups import in_phases
@@ -38,6 +38,7 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
+from rutc.tensor_ir.expr import point
 
 NAMES = ("hi", "mid", "lo")
 WHOLE, ROUNDED = len(NAMES), 1

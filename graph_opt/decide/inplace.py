@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.graph_opt.decide.names import fresh
-from rutc.graph_opt.exprs import node_reads, point
-from rutc.tensor_ir.expr import Read
+from rutc.graph_opt.exprs import node_reads
+from rutc.tensor_ir.expr import Read, point
 from rutc.tensor_ir.graph import (
     Body,
     Graph,

@@ -8,12 +8,12 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import as_view, node_reads, point
+from rutc.graph_opt.exprs import as_view, node_reads
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import Const, Data, DType, Graph, If, Index, Lit, Nest, Node, Read
-from rutc.tensor_ir.expr import factors, index_names
+from rutc.tensor_ir.expr import factors, index_names, point
 from rutc.tensor_ir.graph import mentioned, outs
 from rutc.tensor_ir.interpret import interpret_values
 

@@ -12,14 +12,14 @@ from math import log2
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import at_point, index_coords, is_plain, point
+from rutc.graph_opt.exprs import at_point, index_coords, is_plain
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import Change, over_budget, rounds
 from rutc.graph_opt.sum_weights import WIDE
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
 from rutc.tensor_ir.affine import floordiv
-from rutc.tensor_ir.expr import reads, substitute
+from rutc.tensor_ir.expr import point, reads, substitute
 from rutc.tensor_ir.machine import COMMON, Machine
 
 SAMPLES = 16

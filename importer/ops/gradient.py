@@ -24,7 +24,7 @@ from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Item, Tensor
 from rutc.tensor_ir import Expr, Index, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ONE, ZERO
-from rutc.tensor_ir.expr import reads, substitute, transform
+from rutc.tensor_ir.expr import point, reads, substitute, transform
 from rutc.tensor_ir.graph import outs, used_deep
 
 Adjoints = dict[str, list[Tensor]]
@@ -163,7 +163,7 @@ def _slope(b: Builder, node: Nest, r: Read) -> Expr | None:
         return inner
     if name not in ("max", "min"):
         raise OperatorError(f"there is no derivative of the reducer {name!r}")
-    reached = Read(node.out.name, tuple((d, Index.of(d)) for d in node.out.dims), node.out.dtype)
+    reached = Read(node.out.name, point(node.out.dims), node.out.dtype)
     return apply("select", apply("eq", body, reached), inner, lit(0, inner.dtype))
 
 

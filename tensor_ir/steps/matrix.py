@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read, terms, transform
+from rutc.tensor_ir.expr import Expr, Read, point, terms, transform
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -78,7 +78,7 @@ class MatrixTile(Step):
             raise NotApplicable(f"there is a buffer %{stage} already")
         t, u = self.tiles
         order = (t, self.rows, u, self.columns)
-        coords = tuple((v, Index.of(v)) for v in sorted(loops))
+        coords = point(sorted(loops))
         state = Access(acc, coords)
 
         symbols = dict(kernel.symbols).keys()

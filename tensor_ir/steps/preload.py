@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read, transform
+from rutc.tensor_ir.expr import Expr, Read, point, transform
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -64,7 +64,7 @@ class Preload(Step):
                 extents[x.var] = max(extents.get(x.var, 0), constant_extent(x))
         original = kernel.buffer(self.buffer)
         tile = Buffer(name, original.dtype, dense(self.loops, extents), Space.REGISTER)
-        coords = tuple((v, Index.of(v)) for v in self.loops)
+        coords = point(self.loops)
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
             chain = directly_nested(loop, self.loops)

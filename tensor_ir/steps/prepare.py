@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index
-from rutc.tensor_ir.expr import Expr, Read, index_names, reads, transform, walk
+from rutc.tensor_ir.expr import Expr, Read, index_names, point, reads, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -88,7 +88,7 @@ class Prepare(Step):
             extents[v] = bounds[1]
             kind = Kind.VECTOR if v == self.loops[-1] else Kind.SERIAL
             own.append(Loop(f"{v}.p", ZERO, x.hi, kind, ()))
-        coords = tuple((v, Index.of(v)) for v in self.loops)
+        coords = point(self.loops)
         kept = Read(name, coords, taken.dtype)
         first: tuple[Stmt, ...] = (Assign(Access(name, coords), taken),)
         first = with_index(first, {v: Index.of(f"{v}.p") for v in self.loops})

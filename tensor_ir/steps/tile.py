@@ -10,7 +10,7 @@ from typing import assert_never
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, maximum, minimum
-from rutc.tensor_ir.expr import Expr, IndexValue, Read, plain_names, transform, walk
+from rutc.tensor_ir.expr import Expr, IndexValue, Read, plain_names, point, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
     Branch,
@@ -225,7 +225,7 @@ def _uses(body: tuple[Stmt, ...]) -> Counter[str]:
 
 
 def _expand(body: tuple[Stmt, ...], names: set[str], loops: tuple[str, ...]) -> tuple[Stmt, ...]:
-    extra = tuple((v, Index.of(v)) for v in loops)
+    extra = point(loops)
 
     def widen_read(e: Expr) -> Expr:
         return transform(

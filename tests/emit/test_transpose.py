@@ -10,7 +10,7 @@ from rutc.emit.kernel import emit_kernel
 from rutc.emit.load_store import pieces
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import Range, Size, plain
-from rutc.tensor_ir.expr import Lit, Read, apply, cast
+from rutc.tensor_ir.expr import Lit, Read, apply, cast, point
 from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.kernel import Kernel, Kind, walk_loops
 from rutc.tensor_ir.layout import dense
@@ -55,7 +55,7 @@ def copy_kernel(
     a, b = (
         Value(name, kind, ("c", "n", "x")) for name, kind in (("a", given or dtype), ("b", dtype))
     )
-    read = Read("a", tuple((d, Index.of(d)) for d in a.dims), a.dtype)
+    read = Read("a", point(a.dims), a.dtype)
     body = read if given is None else cast(read, dtype)
     group = Group("copy", (Nest((b,), (), None, (body,)),), ("n", "c", "x"), ("b",))
     layouts = {"a": dense(("n", "c", "x"), extents), "b": dense(("n", "x", "c"), extents)}
@@ -143,7 +143,7 @@ def test_short_rows_with_padding_need_no_scatters(
     """Padding beside the rows keeps what it has. Few bytes that are left over are stored alone."""
     extents: dict[str, Size] = {"c": channels, "x": x}
     a, b = Value("a", DType.F32, ("c", "x")), Value("b", dtype, ("c", "x"))
-    body = cast(Read("a", tuple((d, Index.of(d)) for d in a.dims), a.dtype), dtype)
+    body = cast(Read("a", point(a.dims), a.dtype), dtype)
     group = Group("copy", (Nest((b,), (), None, (body,)),), ("c", "x"), ("b",))
     padded = dense(("x", "c"), extents, halo={"c": (0, pad)}, fill=Lit(0, dtype))
     layouts = {"a": dense(("c", "x"), extents), "b": padded}
@@ -314,7 +314,7 @@ def test_what_is_stored_along_and_across_goes_by_squares(
     c, x = sizes
     extents: dict[str, Size] = {"n": 1, "c": c, "x": x}
     a, b, d, t, u = (Value(name, DType.F32, ("c", "n", "x")) for name in "abdtu")
-    read = Read("a", tuple((d, Index.of(d)) for d in a.dims), a.dtype)
+    read = Read("a", point(a.dims), a.dtype)
     double = apply("add", read, read)
     nests = (
         Nest((b,), (), None, (double,)),

@@ -34,6 +34,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.compiler import Options, compile_model
+from rutc.graph_opt.exprs import at_point
 from rutc.importer import import_model
 from rutc.models.zoo import find
 from rutc.tensor_ir import (
@@ -46,7 +47,6 @@ from rutc.tensor_ir import (
     Lit,
     Nest,
     Node,
-    Read,
     Value,
     apply,
 )
@@ -199,7 +199,7 @@ def _zeros(subject: Subject) -> Fault:
 def _changed(graph: Graph, n: Nest, change: Callable[[Expr], Expr]) -> Graph:
     """The graph with another value in place of a nest's first output, made of it."""
     sound = replace(n.out, name=f"{n.out.name}.sound")
-    read = Read(sound.name, tuple((d, Index.of(d)) for d in sound.dims), sound.dtype)
+    read = at_point(sound)
     before = replace(n, outs=(sound, *n.outs[1:]))
     after = Nest((n.out,), (), None, (change(read),), n.origin)
     nodes = tuple(m for x in graph.nodes for m in ((before, after) if x is n else (x,)))
