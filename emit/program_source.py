@@ -289,45 +289,31 @@ def _array(declaration: str, rows: Iterator[str] | list[str], empty: str) -> Ite
 
 
 def _program_struct(program: Program, tables: Tables, number: int, placed: Placed) -> Iterator[str]:
+    # What has the name of its field.
+    own = "features ports states buffers patches steps bound blocks calls symbols strings"
+    own += " turns nears compute_sizes largest_bytes block_bytes launch_symbols"
+    fields = {name: name for name in own.split()} | {
+        "input_count": len(program.inputs),
+        "output_count": len(program.outputs),
+        "state_count": len(program.states),
+        "buffer_count": len(tables.buffers),
+        "step_count": len(tables.rows),
+        "block_count": program.blocks,
+        "call_count": len(tables.calls),
+        "most_operands": max((len(c.args) + len(c.results) for c in tables.calls), default=0),
+        "keeper": "&rutc_keeper_of_all" if tables.calls or program.strings else "NULL",
+        "symbol_count": len(program.symbols),
+        "string_count": len(program.strings),
+        "keep_subnormals": int(program.keep_subnormals),
+        "thread_bytes": program.thread_bytes,
+        "turn_bytes": program.turn_bytes,
+        "arena_bytes": tables.sizes.code(program.arena_bytes),
+        "size_count": len(tables.sizes),
+        "weight_bytes": placed.byte_count if program.weight_bytes else 0,
+    }
     yield f"extern const rutc_program rutc_program_{number} {_HIDDEN};"
     yield f"const rutc_program rutc_program_{number} = {{"
-    yield "    .features = features,"
-    yield "    .ports = ports,"
-    yield f"    .input_count = {len(program.inputs)},"
-    yield f"    .output_count = {len(program.outputs)},"
-    yield "    .states = states,"
-    yield f"    .state_count = {len(program.states)},"
-    yield "    .buffers = buffers,"
-    yield f"    .buffer_count = {len(tables.buffers)},"
-    yield "    .patches = patches,"
-    yield "    .steps = steps,"
-    yield f"    .step_count = {len(tables.rows)},"
-    yield "    .bound = bound,"
-    yield "    .blocks = blocks,"
-    yield f"    .block_count = {program.blocks},"
-    yield "    .calls = calls,"
-    yield f"    .call_count = {len(tables.calls)},"
-    most = max((len(c.args) + len(c.results) for c in tables.calls), default=0)
-    yield f"    .most_operands = {most},"
-    keeper = "&rutc_keeper_of_all" if tables.calls or program.strings else "NULL"
-    yield f"    .keeper = {keeper},"
-    yield "    .symbols = symbols,"
-    yield f"    .symbol_count = {len(program.symbols)},"
-    yield "    .strings = strings,"
-    yield f"    .string_count = {len(program.strings)},"
-    yield f"    .keep_subnormals = {int(program.keep_subnormals)},"
-    yield f"    .thread_bytes = {program.thread_bytes},"
-    yield f"    .turn_bytes = {program.turn_bytes},"
-    yield "    .turns = turns,"
-    yield "    .nears = nears,"
-    arena = tables.sizes.code(program.arena_bytes)
-    yield f"    .arena_bytes = {arena},"
-    yield f"    .size_count = {len(tables.sizes)},"
-    yield "    .compute_sizes = compute_sizes,"
-    yield "    .largest_bytes = largest_bytes,"
-    yield "    .block_bytes = block_bytes,"
-    yield "    .launch_symbols = launch_symbols,"
-    yield f"    .weight_bytes = {placed.byte_count if program.weight_bytes else 0},"
+    yield from (f"    .{name} = {value}," for name, value in fields.items())
     yield "};"
 
 
