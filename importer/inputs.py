@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -67,6 +67,7 @@ class Inputs:
             UserError: A shape or size was given that no input has, or that does not fit.
         """
         given = list(given)
+        self._name_sizes(given)
         self.plain.update(
             d.dim_param for i in given for d in i.type.tensor_type.shape.dim if d.dim_param
         )
@@ -75,6 +76,24 @@ class Inputs:
         takes = tuple((i.name, self._bundle(i, graph, items)) for i in given)
         self._check_names()
         return items, takes
+
+    def _name_sizes(self, given: Sequence[ValueInfoProto]) -> None:
+        """Names the sizes that are told as the model does: they may be named as they are shown.
+
+        `p2o_Dynamic_0` is shown of `p2o.Dynamic.0`, which is no name of a symbol.
+
+        Raises:
+            UserError: A size has both names.
+        """
+        names = list(dict.fromkeys(p for i in given for p in _params(i) if p))
+        shown = {clean_dim(name): name for name in reversed(names)}
+        told: dict[str, int | tuple[int, ...] | str] = {}
+        for name, size in self.dims.items():
+            own = name if name in names else shown.get(name, name)
+            if own in told:
+                raise UserError(f"the size {own!r} is given twice, once as {clean_dim(own)!r}")
+            told[own] = size
+        self.dims = told
 
     def learn(self, found: SizeFoundError) -> Learned:
         """What the model says of sizes, for the next import."""

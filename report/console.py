@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -306,10 +307,7 @@ def _plain(value: object) -> object:
             return {key: _plain(item) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item) for item in value]
-        case Path():
-            return str(value)
-    for attribute in ("item", "value"):
-        if hasattr(value, attribute):
-            found = getattr(value, attribute)
-            return _plain(found() if callable(found) else found)
-    return str(value)
+        case Enum():
+            return _plain(value.value)
+    # Numbers of numpy are what Python's are; what else there is, as a formula of sizes, is a text.
+    return _plain(value.item()) if hasattr(value, "item") else str(value)

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from rutc.errors import UserError
+from rutc.importer.dims import clean_dim
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import (
@@ -248,6 +249,7 @@ def narrowed(
     """Returns the ranges of symbols, those of `dims` with one size.
 
     A size that is a multiple goes by its own name: `height=112` where the symbol is `height/16`.
+    Names may be the model's own: `p2o.Dynamic.0` for `p2o_Dynamic_0`.
     An error names the `option` that told them.
 
     Raises:
@@ -257,7 +259,7 @@ def narrowed(
     steps = {name: (step, symbol) for (name, step), symbol in told.items()}
     found: dict[str, tuple[int, int]] = {}
     for name, size in dims.items():
-        step, symbol = steps.get(name, (1, name))
+        step, symbol = steps.get(name) or steps.get(clean_dim(name), (1, name))
         low, high = symbols.get(symbol, (0, -1))
         if size % step or not low <= size // step <= high:
             listed = ", ".join(

@@ -149,3 +149,46 @@ def test_generated_inputs_that_are_refused_have_advice(
     assert result.status == 2
     assert "cannot be reshaped" in result.stderr
     assert "Give real inputs" not in result.stderr
+
+
+def test_rates_are_told_at_the_sizes_that_the_work_is_known_of(rutc: Rutc, library: Path) -> None:
+    assert "GFLOP/s" in rutc("inspect", library, "--profile").stdout
+    assert "GFLOP/s" not in rutc("inspect", library, "--profile", "--dim", "n=5").stdout
+
+
+def test_memory_is_explained_at_common_sizes(rutc: Rutc, library: Path) -> None:
+    """Formulas of open sizes fill screens; `--json` has them."""
+    model, asked = library.with_suffix(".onnx"), ("y", "--dim", "n=0..64")
+    assert "768 bytes at common sizes in output0" in rutc("explain", model, *asked).stdout
+    (part,) = rutc("explain", model, *asked, "--json").json["parts"]  # type: ignore[misc]
+    assert part["stored"][0]["bytes"] == "12*n"
+
+
+@pytest.fixture(scope="module")
+def spelt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose size has a name that no symbol has."""
+    path = tmp_path_factory.mktemp("spelt") / "m.onnx"
+    ports = [helper.make_tensor_value_info(p, TensorProto.FLOAT, ["a.Dim.0", 3]) for p in "xy"]
+    node = helper.make_node("Mul", ["x", "x"], ["y"])
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.Dim.0", "a_Dim_0"])
+def test_sizes_may_be_named_as_by_the_model_or_as_they_are_shown(
+    rutc: Rutc, spelt: Path, name: str
+) -> None:
+    output = spelt.with_suffix(".so")
+    result = rutc("compile", spelt, "-o", output, "--no-verify", "--dim", f"{name}=2..8@4")
+    assert result.status == 0, result.stderr
+    assert "at a_Dim_0=4" in rutc("run", output).stdout
+    assert "at a_Dim_0=3" in rutc("run", output, "--dim", f"{name}=3").stdout
+    assert rutc("run", output, "--dim", f"{name}=9").status == 2
+
+
+def test_a_size_has_one_name_at_a_time(rutc: Rutc, spelt: Path) -> None:
+    result = rutc("inspect", spelt, "--dim", "a.Dim.0=3", "--dim", "a_Dim_0=3")
+    assert result.status == 2
+    assert "the size 'a.Dim.0' is given twice" in result.stderr
