@@ -61,9 +61,6 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(db_commands.app, name="db")
-app.command()(tune_command.tune)
-app.command()(explain_command.explain)
-app.command()(inspect_command.inspect)
 
 
 def _version(asked: bool) -> None:
@@ -363,6 +360,11 @@ def bench(
             *ran.lines,
             display.timings_table(timings),
         )
+
+
+app.command()(inspect_command.inspect)
+app.command()(explain_command.explain)
+app.command()(tune_command.tune)
 
 
 @app.command()

@@ -321,7 +321,7 @@ def _gains(records: object) -> str:
 class StepTime:
     """One step: its name in the manifest, what it computes, and of a run its calls, time and work.
 
-    The work is None where it depends on the run's sizes.
+    The work is None where it depends on the run's sizes, or nothing is told of it.
     """
 
     name: str
@@ -352,9 +352,15 @@ def _rate(work: int | None, us: float) -> float | None:
 
 
 def step_times(
-    entries: Sequence[ProfileEntry], kernels: Sequence[Mapping[str, object]]
+    entries: Sequence[ProfileEntry],
+    kernels: Sequence[Mapping[str, object]],
+    *,
+    usual: bool = False,
 ) -> list[StepTime]:
-    """Returns the steps of a run with what the manifest says of each, in their order."""
+    """Returns the steps of a run with what the manifest says of each, in their order.
+
+    A `usual` run has the common sizes, for which the manifest tells the work of kernels.
+    """
     facts: dict[tuple[str, str], list[int]] = {}
     for place, kernel in enumerate(kernels):
         key = (str(kernel.get("symbol")), _origin(kernel))
@@ -366,15 +372,15 @@ def step_times(
         fact: Mapping[str, object] = {} if number is None else kernels[number]
         if entry.calls == 0:
             continue
-        fixed = not fact.get("symbols")
+        told = number is not None and (usual or not fact.get("symbols"))
         trips = entry.calls / max(_whole(fact.get("turns")), 1)
         times.append(
             StepTime(
                 name=str(fact.get("name", entry.name)),
                 origin=entry.origin,
                 us=entry.total_us,
-                flops=round(trips * _whole(fact.get("flops"))) if fixed else None,
-                bytes=round(trips * _whole(fact.get("bytes"))) if fixed else None,
+                flops=round(trips * _whole(fact.get("flops"))) if told else None,
+                bytes=round(trips * _whole(fact.get("bytes"))) if told else None,
                 calls=entry.calls,
                 kernel=number,
             )

@@ -35,7 +35,7 @@ from rutc.graph_opt.versions import FEW_ROWS
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.report.arguments import check_precision
 from rutc.tensor_ir import Const, Graph, Input, Node
-from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.affine import Size, typical
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.graph import outs, used, walk_nodes
 from rutc.tensor_ir.kernel import Kernel
@@ -60,12 +60,23 @@ class Stage:
 
 @record
 class StoredValue:
-    """A value in memory: its layout, and where it lies (a space and an offset in bytes)."""
+    """A value in memory: its layout, and where it lies (a space and an offset in bytes).
+
+    `common` is what it takes at common sizes, None where it takes the same at all.
+    """
 
     name: str
     layout: str
     place: str
     bytes: Size
+    common: int | None = None
+
+    def __str__(self) -> str:
+        """What a reader wants of it: formulas of sizes fill screens."""
+        told = f"stored as {self.name} {self.layout}"
+        if self.common is None:
+            return f"{told}, {self.bytes} bytes at {self.place}"
+        return f"{told}, {self.common} bytes at common sizes in {self.place.partition('+')[0]}"
 
 
 @record
@@ -339,11 +350,18 @@ def _explanation(
     home = {v.name: g for g in plan.groups() for n in g.stages for v in n.outs}
     stored = {v for g in plan.groups() for v in g.stored}
     joins = {s.node.out.name: s.node for s in plan.steps if isinstance(s, Joined)}
+    symbols = dict(plan.graph.symbols)
     parts: list[Part] = []
     for n in nodes:
         group = home.get(outs(n)[0].name)
         kept = tuple(
-            StoredValue(v.name, str(plan.layouts[v.name]), str(place), place.bytes)
+            StoredValue(
+                v.name,
+                str(plan.layouts[v.name]),
+                str(place),
+                place.bytes,
+                None if isinstance(place.bytes, int) else typical(place.bytes, symbols),
+            )
             for v in outs(n)
             if (group is None or v.name in stored)
             and (place := plan.places.get(v.name)) is not None

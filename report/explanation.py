@@ -30,9 +30,7 @@ def explanation_text(explanation: Explanation) -> str:
         lines.append("  nothing is left of it: its results are constants, unused, or other values")
     for part in e.parts:
         lines += ["", part.text, f"  {_part_home(part)}"]
-        lines += [
-            f"  stored as {v.name} {v.layout}, {v.bytes} bytes at {v.place}" for v in part.stored
-        ]
+        lines += [f"  {v}" for v in part.stored]
     if e.types:
         lines.append("")
         lines += [f"%{s.value} is stored as {s.type}, {instead(s.bytes, s.saved)}" for s in e.types]

@@ -3,6 +3,7 @@
 Names come from models. In a table they are text as they are: `[batch, 3]` asks for no style.
 """
 
+import sys
 from collections.abc import Collection
 
 from rich import box, table
@@ -30,6 +31,16 @@ class Table(table.Table):
         self.add_row(*(Text(printable(cell)) for cell in cells))
 
 
+class _Console(Console):
+    """One that leaves it to the command what happens where nobody reads what is written."""
+
+    def on_broken_pipe(self) -> None:
+        """Lets the error through, which it is called for."""
+        error = sys.exception()
+        if error is not None:
+            raise error
+
+
 def numeral(x: float) -> str:
     """Returns a number of at least four digits, without an exponent where it is large."""
     return f"{x:.0f}" if 1000 <= abs(x) < float("inf") else f"{x:.4g}"
@@ -41,7 +52,7 @@ def draw(item: RenderableType, width: int | None) -> None:
     A table that is too wide goes without the lines between columns, which take a third of 80, and
     titles have a line for each word.
     """
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, width=width)
+    console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False, width=width)
     if isinstance(item, Table) and _least(item, console) > console.width:
         item.box = box.SIMPLE_HEAD
         item.show_edge = item.pad_edge = False

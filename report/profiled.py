@@ -14,6 +14,7 @@ from rutc.report.display import StepTime, step_times
 from rutc.runtime.session import ProfileEntry
 from rutc.verify.bench import run_in_place
 from rutc.verify.session_values import Ran, run_once
+from rutc.verify.sizes import session_common_sizes
 from rutc.verify.whole import WholeSession
 
 RUNS = 20
@@ -56,12 +57,14 @@ def profiled(
         path, threads=threads, profile=True, check_integrity=True, target=target
     ) as session:
         ran = run_once(session, inputs, dims)
+        usual = ran.sizes == session_common_sizes(session, {})
         run = run_in_place(session, ran.values)
         known = [session.profile()]
         for _ in range(RUNS):
             run()
             known.append(session.profile())
-    times = step_times([_usual(of_step) for of_step in zip(*known, strict=True)], kernels)
+    steps = [_usual(of_step) for of_step in zip(*known, strict=True)]
+    times = step_times(steps, kernels, usual=usual)
     return Profiled(times, ran, threads or len(os.sched_getaffinity(0)))
 
 

@@ -56,8 +56,13 @@ class TensorInfo:
             for mine, given in zip(self.shape, shape, strict=True)
         )
 
+    @property
+    def extents(self) -> str:
+        """The shape as text, sizes by their names: `[batch, 3]`."""
+        return f"[{', '.join(map(str, self.shape))}]"
+
     def __str__(self) -> str:
-        return f"{self.dtype_name}{list(self.shape)}"
+        return f"{self.dtype_name}{self.extents}"
 
 
 def tensor_infos(entries: Sequence[Mapping[str, object]]) -> tuple[TensorInfo, ...]:
@@ -179,7 +184,7 @@ class Slot:
         info = self._info
         if not info.fits(shape):
             raise ModelError(
-                f"{self._role} {info.name!r} must have shape {list(info.shape)}, not {list(shape)}"
+                f"{self._role} {info.name!r} must have shape {info.extents}, not {list(shape)}"
             )
 
     def _describe_array(self, array: Array) -> int:

@@ -53,7 +53,7 @@ def test_steps_of_one_kernel_are_told_apart() -> None:
     times = step_times(entries, kernels)
     assert [time.name for time in times] == ["g1", "copy", "g0"]
     assert [time.us for time in times] == [2.0, 0.5, 1.0]
-    assert [time.gflops for time in times] == [1.0, 0.0, 2.0]
+    assert [time.gflops for time in times] == [1.0, None, 2.0]
 
 
 def test_steps_of_loops_count_as_often_as_a_run_takes_them() -> None:
@@ -86,6 +86,8 @@ def test_a_step_whose_work_depends_on_sizes_has_no_rate() -> None:
     ]
     (time,) = step_times([ProfileEntry("k_1", "", 1, 2.0)], kernels)
     assert (time.us, time.gflops, time.gbytes) == (2.0, None, None)
+    (usual,) = step_times([ProfileEntry("k_1", "", 1, 2.0)], kernels, usual=True)
+    assert (usual.gflops, usual.gbytes) == (1.0, 0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Tables on terminals of all widths: nothing of them is lost, and names are text as they are."""
 
+import os
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,3 +97,15 @@ def test_outputs_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> Non
     cells = _drawn(values_table({"present.10.value": value}), 80, capsys)
     assert any("-2.495" in line and "0.2523" in line for line in cells)
     assert not any("…" in cell for line in cells for cell in line)
+
+
+def test_a_table_that_nobody_reads_is_the_commands_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rutc inspect OUT.so | head -1` has the status of what SIGPIPE ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = open(writer, "w")  # noqa: SIM115 - it cannot be closed as others are
+    monkeypatch.setattr("sys.stdout", stream)
+    with pytest.raises(BrokenPipeError):
+        draw(Table("a"), 80)
+    with suppress(BrokenPipeError):
+        stream.close()

@@ -1,5 +1,7 @@
 """How the command line explains itself, and what it says of arguments that it cannot read."""
 
+import re
+
 import pytest
 
 from tests.cli.conftest import Rutc
@@ -32,3 +34,11 @@ def test_what_cannot_be_read_is_told(rutc: Rutc, words: str, told: str) -> None:
     assert result.status == 2
     assert result.stdout == ""
     assert told in result.stderr
+
+
+def test_commands_are_listed_as_they_are_needed(rutc: Rutc) -> None:
+    shown = rutc("--help").stdout
+    order = ["compile", "run", "verify", "bench", "inspect", "explain", "tune", "doctor", "cache"]
+    places = [re.search(rf"│ {name} ", shown) for name in (*order, "db")]
+    assert all(places)
+    assert sorted(places, key=lambda p: p.start() if p else -1) == places

@@ -123,8 +123,8 @@ def test_the_manifest_bounds_the_memory(library: Path) -> None:
             ((2, 2), (3, 3)),
             'input "z" is batch, which is 2 by axis 0 of input "x", but 3 here',
         ),
-        (((2, 2), (2, 4)), r"input 'z' must have shape \['batch', 3\], not \[2, 4\]"),
-        (((2,), (2, 3)), r"input 'x' must have shape \['batch', 'seq'\], not \[2\]"),
+        (((2, 2), (2, 4)), r"input 'z' must have shape \[batch, 3\], not \[2, 4\]"),
+        (((2,), (2, 3)), r"input 'x' must have shape \[batch, seq\], not \[2\]"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(
