@@ -136,6 +136,7 @@ def verification_json(verification: Verification) -> Json:
         "unverified": list(verification.unverified),
         "skipped": list(verification.skipped),
         "lossy": list(verification.lossy),
+        "related": list(verification.related),
         "targets": list(verification.targets),
         "outputs": [asdict(output) for output in verification.outputs],
     }
@@ -171,7 +172,11 @@ def verification_text(verification: Verification) -> str:
     lossy = [
         f"filtering costs accuracy in {text}; compile with {which}" for text in verification.lossy
     ]
-    return "\n".join([verification.summary(), *skipped, *unverified, *reasons, *lossy])
+    related = [
+        f"sizes belong together: compile with --dim {text}, which makes faster code"
+        for text in verification.related
+    ]
+    return "\n".join([verification.summary(), *skipped, *unverified, *reasons, *lossy, *related])
 
 
 def divergence_json(divergence: Divergence | None) -> Json | None:

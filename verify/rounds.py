@@ -113,6 +113,17 @@ def joined(session: InferenceSession, draw: Draw, common: Sizes, symbols: Ranges
     yield from _with_lengths(session, draw, common)
 
 
+def sums_told(draw: Draw) -> tuple[str, ...]:
+    """Returns what `--dim` says of a size that is the sum of two others: `total=past+seq`."""
+    if draw.joined is None:
+        return ()
+    whole = draw.sizes[draw.joined]
+    pairs = combinations([name for name in draw.sizes if name != draw.joined], 2)
+    found = [pair for pair in pairs if sum(draw.sizes[name] for name in pair) == whole]
+    plain = all(multiple(name)[1] == 1 for name in draw.sizes)
+    return tuple(f"{draw.joined}={a}+{b}" for a, b in found) if plain and len(found) == 1 else ()
+
+
 def _with_lengths(session: InferenceSession, draw: Draw, common: Sizes) -> list[Draw]:
     """Returns what is drawn with lengths that are the sum of two sizes, if an input may hold one.
 

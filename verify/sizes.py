@@ -94,7 +94,12 @@ def sizes_of(session: InferenceSession, values: Mapping[str, object]) -> Sizes:
             name = _size_named(extent)
             if found.setdefault(name, size) != size:
                 raise UserError(f"input {port.name!r} has {name}={size}, and another {found[name]}")
-    return found
+    # What others tell is none of what is left open: `past + seq` beside both.
+    return {
+        name: size
+        for name, size in found.items()
+        if name.isidentifier() or not parse_index(name).names() <= found.keys()
+    }
 
 
 def _size_named(extent: str) -> str:

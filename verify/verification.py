@@ -21,8 +21,9 @@ class Verification:
     why float64 judged nothing or not all; `runs` is how many inputs there were, `with_truth` for
     how many of them it did. `skipped` says of each case of a folder that was not run why, `refused`
     what rutc said of generated inputs that ONNX Runtime runs, `lossy` of each layer whose filtering
-    costs accuracy on `values` how (see `filtering`). Of a library of several the code for these
-    `targets` was compared, that for those `elsewhere` not, as this machine cannot run it.
+    costs accuracy on `values` how (see `filtering`), `related` which sizes belong together in what
+    the model takes, `total=past+seq`, though nothing told it. Of a library of several the code for
+    these `targets` was compared, that for those `elsewhere` not, as this machine cannot run it.
     """
 
     model: Path
@@ -44,6 +45,7 @@ class Verification:
     lossy: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    related: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -154,6 +156,7 @@ def together(found: Sequence[Verification]) -> Verification:
         with_truth=sum(v.with_truth for v in found),
         skipped=tuple(text for v in found for text in v.skipped),
         refused=tuple(text for v in found for text in v.refused),
+        related=tuple(dict.fromkeys(text for v in found for text in v.related)),
     )
 
 

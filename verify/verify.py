@@ -34,6 +34,7 @@ from rutc.verify.rounds import (
     following,
     joined,
     others,
+    sums_told,
 )
 from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
@@ -198,7 +199,7 @@ class Verifier:
                 return found
         if ran is None:
             raise failure or UserError(f"{refused} {advice(self.session)}")
-        found[0] = replace(found[0], refused=tuple(own))
+        found[0] = replace(found[0], refused=tuple(own), related=sums_told(ran))
         if self.budget is not None:
             return found
         return [*found, *self.louder(found, ran)]

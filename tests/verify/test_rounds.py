@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.report.display import verification_text
 from rutc.runtime import ModelError
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
@@ -238,6 +239,12 @@ def test_sizes_that_no_run_takes_give_way_to_sums(tmp_path: Path) -> None:
     assert found.passed
     for sizes in ("before=1 after=1 total=2", "before=64 after=64 total=128"):
         assert sizes in found.inputs
+    assert found.related == ("total=before+after",)
+    assert "compile with --dim total=before+after" in verification_text(found)
+    told = compile_model(model, tmp_path / "t.so", Options(dims={"total": "before+after"})).library
+    assert verify_model(model, told).related == ()
+    with WholeSession(told) as session:
+        assert run_once(session, (), {"before": 7}).sizes == {"before": 7, "after": 128}
     with WholeSession(library) as session:
         for dims, total in (({}, 256), ({"before": 7}, 135), ({"before": 7, "after": 3}, 128)):
             ran = run_once(session, (), dims)
