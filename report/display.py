@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 BYTES = 1024.0
+LONGEST_FORMULA = 40
+"""Characters of a formula of sizes, more of which tell a reader nothing; `--json` has all."""
 
 
 def quantity(value: float, unit: str, step: float = 1000.0) -> str:
@@ -195,8 +197,9 @@ def divergence_text(divergence: Divergence | None) -> str:
 
 
 def shape_text(shape: Sequence[int | str]) -> str:
-    """Returns a shape, the sizes in it by their names: `[batch, 3, 4*h]`."""
-    return f"[{', '.join(map(str, shape))}]"
+    """Returns a shape, the sizes in it by their names: `[batch, 3, 4*h]`; long formulas as `…`."""
+    told = (str(size) if len(str(size)) <= LONGEST_FORMULA else "…" for size in shape)
+    return f"[{', '.join(told)}]"
 
 
 def ports_table(inputs: Iterable[NodeArg], outputs: Iterable[NodeArg]) -> Table:

@@ -19,9 +19,10 @@ from rutc.report import display
 from rutc.report.page import artifact_page, model_page
 from rutc.report.profiled import profiled
 from rutc.runtime.artifact import ArtifactFile, open_artifact, programs_of
+from rutc.runtime.bundles import bundles
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
-from rutc.runtime.ports import NodeArg, Ports, undamaged
+from rutc.runtime.ports import NodeArg, Ports, undamaged, whole_args
 from rutc.runtime.weights_file import weights_path
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
@@ -314,17 +315,7 @@ def inspect_model(
         UserError: the model cannot be imported, or the page cannot be written.
     """
     graph = import_model(path, shapes=shapes, dims=dims, values=values)
-    dtypes = graph.values
-    ports = [
-        [
-            NodeArg(n, [_extent(graph.extents[a]) for a in axes], onnx_type(dtype.stored_name))
-            for n, axes, dtype in found
-        ]
-        for found in (
-            [(i.name, i.axes, i.out.dtype) for i in graph.inputs],
-            [(o.name, o.axes, dtypes[o.value].dtype) for o in graph.outputs],
-        )
-    ]
+    ports = _ports(graph)
     held = contents(path)
     open_sizes = _sizes(graph)
     kinds = Counter(type(node).__name__ for node in graph.nodes)
@@ -355,6 +346,25 @@ def inspect_model(
             )
         )
     return payload, shown
+
+
+def _ports(graph: Graph) -> tuple[list[NodeArg], list[NodeArg]]:
+    """The inputs and outputs of a model, as an artifact of it has them."""
+    dtypes = graph.values
+    takes, gives = (
+        [
+            NodeArg(n, [_extent(graph.extents[a]) for a in axes], onnx_type(dtype.stored_name))
+            for n, axes, dtype in found
+        ]
+        for found in (
+            [(i.name, i.axes, i.out.dtype) for i in graph.inputs],
+            [(o.name, o.axes, dtypes[o.value].dtype) for o in graph.outputs],
+        )
+    )
+    if graph.interface is None:
+        return takes, gives
+    facts = {"interface": graph.interface.facts()}
+    return whole_args(takes, bundles(facts, "inputs")), whole_args(gives, bundles(facts, "outputs"))
 
 
 def _extent(size: Size) -> int | str:

@@ -187,9 +187,14 @@ def _infos(entries: object) -> tuple[TensorInfo, ...]:
 
 
 def _node_args(infos: tuple[TensorInfo, ...], whole: tuple[Bundle, ...] | None) -> list[NodeArg]:
-    args = {info.name: node_arg(info) for info in infos}
+    return whole_args([node_arg(info) for info in infos], whole)
+
+
+def whole_args(tensors: Sequence[NodeArg], whole: tuple[Bundle, ...] | None) -> list[NodeArg]:
+    """Returns the inputs or outputs that tensors make up; None: each is one by itself."""
     if whole is None:
-        return list(args.values())
+        return list(tensors)
+    args = {arg.name: arg for arg in tensors}
     types = {name: arg.type for name, arg in args.items()}
     return [
         args[b.port] if b.kind == "tensor" else NodeArg(b.name, [], b.type(types)) for b in whole

@@ -92,6 +92,10 @@ def test_run_writes_sequences_and_maps(rutc: Rutc, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     library, output = tmp_path / "m.so", tmp_path / "y.npz"
     assert rutc("compile", tmp_path / "m.onnx", "-o", library, "--no-verify").status == 0
+    for path in (tmp_path / "m.onnx", library):
+        shown = rutc("inspect", path).stdout
+        for kind in ("seq(tensor(float))", "seq(map(int64,tensor(float)))"):
+            assert kind in shown
     result = rutc("run", library, "--input", f"x={tmp_path / 'x.npy'}", "--output", output)
     assert result.status == 0, result.stderr
     with np.load(output) as stored:

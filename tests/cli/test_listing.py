@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.report.display import timings_table, verification_table
+from rutc.report.display import shape_text, timings_table, verification_table
 from rutc.report.listing import Table, draw
 from rutc.report.shown_values import values_json, values_table
 from rutc.verify import Level, OutputComparison, Verification
@@ -51,6 +51,12 @@ def _any_rows(path: Path) -> None:
     graph = helper.make_graph([node], "g", ports[:1], ports[1:])
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+def test_long_formulas_are_left_to_json() -> None:
+    assert shape_text(["batch", 4, "(h + 31)//32"]) == "[batch, 4, (h + 31)//32]"
+    formula = "past + max(-past + total, seq)*min(1, min(max(-past + total, 0), seq))"
+    assert shape_text(["batch", formula, 32]) == "[batch, …, 32]"
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
