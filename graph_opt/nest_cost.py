@@ -68,7 +68,7 @@ class NestCost:
     ) -> None:
         """Take the nest's reads apart; `steps` are sizes of 0 or 1.
 
-        Extents of dims in `varying` are what is common.
+        Extents of dims in `varying` are what is common. The nest touches `values`.
         """
         self.machine = machine
         self.coefficients = machine.coefficients.layouts
@@ -83,9 +83,9 @@ class NestCost:
         found = dict.fromkeys(r for e in nest.body for r in reads(e))
         self.uses = tuple(self._use(r, r.value in constants) for r in found)
         touched = (*(r.value for r in found), *(o.name for o in nest.outs))
-        self._values = tuple(dict.fromkeys(touched))
+        self.values = tuple(dict.fromkeys(touched))
         self._best: dict[tuple[str | None, ...], tuple[float, str | None]] = {}
-        """Innermost dims of `_values` -> what `best` gives."""
+        """Innermost dims of `values` -> what `best` gives."""
 
     def _use(self, r: Read, is_const: bool) -> ReadUse:
         moves: dict[str, str | None] = {}
@@ -133,6 +133,16 @@ class NestCost:
                 if isinstance(x, Apply) and x.op == "eq" and isinstance(x.args[0], IndexValue):
                     found |= x.args[0].index.names()
         return frozenset(found)
+
+    @cached_property
+    def _outer(self) -> frozenset[str]:
+        """The free loops that move every read of a sum, where others move some: they are outside.
+
+        Along the others a tile's vectors and rows lie, which share what they read.
+        """
+        free = [d for d in self.nest.dims if d not in self.nest.bound and self.extents[d] > 1]
+        moved = [d for d in free if all(d in u.moves for u in self.uses)]
+        return frozenset(moved if self.nest.bound and len(moved) < len(free) else ())
 
     @cached_property
     def windows(self) -> frozenset[str]:
@@ -242,7 +252,7 @@ class NestCost:
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""
         # Asked again and again while the dims of other nests' values are tried.
-        key = tuple([inner.get(name) for name in self._values])
+        key = tuple([inner.get(name) for name in self.values])
         known = self._best.get(key)
         if known is not None:
             return known
@@ -304,6 +314,22 @@ class NestCost:
             return w.store_turned * self.lanes
         return (w.store_scattered if self.nest.bound else w.store_crossed) * self.lanes
 
+    def _lines_again(self, loop: str | None, v: str, touched: int) -> float:
+        """What lines cost that come again in every iteration of a loop along the innermost dim.
+
+        The loop is an outer one: in each of its iterations every element is on another line, of
+        which there are more than the first cache holds.
+        """
+        machine = self.machine
+        if loop is None or loop == v or loop not in self._outer:
+            return 0.0
+        beside = touched / self.extents[loop] * machine.line_bytes
+        if beside <= machine.l1:
+            return 0.0
+        near = beside <= machine.l2
+        rate = machine.l2_bytes_per_cycle if near else machine.l3_bytes_per_cycle
+        return touched * machine.line_bytes / rate
+
     def _vectors(self, v: str) -> int:
         """Vectors along a loop; one that varies ends in one that is mostly idle."""
         return ceil(self.extents[v] / self.lanes) + (v in self.varying)
@@ -322,6 +348,10 @@ class NestCost:
                 if not near and not u.is_const:
                     apart = inf if self.in_matrices else vectors * self._apart
                     shared = min(apart, shared + u.touched * w.copy)
+                if not u.is_const:
+                    along = inner.get(u.read.value)
+                    loop = next((d for d, x in u.moves.items() if x == along), None)
+                    shared += self._lines_again(loop, v, u.touched)
                 total += shared
             elif picks := self._picks(u, v, inner):
                 total += vectors * picks * w.contiguous
@@ -353,6 +383,8 @@ class NestCost:
             stores = self.stored / extent * each
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
             total += stores * (w.contiguous if same else self._store_apart)
+            for o in self.nest.outs:
+                total += self._lines_again(inner.get(o.name), v, self.stored)
         return total
 
 

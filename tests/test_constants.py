@@ -34,7 +34,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/decide/fusion.py": ("MOST_OPERATIONS",),
     "graph_opt/decide/halo.py": ("UNKNOWN",),
     "graph_opt/decide/joins.py": ("NEIGHBOURS",),
-    "graph_opt/decide/layout.py": ("SWEEPS",),
+    "graph_opt/decide/layout.py": ("SWEEPS", "LESS"),
     "graph_opt/decide/memory.py": ("ALIGNMENT", "SPAN", "ROUNDS"),
     "graph_opt/decide/searches.py": ("MOST_POINTS",),
     "graph_opt/decide/slices.py": ("MOST_DIMS",),

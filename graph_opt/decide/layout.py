@@ -3,7 +3,8 @@
 The innermost dim decides whether loads and stores move whole vectors. It is chosen for all values
 together by coordinate descent on the sum of the nests' costs (see `nest_cost`): sweep over the
 values, give each the dim that is cheapest for its producer and readers as they stand, until
-nothing changes.
+nothing changes. Then values that pass the same dim on to each other try another one together,
+which none of them gains from alone: those of a softmax between two products, say.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from rutc.base.record import record
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.nest_cost import NestCost
 from rutc.tensor_ir.affine import Index
@@ -34,6 +36,8 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import factor_reads
 
 SWEEPS = 4
+LESS = 0.999
+"""What another dim has to bring the cost to: sums of equal costs differ in their last bits."""
 NONE: Mapping[str, tuple[str, ...]] = {}
 NOTHING: Mapping[str, str | None] = {}
 
@@ -132,26 +136,97 @@ def choose_innermost(
         if isinstance(n, Scatter) and n.out.name not in fixed:
             for name in (home := homes[n.out.name], *members[home]):
                 inner[name] = _scattered_whole(n, extents)
-    for _ in range(SWEEPS):
-        changed = False
-        for v in free:
-            own = (v.name, *members.get(v.name, ()))
-            candidates = [d for d in v.dims if extents[d] > 1]
-            if len(candidates) < 2:
-                inner.update(dict.fromkeys(own, candidates[0] if candidates else None))
-                continue
-            current = inner[v.name]
-
-            scores: dict[str, float] = {}
-            for d in candidates:
-                inner.update(dict.fromkeys(own, d))
-                scores[d] = sum(c.best(inner)[0] for c in touching.get(v.name, ()))
-            best = min(candidates, key=lambda d: (scores[d] * (0.999 if d == current else 1), d))
-            inner.update(dict.fromkeys(own, best))
-            changed |= best != current
-        if not changed:
-            break
+    descent = _Descent(free, extents, members, touching, inner)
+    descent.one_by_one()
+    if descent.together():
+        descent.one_by_one()
     return inner
+
+
+@record
+class _Descent:
+    """The search for innermost dims of `free` values, which changes `inner`.
+
+    `members` share their home's memory, and with it their dim; `touching` are the costs of the
+    nests that read or store a home.
+    """
+
+    free: Sequence[Value]
+    extents: Mapping[str, int]
+    members: Mapping[str, list[str]]
+    touching: Mapping[str, list[NestCost]]
+    inner: dict[str, str | None]
+
+    def one_by_one(self) -> None:
+        """Gives each value the dim that is cheapest as all others stand, until none changes."""
+        for _ in range(SWEEPS):
+            changed = False
+            for v in self.free:
+                candidates = self._candidates(v)
+                if len(candidates) < 2:
+                    self._give([v], candidates[0] if candidates else None)
+                    continue
+                current = self.inner[v.name]
+                scores: dict[str, float] = {}
+                for d in candidates:
+                    self._give([v], d)
+                    scores[d] = self._cost([v])
+                best = min(
+                    candidates, key=lambda d: (scores[d] * (LESS if d == current else 1), d)
+                )
+                self._give([v], best)
+                changed |= best != current
+            if not changed:
+                return
+
+    def together(self) -> bool:
+        """Gives values that have one dim another one at once where that is cheaper.
+
+        Those of a group are connected by nests. Returns whether any changed.
+        """
+        changed = False
+        tried: set[tuple[str, str | None, str]] = set()
+        for v in self.free:
+            current = self.inner[v.name]
+            for d in self._candidates(v):
+                if d == current or self.inner[v.name] != current or (v.name, current, d) in tried:
+                    continue
+                group = self._group(v, d)
+                tried |= {(x.name, current, d) for x in group}
+                if len(group) < 2:
+                    continue
+                before = self._cost(group)
+                self._give(group, d)
+                if self._cost(group) < LESS * before:
+                    changed = True
+                else:
+                    self._give(group, current)
+        return changed
+
+    def _candidates(self, v: Value) -> list[str]:
+        return [d for d in v.dims if self.extents[d] > 1]
+
+    def _group(self, first: Value, dim: str) -> list[Value]:
+        """What has the value's innermost dim, could have the other one and is connected to it."""
+        current = self.inner[first.name]
+        able = {v.name: v for v in self.free if self.inner[v.name] == current and dim in v.dims}
+        found, left = {first.name: first}, [first]
+        while left:
+            for c in self.touching.get(left.pop().name, ()):
+                for name in c.values:
+                    if name in able and name not in found:
+                        found[name] = able[name]
+                        left.append(able[name])
+        return list(found.values())
+
+    def _give(self, values: Sequence[Value], dim: str | None) -> None:
+        for v in values:
+            self.inner.update(dict.fromkeys((v.name, *self.members.get(v.name, ())), dim))
+
+    def _cost(self, values: Sequence[Value]) -> float:
+        """The cost of all nests that touch one of the values."""
+        nests = {id(c): c for v in values for c in self.touching.get(v.name, ())}
+        return sum(c.best(self.inner)[0] for c in nests.values())
 
 
 def _scattered_whole(n: Scatter, extents: Mapping[str, int]) -> str | None:
