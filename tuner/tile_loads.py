@@ -20,7 +20,8 @@ def kept_places(r: Reduction, rows: tuple[tuple[str, int], ...], inner: str, ext
     """The places that a window reads again in a later step of the loop `inner`, at most.
 
     What a row reads, the one `apart` rows before it reads `again` steps later: of windows that move
-    by s places the next row s steps before, of dilated ones the next but one in the next step.
+    by s places the next row s steps before, of dilated ones the next but one in the next step. A
+    step of the loop goes over the rows along all other loops, too, each of which has such places.
     """
     kept = 0
     for v, f in rows:
@@ -30,7 +31,8 @@ def kept_places(r: Reduction, rows: tuple[tuple[str, int], ...], inner: str, ext
                 common = gcd(row, step)
                 again, apart = abs(row) // common, abs(step) // common
                 if again < extent and apart < f:
-                    kept = max(kept, (f - apart + 1) * again)
+                    others = prod([g for u, g in rows if u != v and t.depends(u)])
+                    kept = max(kept, ((f - apart) * others + 1) * again)
     return kept
 
 
