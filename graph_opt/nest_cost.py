@@ -310,8 +310,6 @@ class NestCost:
     def _store_apart(self) -> float:
         """What a vector costs whose lanes do not lie side by side in memory."""
         w = self.coefficients
-        if self.in_matrices:
-            return w.store_turned * self.lanes
         return (w.store_scattered if self.nest.bound else w.store_crossed) * self.lanes
 
     def _lines_again(self, loop: str | None, v: str, touched: int) -> float:

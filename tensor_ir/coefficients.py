@@ -177,8 +177,6 @@ class Layouts:
     """A lane of an elementwise nest: squares are transposed in registers."""
     store_scattered: float
     """A lane of sums, which go to memory lane by lane."""
-    store_turned: float
-    """A lane of a block of sums that are transposed on their way to memory."""
     copy: float
     """Copying a value into another layout."""
     merge: float
