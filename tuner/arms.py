@@ -16,6 +16,7 @@ from rutc.tuner.access import Shape, Touch, memory_order
 from rutc.tuner.across import side
 from rutc.tuner.choice import shared_out
 from rutc.tuner.lengths import leaves_rest
+from rutc.tuner.tile_loads import evicted_rows
 
 LONGEST = 16
 """The longest loop that is unrolled for the sake of its choices."""
@@ -158,8 +159,7 @@ def computed_arms(
 ) -> list[Step]:
     """The steps for vectors of `width` along the last loop, each with all values of choosing ones.
 
-    Those of a few lanes come for all iterations of the other loops in turn where they are
-    `columns`.
+    Where they are `columns`, each comes for all iterations of the other loops in turn.
 
     Raises:
         NotApplicable: no loop decides which arm is computed, squares that the last one is a side
@@ -172,12 +172,25 @@ def computed_arms(
     if not width:
         raise NotApplicable("arms are computed for vectors")
     if columns:
-        size = shape.sizes[vector]
+        width, size = column(shape, vector, width, machine), shape.sizes[vector]
         if vector in chosen or not others or (isinstance(size, int) and size <= width):
             raise NotApplicable(f"{vector} has no columns of arms")
     elif vector in chosen:
         return _squares_of_arms(shape, order, chosen, machine, parallel)
     return unrolled_arms(others, vector, chosen, shape.sizes, width, parallel, columns=columns)
+
+
+def column(shape: Shape, vector: str, width: int, machine: Machine) -> int:
+    """The lanes of a column: as many as the first cache's sets have room for of what it stores.
+
+    At least as many as pay for vectors, at most `width`.
+    """
+    stores = [t for t in shape.touches if t.is_store]
+    while width // 2 >= machine.coefficients.vectors.shortest:
+        if not any(evicted_rows(t, ((vector, width),), machine) for t in stores):
+            break
+        width //= 2
+    return width
 
 
 def turned_order(kernel: Kernel, shape: Shape, machine: Machine) -> tuple[str, ...] | None:

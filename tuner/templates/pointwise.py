@@ -76,7 +76,8 @@ class Form(Enum):
     """Each vector, or square, with all values of the loops that decide which arm of a choice is
     computed."""
     ARMS_IN_COLUMNS = "arms in columns"
-    """The same of vectors, each for all iterations of the loops around it in turn."""
+    """The same of vectors, each for all iterations of the loops around it in turn, and no longer
+    than the first cache has room for in the sets to which it stores."""
     SQUARES = "squares"
     """Squares of the last two, of an operand that lies along the other one, sorted in registers."""
     TURNS = "turns"
