@@ -26,3 +26,34 @@ def test_a_power_of_a_half_of_minus_infinity_is_no_root(
         a = x / kind(0)
         want = [np.where(np.isnan(a), a, np.inf).astype(kind)] * 2
     gives(text, want, **({} if known else {"x": x}))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "x", "want"),
+    [
+        (
+            'mode = "linear", coordinate_transformation_mode = "align_corners"',
+            [np.inf, 1, 2, -np.inf],
+            [np.inf, np.inf, 1, 1.5, 2, -np.inf, -np.inf],
+        ),
+        (
+            'mode = "cubic", coordinate_transformation_mode = "asymmetric"',
+            [1, 1, np.inf, -4],
+            [1, -np.inf, 1, np.inf, np.inf, np.inf, -4, -np.inf],
+        ),
+        (
+            'mode = "linear", antialias = 1',
+            [1, 1, np.inf, 1, 1, 1, 1, 1],
+            [1, np.inf, np.inf, 1, 1],
+        ),
+    ],
+)
+def test_a_resized_image_has_nothing_of_elements_beyond_its_filter(
+    attributes: str, x: list[float], want: list[float]
+) -> None:
+    """An infinite element that has no weight makes nothing NaN."""
+    text = f"""
+    g (float[{len(x)}] x) => (float[{len(want)}] y) <int64[1] s = {{{len(want)}}}>
+        {{ y = Resize <{attributes}> (x, "", "", s) }}
+    """
+    gives(text, [np.array(want, np.float32)], x=np.array(x, np.float32))

@@ -142,7 +142,7 @@ class Scheme:
         if self.exclude_outside:
             weights = np.where((where < 0) | (where >= n), 0.0, weights)
         total = weights.sum(axis=1, keepdims=True)
-        return np.clip(where, 0, n - 1), weights / np.where(total == 0, 1, total)
+        return _shared(np.clip(where, 0, n - 1), weights / np.where(total == 0, 1, total))
 
     def _filter(self, d: np.ndarray) -> np.ndarray:
         if self.mode == "linear":
@@ -151,6 +151,23 @@ class Scheme:
         near = ((a + 2) * d - (a + 3)) * d * d + 1
         far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
         return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _shared(where: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same filters {output, tap}, in which no element has the weight 0.
+
+    0 times an infinite element would be NaN. Such a tap reads the element of the largest weight,
+    and has a half of what is left of that, which rounds nothing.
+    """
+    where, weights = where.copy(), weights.copy()
+    outputs = np.arange(len(where))
+    largest = np.abs(weights).argmax(axis=1)
+    for tap in range(where.shape[1]):
+        idle = outputs[weights[:, tap] == 0]
+        weights[idle, largest[idle]] /= 2
+        for table in (where, weights):
+            table[idle, tap] = table[idle, largest[idle]]
+    return where, weights
 
 
 def _cropped(n: int, size: int, roi: tuple[float, float]) -> np.ndarray:
