@@ -171,9 +171,7 @@ class _Descent:
                 for d in candidates:
                     self._give([v], d)
                     scores[d] = self._cost([v])
-                best = min(
-                    candidates, key=lambda d: (scores[d] * (LESS if d == current else 1), d)
-                )
+                best = min(candidates, key=lambda d: (scores[d] * (LESS if d == current else 1), d))
                 self._give([v], best)
                 changed |= best != current
             if not changed:
