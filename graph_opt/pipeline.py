@@ -27,6 +27,7 @@ from rutc.graph_opt.rules.contraction import (
     drop_unused_dims,
     fuse_product_into_sum,
     fuse_sums,
+    reduce_once,
 )
 from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.extremes import find_extremes
@@ -71,6 +72,7 @@ def _clean(fold: FoldConstants) -> tuple[Rule, ...]:
         drop_copy,
         drop_unit_dims,
         drop_unused_dims,
+        reduce_once,
     )
 
 

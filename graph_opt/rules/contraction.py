@@ -59,6 +59,30 @@ def drop_unused_dims(n: Node, editor: Editor) -> Result:
 
 
 @matches("reduction")
+def reduce_once(n: Node, editor: Editor) -> Result:
+    """What is the same at every index of a dim is reduced once, and readers repeat it.
+
+    %y{b,i} = sum{k} %x[k] * %w[i, k]  ->   %t{i} = sum{k} %x[k] * %w[i, k];  %y{b,i} = %t[i]
+
+    So are factors that are expanded to a batch before they are multiplied, as tables of positions.
+    Of constants, the sum is one then, however many images the run has.
+    """
+    if not isinstance(n, Nest) or n.reducer is None:
+        return Reason("nothing is reduced")
+    used = frozenset().union(*map(index_names, n.body))
+    own = tuple(d for d in n.out.dims if d in used or editor.size((d,)) == 1)
+    if own == n.out.dims:
+        return Reason("it differs along every dim")
+    once = tuple(replace(v, name=editor.fresh_value(f"{v.name}.once"), dims=own) for v in n.outs)
+    at = tuple((d, Index.of(d)) for d in own)
+    repeated = (
+        replace(n, outs=(v,), bound=(), reducer=None, body=(Read(t.name, at, t.dtype),))
+        for v, t in zip(n.outs, once, strict=True)
+    )
+    return replace(n, outs=once), *repeated
+
+
+@matches("reduction")
 def fuse_product_into_sum(n: Node, editor: Editor) -> Result:
     """A product that only broadcasts is computed where it is summed.
 

@@ -14,6 +14,7 @@ from rutc.graph_opt.rules.contraction import (
     drop_unused_dims,
     fuse_product_into_sum,
     fuse_sums,
+    reduce_once,
 )
 from rutc.graph_opt.rules.extremes import find_extremes
 from rutc.graph_opt.rules.filter_whole import FilterWhole
@@ -76,6 +77,7 @@ RULES: tuple[Rule, ...] = (
     fuse_product_into_sum,
     fuse_sums,
     join_weights,
+    reduce_once,
     simplify_expressions,
     solve_phase,
     solve_place,
