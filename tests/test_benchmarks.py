@@ -237,7 +237,7 @@ def test_plots_are_drawn_from_the_entries_alone(tmp_path: Path) -> None:
 def test_schedules_of_all_spaces_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default's regret of a softmax, whose rows have no tiles, and of a product."""
     monkeypatch.setattr(regret, "TRIALS", 5)
-    monkeypatch.setattr("rutc.driver.trials.SPENT_NS", 10_000)
+    monkeypatch.setattr("benchmarks.timer.SPENT_NS", 10_000)
     monkeypatch.setattr(regret, "AGAIN", 3)
     names = (
         "operator Softmax of scores",
