@@ -27,12 +27,16 @@ typedef struct group {
 static group group_of(const shape *s, int64_t first, int64_t rows) {
   group g = {.s = s, .rows = rows};
   const DLTensor *outs = s->call->outs;
+  int64_t outer = first / s->inner, lane = first - outer * s->inner;
   for (int64_t i = 0; i < rows; i++) {
-    int64_t row = first + i, outer = s->inner == 1 ? row : row / s->inner;
-    int64_t lane = row - outer * s->inner, result = outer * s->k * s->inner + lane;
+    int64_t result = outer * s->k * s->inner + lane;
     g.from[i] = (const char *)s->call->args[0].data + (outer * s->n * s->inner + lane) * s->bytes;
     g.values[i] = (char *)outs[0].data + result * s->bytes;
     g.places[i] = (int64_t *)outs[1].data + result;
+    if (++lane == s->inner) {
+      lane = 0;
+      outer++;
+    }
   }
   return g;
 }
