@@ -184,12 +184,13 @@ class _Descent:
         """
         changed = False
         tried: set[tuple[str, str | None, str]] = set()
+        free = {v.name: v for v in self.free}
         for v in self.free:
             current = self.inner[v.name]
             for d in self._candidates(v):
                 if d == current or self.inner[v.name] != current or (v.name, current, d) in tried:
                     continue
-                group = self._group(v, d)
+                group = self._group(v, d, free)
                 tried |= {(x.name, current, d) for x in group}
                 if len(group) < 2:
                     continue
@@ -204,17 +205,16 @@ class _Descent:
     def _candidates(self, v: Value) -> list[str]:
         return [d for d in v.dims if self.extents[d] > 1]
 
-    def _group(self, first: Value, dim: str) -> list[Value]:
+    def _group(self, first: Value, dim: str, free: Mapping[str, Value]) -> list[Value]:
         """What has the value's innermost dim, could have the other one and is connected to it."""
         current = self.inner[first.name]
-        able = {v.name: v for v in self.free if self.inner[v.name] == current and dim in v.dims}
         found, left = {first.name: first}, [first]
         while left:
             for c in self.touching.get(left.pop().name, ()):
-                for name in c.values:
-                    if name in able and name not in found:
-                        found[name] = able[name]
-                        left.append(able[name])
+                for v in (free[name] for name in c.values if name in free and name not in found):
+                    if self.inner[v.name] == current and dim in v.dims:
+                        found[v.name] = v
+                        left.append(v)
         return list(found.values())
 
     def _give(self, values: Sequence[Value], dim: str | None) -> None:
