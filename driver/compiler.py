@@ -129,7 +129,7 @@ def _linked(
     outline, *outlines = (m.built.outline.facts() for m in made)
     common, facts = told[0], list[TargetFacts]()
     if others:
-        keys = dict.fromkeys(key for facts in told for key in facts)
+        keys = dict.fromkeys(key for own in told for key in own)
         common = {key: told[0].get(key) for key in keys if key in COMMON}
         facts = [
             TargetFacts(

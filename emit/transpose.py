@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from rutc.emit import ir
 
-I32 = ir.IntType(32)
 BLOCK_BYTES = 16
 
 

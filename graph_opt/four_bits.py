@@ -23,6 +23,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import rename_uses
+from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.quantise import Site, sites
 from rutc.tensor_ir import DType, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.affine import floordiv, typical
@@ -114,7 +115,7 @@ def in_blocks_of_four_bits(graph: Graph, chosen: Iterable[Blocks]) -> Graph:
         d = replace(n.out, name=_fresh(f"{name}.d", values))
         values |= {q.name, s.name, d.name}
         wide[name] = d.name
-        number = Read(q.name, tuple((x, Index.of(x)) for x in q.dims), q.dtype)
+        number = at_point(q)
         ranges = {b.dim: (0, n.data.array.shape[axis] - 1)}
         block = floordiv(Index.of(b.dim), Index.of(b.length), ranges)
         at = tuple((x, block if x == blocks else Index.of(x)) for x in s.dims)

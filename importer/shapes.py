@@ -137,7 +137,7 @@ def _as_index(a: np.ndarray) -> np.ndarray:
     return out.reshape(a.shape)
 
 
-def _plain(fn: Callable[..., np.ndarray]) -> Fold:
+def _plain(fn: Callable[..., np.ndarray | None]) -> Fold:
     return lambda xs, _, __: fn(*xs)
 
 
@@ -222,12 +222,7 @@ def _modulo(
     return None if object in (x.dtype, y.dtype) else np.asarray(np.fmod(x, y))
 
 
-def _power(
-    xs: Sequence[np.ndarray | None], attributes: Attributes, ranges: Mapping[str, Range]
-) -> np.ndarray | None:
-    x, y = xs
-    assert x is not None
-    assert y is not None
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     if DType.of(x.dtype).is_float or not DType.of(y.dtype).is_float:
         return power(x, y)
     found = power(x.astype(np.float64), y)
@@ -320,7 +315,7 @@ _FOLDS: dict[str, Fold] = {
     "Not": _plain(np.logical_not),
     "OneHot": one_hot,
     "Or": _plain(np.logical_or),
-    "Pow": _power,
+    "Pow": _plain(_power),
     "Range": counted,
     "ReduceMax": _reduce("max"),
     "ReduceMin": _reduce("min"),

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rutc.report.display import Json
 from rutc.report.listing import Table, numeral
 
 if TYPE_CHECKING:
     from rutc.verify.compare import Value
 
-Json = dict[str, object]
 SHOWN = 6
 """Elements that are shown of an output, its first ones."""
 

@@ -57,12 +57,12 @@ class TensorInfo:
         )
 
     @property
-    def extents(self) -> str:
+    def shape_text(self) -> str:
         """The shape as text, sizes by their names: `[batch, 3]`."""
         return f"[{', '.join(map(str, self.shape))}]"
 
     def __str__(self) -> str:
-        return f"{self.dtype_name}{self.extents}"
+        return f"{self.dtype_name}{self.shape_text}"
 
 
 def tensor_infos(entries: Sequence[Mapping[str, object]]) -> tuple[TensorInfo, ...]:
@@ -184,7 +184,7 @@ class Slot:
         info = self._info
         if not info.fits(shape):
             raise ModelError(
-                f"{self._role} {info.name!r} must have shape {info.extents}, not {list(shape)}"
+                f"{self._role} {info.name!r} must have shape {info.shape_text}, not {list(shape)}"
             )
 
     def _describe_array(self, array: Array) -> int:

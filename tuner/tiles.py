@@ -23,8 +23,9 @@ def choose_tile(shape: Shape, machine: Machine) -> RegisterTile | None:
 
 def tile_along(shape: Shape, vector: str, machine: Machine) -> RegisterTile | None:
     """The cheapest of the tiles whose vectors lie along a loop; None where none fits."""
-    loops = (v for v in _vector_loops(shape) if v == vector)
-    return cheapest(shape, (x for v in loops for x in _tiles(shape, v, machine)), machine)
+    if vector not in _vector_loops(shape):
+        return None
+    return cheapest(shape, _tiles(shape, vector, machine), machine)
 
 
 def register_tiles(shape: Shape, machine: Machine) -> Iterator[RegisterTile]:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from rutc.emit import ir
 from rutc.emit.vector_math.lanes import Mask
 
-I32 = ir.IntType(32)
-
 Values = Sequence[ir.Value]
 
 
@@ -56,17 +54,17 @@ def _each_lane(
     after = builder.append_basic_block(f"{name}.lanes_done")
     builder.branch(body)
     builder.position_at_end(body)
-    index = builder.phi(I32)
+    index = builder.phi(ir.I32)
     results = [builder.phi(t) for t in types]
     made = one([builder.extract_element(x, index) for x in operands])
     following = [builder.insert_element(r, x, index) for r, x in zip(results, made, strict=True)]
-    next_index = builder.add(index, ir.Constant(I32, 1))
-    index.add_incoming(ir.Constant(I32, 0), entry)
+    next_index = builder.add(index, ir.Constant(ir.I32, 1))
+    index.add_incoming(ir.Constant(ir.I32, 0), entry)
     index.add_incoming(next_index, body)
     for r, x in zip(results, following, strict=True):
         r.add_incoming(ir.Constant(r.type, ir.Undefined), entry)
         r.add_incoming(x, body)
-    more = builder.icmp_unsigned("<", next_index, ir.Constant(I32, count))
+    more = builder.icmp_unsigned("<", next_index, ir.Constant(ir.I32, count))
     builder.cbranch(more, body, after)
     builder.position_at_end(after)
     return following

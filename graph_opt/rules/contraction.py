@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import index_coords, is_plain, node_reads, wrapped
+from rutc.graph_opt.exprs import at_point, index_coords, is_plain, node_reads, wrapped
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.sum_weights import WIDE
@@ -74,9 +74,8 @@ def reduce_once(n: Node, editor: Editor) -> Result:
     if own == n.out.dims:
         return Reason("it differs along every dim")
     once = tuple(replace(v, name=editor.fresh_value(f"{v.name}.once"), dims=own) for v in n.outs)
-    at = tuple((d, Index.of(d)) for d in own)
     repeated = (
-        replace(n, outs=(v,), bound=(), reducer=None, body=(Read(t.name, at, t.dtype),))
+        replace(n, outs=(v,), bound=(), reducer=None, body=(at_point(t),))
         for v, t in zip(n.outs, once, strict=True)
     )
     return replace(n, outs=once), *repeated
