@@ -74,7 +74,7 @@ class FoldConstants:
             return Reason(f"{points} points are too many to compute while compiling")
         n = replace(n, origin=merge_origins(*sources.values(), n))
         if operands:
-            return (_multiplied(n, operands, sources),)
+            return (_multiplied(n, operands, sources, editor),)
         return fold(n, sources, editor)
 
 
@@ -103,13 +103,20 @@ def _loops(r: Read) -> list[str | None]:
     return [c.as_var if r.fill is None and isinstance(c, Index) else None for _, c in r.coords]
 
 
-def _multiplied(n: Nest, operands: tuple[Read, Read], sources: dict[str, Const]) -> Const:
-    """The constant that a product of matrices gives, summed in f64."""
+def _multiplied(
+    n: Nest, operands: tuple[Read, Read], sources: dict[str, Const], editor: Editor
+) -> Const:
+    """The constant that a product of matrices gives, summed in f64.
+
+    A loop may be shorter than the dim that it goes along: it reads the first elements.
+    """
     number = {d: i for i, d in enumerate(n.dims)}
     given: list[np.ndarray | list[int]] = []
     for r in operands:
         c, loops = sources[r.value], dict(zip((d for d, _ in r.coords), _loops(r), strict=True))
-        given += [c.data.array.astype(np.float64), [number[str(loops[d])] for d in c.axes]]
+        along = [str(loops[d]) for d in c.axes]
+        part = c.data.array[tuple(slice(editor.size((d,))) for d in along)]
+        given += [part.astype(np.float64), [number[d] for d in along]]
     with np.errstate(all="ignore"):
         found = np.einsum(*given, [number[d] for d in n.out.dims], optimize=True)
         return Const(n.out, n.out.dims, Data(found.astype(n.out.dtype.numpy)), n.origin)
