@@ -28,7 +28,7 @@ from rutc.driver.plan_search import PlanProgress
 from rutc.driver.planning import imported, machine_for, planned, versions_for
 from rutc.driver.tune_plan import PlanFound, tune_plan
 from rutc.driver.tuning import Progressing, SearchLimits, Tried, Tuning
-from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of, seeds_in
+from rutc.driver.tuning_records import judged, known_of, origin_of, rows_of, seeds_in
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.tensor_ir import Graph
@@ -199,8 +199,8 @@ def tune_model(
             tell("in the model", 1, 1)
     if compared is not None:
         for s, c in faster.items():
-            if not compared.believed(s):
-                database.add(doubted(c, s, origin, database), replace=True)
+            rows = judged(c.choice, s, origin, database, faster=compared.believed(s))
+            database.add(rows, replace=True)
     return TuningReport(
         tuple(_told(t, compared) for t in tuning.subjects),
         keep.trials + planned_trials,

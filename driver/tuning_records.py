@@ -26,12 +26,14 @@ from rutc.tuner import choose, trial
 from rutc.tuner.choice import Choice, OnRecord
 from rutc.tuner.database import Database
 from rutc.tuner.nest_features import features
-from rutc.tuner.search import Candidate, Place, text_of
+from rutc.tuner.search import Place, text_of
 from rutc.tuner.seeds import Seed, point_on_record
 from rutc.tuner.trial import digest
 
 NOT_BELIEVED = "not faster in a model"
 """The note of a record whose schedule was the fastest, and is not when it runs for longer."""
+BELIEVED = "believed"
+"""What the summary of a record says of which whole runs have told that it is faster."""
 
 
 def origin_of(machine: Machine) -> trial.Origin:
@@ -110,7 +112,12 @@ def known_of(
         for t in database.trials(task_of(subject))
         if likeness(t.origin) == 0 and _said(t).get("sizes", {}) == (sizes or {})
     ]
-    return [Known(r.place, r.text, r.ratio) for r in recorded(own) if r.place is not None]
+    return [Known(r.place, r.text, _known_ratio(r)) for r in recorded(own) if r.place is not None]
+
+
+def _known_ratio(r: Recorded) -> float | None:
+    """What a schedule takes by the default one; what no whole run is faster with is no faster."""
+    return max(r.ratio, 1.0) if r.ratio is not None and r.doubted else r.ratio
 
 
 def seeds_in(database: Database, machine: Machine) -> list[Seed]:
@@ -146,13 +153,21 @@ def seeds_in(database: Database, machine: Machine) -> list[Seed]:
     return found
 
 
-def doubted(
-    candidate: Candidate, subject: Subject, origin: trial.Origin, database: Database
+def judged(
+    choice: Choice, subject: Subject, origin: trial.Origin, database: Database, *, faster: bool
 ) -> list[trial.Trial]:
-    """Returns the rows of a schedule with the note that it is not to be taken."""
-    text, key = text_of(candidate.choice), origin.key
+    """Returns the rows of a schedule with what whole runs tell: whether it is to be taken."""
+    text, key = text_of(choice), origin.key
     own = [t for t in database.trials(task_of(subject)) if t.origin.key == key]
-    return [replace(t, error=NOT_BELIEVED) for t in own if t.schedule == text]
+    return [
+        replace(
+            t,
+            error="" if faster else NOT_BELIEVED,
+            summary=json.dumps({**_said(t), BELIEVED: faster}, separators=(",", ":")),
+        )
+        for t in own
+        if t.schedule == text
+    ]
 
 
 @record
@@ -161,7 +176,8 @@ class Recorded:
 
     `default` is the digest of that one. The `ratios` are those of the median time and of the ends
     of its interval, in a model, or else the means of near and far operands; None where they are not
-    known. What is `doubted` is not to be taken.
+    known. What is `believed` was faster in whole runs, what is `doubted` was not: only what is
+    believed is taken.
     """
 
     text: str
@@ -169,6 +185,7 @@ class Recorded:
     default: str
     ratios: tuple[float, float, float] | None
     doubted: bool
+    believed: bool
     trial: trial.Trial
 
     @property
@@ -211,6 +228,7 @@ def _recorded(text: str, states: Mapping[str, trial.Trial]) -> Recorded:
         str(first.get("default", "")),
         None if found is None else (exp(found[0]), exp(found[1]), exp(found[2])),
         any(t.error for t in states.values()),
+        all(each.get(BELIEVED) is True for each in said.values()),
         next(iter(states.values())),
     )
 
@@ -267,7 +285,8 @@ class ScheduleOnRecord:
 class RecordedSchedules:
     """Chooses the fastest schedule that is on record for a kernel, on a machine like this one.
 
-    It has to be faster than the default one, which took turns with it.
+    It has to be faster than the default one, which took turns with it, and whole runs have to
+    have confirmed it: the fastest of many that were timed once is often so by chance.
     """
 
     def __init__(self, database: Database, machine: Machine) -> None:
@@ -300,9 +319,11 @@ class RecordedSchedules:
         faster = [r for r in known if r.ratio is not None and r.ratio <= 1 - CERTAIN]
         if not faster:
             return ScheduleOnRecord(None, f"{tried}, none is faster for sure", before)
-        faster = [r for r in faster if not r.doubted]
+        doubted = any(r.doubted for r in faster)
+        faster = [r for r in faster if r.believed and not r.doubted]
         if not faster:
-            return ScheduleOnRecord(None, f"{tried}, none is faster in a model", before)
+            said = "none is faster in a model" if doubted else "whole runs have confirmed none"
+            return ScheduleOnRecord(None, f"{tried}, {said}", before)
         faster = [r for r in faster if r.default == usual]
         if not faster:
             why = f"{tried}, those that are faster took turns with another default schedule"

@@ -14,7 +14,7 @@ from onnx import helper
 
 from rutc.driver.in_model import Planned, Subject
 from rutc.driver.planning import planned
-from rutc.driver.tuning_records import origin_of, task_of
+from rutc.driver.tuning_records import BELIEVED, origin_of, task_of
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
 from rutc.importer import import_model
@@ -54,13 +54,22 @@ def subject_of(model: Path, node: str) -> Subject:
 
 
 def put_on_record(
-    path: Path, subject: Subject, ns: Sequence[tuple[Choice, float]], note: str = ""
+    path: Path,
+    subject: Subject,
+    ns: Sequence[tuple[Choice, float]],
+    note: str = "",
+    *,
+    believed: bool = True,
 ) -> None:
-    """Puts schedules on record, with the times that they take; the first is the default one."""
+    """Puts schedules on record, with the times that they take; the first is the default one.
+
+    Whole runs have confirmed the others, if they are `believed`.
+    """
     usual = digest(text_of(choose(subject.kernel, subject.machine, subject.constants)))
     rows = []
     for number, (choice, each) in enumerate(ns):
         beside = {"near": 200.0, "far": 200.0} if number else None
+        said = {"place": [0], "default": usual, "beside": beside, BELIEVED: believed and number > 0}
         row = Trial(
             task_of(subject),
             origin_of(MACHINE),
@@ -71,7 +80,7 @@ def put_on_record(
             high_ns=each,
             reference_ns=0.5,
             error=note if number else "",
-            summary=json.dumps({"place": [0], "default": usual, "beside": beside}),
+            summary=json.dumps(said),
         )
         rows += [row, replace(row, state="far")]
     with Database.open(path) as db:
@@ -84,11 +93,19 @@ def usual_of(t: Trial) -> str:
 
 def another(subject: Subject) -> Choice:
     """A schedule that is not the default one."""
+    return others(subject, 1)[0]
+
+
+def others(subject: Subject, count: int) -> list[Choice]:
+    """So many schedules that are not the default one."""
     usual = choose(subject.kernel, subject.machine, subject.constants)
+    found = [usual]
     rng = Random(0)
     for space in spaces(subject.kernel, subject.machine, subject.constants, fixed=("parallel",)):
         for _ in range(20):
             drawn = space.draw(rng)
-            if drawn is not None and drawn[1] != usual:
-                return drawn[1]
-    raise AssertionError("there is no other")
+            if drawn is not None and drawn[1] not in found:
+                found.append(drawn[1])
+            if len(found) > count:
+                return found[1:]
+    raise AssertionError("there are no others")

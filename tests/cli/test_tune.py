@@ -19,7 +19,14 @@ import rutc as package
 from rutc.driver.in_model import Subject
 from rutc.driver.tune_model import tune_model
 from rutc.driver.tuning import SearchLimits
-from rutc.driver.tuning_records import NOT_BELIEVED, origin_of, recorded, task_of
+from rutc.driver.tuning_records import (
+    NOT_BELIEVED,
+    RecordedSchedules,
+    judged,
+    origin_of,
+    recorded,
+    task_of,
+)
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.report.tune_command import seconds_of
@@ -28,7 +35,7 @@ from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from rutc.tuner.database import Database
 from tests.cli.conftest import Rutc
-from tests.cli.records import another, put_on_record, subject_of, usual_of, wide_model
+from tests.cli.records import another, others, put_on_record, subject_of, usual_of, wide_model
 from tests.signals import as_in_foreground
 
 
@@ -112,16 +119,16 @@ def test_a_compilation_takes_the_fastest_on_record(
     assert len(found - default) == len(default - found) == 1
 
 
-@pytest.mark.parametrize("case", ["slower", "hardly faster", "doubted", "another default"])
+@pytest.mark.parametrize("case", ["slower", "hardly faster", "doubted", "once", "another default"])
 def test_what_is_not_clearly_faster_is_left_alone(
     rutc: Rutc, wide: Path, tmp_path: Path, database: Path, case: str
 ) -> None:
     subject = subject_of(wide, "second")
     usual = choose(subject.kernel, subject.machine, subject.constants)
     other = another(subject)
-    times = {"slower": 120.0, "hardly faster": 99.5, "doubted": 50.0, "another default": 50.0}
-    rows = [(usual, 100.0), (other, times[case])]
-    put_on_record(database, subject, rows, NOT_BELIEVED if case == "doubted" else "")
+    rows = [(usual, 100.0), (other, {"slower": 120.0, "hardly faster": 99.5}.get(case, 50.0))]
+    note = NOT_BELIEVED if case == "doubted" else ""
+    put_on_record(database, subject, rows, note, believed=case != "once")
     if case == "another default":
         with Database.open(database) as db:
             trials = [replace(t, summary=t.summary.replace(usual_of(t), "x")) for t in db.trials()]
@@ -131,6 +138,38 @@ def test_what_is_not_clearly_faster_is_left_alone(
         output = tmp_path / f"{name}.so"
         assert rutc("compile", wide, "-o", output, "--no-verify", *more).status == 0
     assert schedules(tmp_path / "net.so") == schedules(tmp_path / "none.so")
+
+
+def test_the_runner_up_of_what_is_believed_or_doubted_is_not_taken(
+    wide: Path, database: Path
+) -> None:
+    """It was timed once, so that it may be the faster of both by chance."""
+    subject = subject_of(wide, "second")
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    first, second = others(subject, 2)
+    put_on_record(database, subject, [(usual, 100.0), (second, 50.0)], believed=False)
+    with Database.open(database) as db:
+        schedules = RecordedSchedules(db, subject.machine)
+        assert schedules.look_up(subject).choice is None
+        put_on_record(database, subject, [(usual, 100.0), (first, 60.0)])
+        assert schedules.look_up(subject).choice == first
+        put_on_record(database, subject, [(usual, 100.0), (first, 60.0)], NOT_BELIEVED)
+        assert schedules.look_up(subject).choice is None
+
+
+def test_what_whole_runs_tell_is_kept(wide: Path, database: Path) -> None:
+    subject, origin = subject_of(wide, "second"), origin_of(native_target().machine)
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    own = another(subject)
+    put_on_record(database, subject, [(usual, 100.0), (own, 50.0)], believed=False)
+    with Database.open(database) as db:
+        for faster in (True, False, True):
+            db.add(judged(own, subject, origin, db, faster=faster), replace=True)
+            told = {r.text: r for r in recorded(db.trials(task_of(subject)))}[
+                print_schedule(own.schedule)
+            ]
+            assert (told.believed, told.doubted) == (faster, not faster)
+            assert (RecordedSchedules(db, subject.machine).look_up(subject).choice == own) == faster
 
 
 def test_equal_records_make_equal_bytes(wide: Path, tmp_path: Path, database: Path) -> None:
