@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
 from rutc.emit.program import Attribute, Call, Operand, Port, Program
 from rutc.emit.size_source import SizeTable
+from rutc.emit.targets import target_named
 from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
 from rutc.tensor_ir import DType
@@ -32,6 +33,7 @@ class Calling:
         args: Sequence[np.ndarray],
         results: Sequence[Result],
         attributes: Mapping[str, Attribute],
+        features: Collection[str] = (),
     ) -> None:
         self.job = (args, tuple(results), attributes)
         self.routine = routine
@@ -45,7 +47,8 @@ class Calling:
             ("the node",),
         )
         self.path = folder / "m.so"
-        build_library(Program("m", inputs, outputs, 0, (call,)), [], self.path, {})
+        program = Program("m", inputs, outputs, 0, (call,), features=tuple(sorted(features)))
+        build_library(program, [], self.path, {})
 
     def runs(self, count: int = 1) -> list[list[np.ndarray]]:
         """The outputs of so many runs of one session."""
@@ -166,6 +169,33 @@ def test_topk_of_many(
     results = [Result(t, (shape[0], k, *shape[2:])) for t in (kind, DType.I64)]
     calling = Calling(tmp_path, "topk", [values], results, {"axis": 1, "largest": largest})
     for x in (values, rising, np.flip(rising, 1).copy(), np.zeros_like(values)):
+        calling.job = ([x], *calling.job[1:])
+        for a, b in zip(calling.runs()[0], calling.expected(), strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "k"),
+    [
+        (DType.F32, (3, 9, 21), 3),
+        (DType.F32, (2, 100, 35), 2),
+        (DType.F32, (33, 60, 1), 8),
+        (DType.F32, (33, 60, 1), 9),
+        (DType.U64, (3, 9, 21), 2),
+        (DType.U64, (2, 100, 35), 8),
+    ],
+)
+def test_topk_in_vectors_of_this_processor(
+    kind: DType, shape: tuple[int, ...], k: int, tmp_path: Path
+) -> None:
+    """Rows have fewer keys than are passed over at once, or many; the last key of all is common."""
+    results = [Result(t, (shape[0], k, shape[2])) for t in (kind, DType.I64)]
+    rng = np.random.default_rng(k)
+    few, many = (rng.integers(0, count, shape).astype(kind.numpy) for count in (3, 1000))
+    last = kind.numpy.type(np.iinfo(np.uint64).max if kind is DType.U64 else np.nan)
+    given = [few], results, {"axis": 1, "largest": 0}
+    calling = Calling(tmp_path, "topk", *given, target_named("native").machine.features)
+    for x in (few, many, np.where(rng.random(shape) < 0.2, few, last)):
         calling.job = ([x], *calling.job[1:])
         for a, b in zip(calling.runs()[0], calling.expected(), strict=True):
             assert a.tobytes() == b.tobytes()

@@ -3,6 +3,7 @@
 enum {
   LANES = 16,    /* rows, or keys of a row, that are looked at together */
   REGISTERS = 8, /* so many results of several rows stay in registers */
+  NEXT = 4,      /* so many keys of several rows are passed over at once */
   SHORT = 16,    /* so many results are selected from several rows at once */
   CHUNK = 256    /* keys of a row that are made at once; so many turns put one in order */
 };

@@ -163,60 +163,92 @@ static void RUTC_OF(abreast)(const RUTC_KEY *restrict keys, int64_t n, int64_t k
   }
 }
 
-/* A key of each of LANES rows. */
-typedef RUTC_KEY RUTC_OF(lanes) __attribute__((vector_size(LANES * sizeof(RUTC_KEY))));
+/* A key of each of some rows: one register of the processor, since compilers take vectors of several
+ * apart into single elements. */
+typedef RUTC_KEY RUTC_OF(lanes) __attribute__((vector_size(__BIGGEST_ALIGNMENT__)));
 
-/* The result number T of each row, T < most: a key that belongs before it, or moves the one before
- * it here, is there next. The first results take whatever comes. */
-#define RUTC_RESULT(T)                                                                        \
-  if (T < most) {                                                                             \
-    const int before = T > 0 ? T - 1 : 0;                                                     \
-    const RUTC_OF(lanes) here = (RUTC_OF(lanes))(x < best[T]) | (none - (RUTC_KEY)(j <= T));  \
-    const RUTC_OF(lanes) moved =                                                              \
-        T > 0 ? (RUTC_OF(lanes))(x < best[before]) | (none - (RUTC_KEY)(j < T)) : none;       \
-    const RUTC_OF(lanes) key = (best[before] & moved) | (x & ~moved);                         \
-    const RUTC_OF(lanes) place = (at[before] & moved) | ((none + (RUTC_KEY)j) & ~moved);      \
-    best[T] = (key & here) | (best[T] & ~here);                                               \
-    at[T] = (place & here) | (at[T] & ~here);                                                 \
+enum { RUTC_OF(wide) = __BIGGEST_ALIGNMENT__ / sizeof(RUTC_KEY) };
+
+/* Whether any lane of a mask is set. */
+static inline int RUTC_OF(any)(RUTC_OF(lanes) mask) {
+  uint64_t words[sizeof mask / sizeof(uint64_t)], any = 0;
+  memcpy(words, &mask, sizeof mask);
+  for (size_t i = 0; i < sizeof mask / sizeof(uint64_t); i++) any |= words[i];
+  return any != 0;
+}
+
+static inline RUTC_OF(lanes) RUTC_OF(load)(const RUTC_KEY *from) {
+  RUTC_OF(lanes) x;
+  memcpy(&x, from, sizeof x);
+  return x;
+}
+
+/* The result number T of each row, T < most: a key that belongs before it moves the one before it
+ * here. Until there is one, the result is the key number T, above all others. */
+#define RUTC_RESULT(T)                                                                       \
+  if (T < most) {                                                                            \
+    const int before = T > 0 ? T - 1 : 0;                                                    \
+    if (T == j) at[T] = none + (RUTC_KEY)j;                                                  \
+    const RUTC_OF(lanes) here = (RUTC_OF(lanes))(x < best[T]);                               \
+    const RUTC_OF(lanes) moved = T > 0 ? (RUTC_OF(lanes))(x < best[before]) : none;          \
+    const RUTC_OF(lanes) key = (best[before] & moved) | (x & ~moved);                        \
+    const RUTC_OF(lanes) place = (at[before] & moved) | ((none + (RUTC_KEY)j) & ~moved);     \
+    best[T] = (key & here) | (best[T] & ~here);                                              \
+    at[T] = (place & here) | (at[T] & ~here);                                                \
   }
 
-/* The places of the first k of LANES rows, k <= most, all of which registers hold: `most` is a
- * constant for the compiler. */
+/* The places of the first k of as many rows as a register has keys of, k <= most; registers hold all
+ * of them: `most` is a constant for the compiler. */
 static inline __attribute__((always_inline)) void RUTC_OF(in_registers)(
     const RUTC_KEY *restrict keys, int64_t n, int64_t k, const int most,
     RUTC_KEY *restrict places) {
   const RUTC_OF(lanes) none = {0};
-  RUTC_OF(lanes) best[REGISTERS] = {{0}}, at[REGISTERS] = {{0}};
+  RUTC_OF(lanes) best[REGISTERS], at[REGISTERS];
+  for (int t = 0; t < REGISTERS; t++) {
+    best[t] = ~none;
+    at[t] = none;
+  }
   for (int64_t j = 0; j < n; j++) {
-    RUTC_OF(lanes) x;
-    memcpy(&x, keys + j * LANES, sizeof x);
     /* Of the first keys one is mostly better than a row's last result: no branch tells which. */
-    if (j >= LANES * most) {
-      const RUTC_OF(lanes) below = (RUTC_OF(lanes))(x < best[most - 1]);
-      RUTC_KEY any = 0;
-      for (int i = 0; i < LANES; i++) any |= below[i];
-      if (!any) continue;
+    if (j >= RUTC_OF(wide) * most) {
+      for (; j + NEXT <= n; j += NEXT) {
+        RUTC_OF(lanes) below = none;
+        for (int i = 0; i < NEXT; i++) {
+          below |= (RUTC_OF(lanes))(RUTC_OF(load)(keys + (j + i) * LANES) < best[most - 1]);
+        }
+        if (RUTC_OF(any)(below)) break;
+      }
+      while (j < n && !RUTC_OF(any)((RUTC_OF(lanes))(RUTC_OF(load)(keys + j * LANES) <
+                                                     best[most - 1]))) {
+        j++;
+      }
+      if (j == n) break;
     }
+    const RUTC_OF(lanes) x = RUTC_OF(load)(keys + j * LANES);
     RUTC_RESULT(7) RUTC_RESULT(6) RUTC_RESULT(5) RUTC_RESULT(4)
     RUTC_RESULT(3) RUTC_RESULT(2) RUTC_RESULT(1) RUTC_RESULT(0)
   }
-  memcpy(places, at, (size_t)k * sizeof at[0]);
+  for (int64_t t = 0; t < k; t++) memcpy(places + t * LANES, &at[t], sizeof at[t]);
 }
 #undef RUTC_RESULT
 
 /* The places of the first k of LANES rows that lie side by side; there is room for their keys. */
 static void RUTC_OF(first_of_rows)(const RUTC_KEY *restrict keys, int64_t n, int64_t k,
                                    RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
-  if (k == 1) {
-    RUTC_OF(in_registers)(keys, n, k, 1, places);
-  } else if (k == 2) {
-    RUTC_OF(in_registers)(keys, n, k, 2, places);
-  } else if (k <= 4) {
-    RUTC_OF(in_registers)(keys, n, k, 4, places);
-  } else if (k <= REGISTERS) {
-    RUTC_OF(in_registers)(keys, n, k, REGISTERS, places);
-  } else {
+  if (k > REGISTERS) {
     RUTC_OF(abreast)(keys, n, k, best, places);
+    return;
+  }
+  for (int i = 0; i < LANES; i += RUTC_OF(wide)) {
+    if (k == 1) {
+      RUTC_OF(in_registers)(keys + i, n, k, 1, places + i);
+    } else if (k == 2) {
+      RUTC_OF(in_registers)(keys + i, n, k, 2, places + i);
+    } else if (k <= 4) {
+      RUTC_OF(in_registers)(keys + i, n, k, 4, places + i);
+    } else {
+      RUTC_OF(in_registers)(keys + i, n, k, REGISTERS, places + i);
+    }
   }
 }
 
