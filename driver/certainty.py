@@ -65,15 +65,26 @@ def known(asked: Sequence[Asked], usual: np.ndarray, other: np.ndarray) -> bool:
     return bool(open_us <= CERTAIN * all_us)
 
 
+def clear(ratios: np.ndarray) -> bool:
+    """Returns whether ratios {run} tell faster from slower beyond doubt.
+
+    More runs would not change it: the interval of the median is farther from 1 than it is wide.
+    """
+    low, high = interval(list(ratios))
+    return low - 1 > high - low or 1 - high > high - low
+
+
 @record
 class Question:
     """A library to run in turns with the usual one, and the candidates that it is asked about.
 
-    None: the whole run, as exactly as time allows.
+    None: the whole run, as exactly as time allows. If `clearly`, whether each candidate and the
+    whole run is faster or slower.
     """
 
     artifact: TimedLibrary
     asked: tuple[Asked, ...] | None = None
+    clearly: bool = False
 
     def launches(
         self, us: Sequence[np.ndarray], default: TimedLibrary, profiled: Sequence[Profiled]
@@ -91,6 +102,13 @@ class Question:
 
         def told(us: Sequence[np.ndarray]) -> bool:
             asked = self.asked
-            return asked is not None and known(asked, *self.launches(us, default, profiled))
+            if asked is None:
+                return False
+            launches = self.launches(us, default, profiled)
+            if not self.clearly:
+                return known(asked, *launches)
+            usual, other = (own.sum(axis=1) for own in us)
+            every = [other / np.maximum(usual, LEAST_US), *(x.ratios(*launches) for x in asked)]
+            return all(map(clear, every))
 
         return told

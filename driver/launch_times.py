@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from time import process_time
+from time import monotonic, process_time
 from typing import Self
 
 import numpy as np
@@ -65,14 +65,15 @@ def written(
 
 
 class Profiled:
-    """A session on one thread that tells what each step of a run takes.
+    """A session that tells what each step of a run takes, on one thread or several.
 
     States are inputs: each run begins with those that it is given, however many ran before.
     """
 
-    def __init__(self, library: Path) -> None:
-        """Open it; it wants to be closed."""
-        self.session = WholeSession(library, threads=1, profile=True)
+    def __init__(self, library: Path, threads: int = 1) -> None:
+        """Open it on so many threads; it wants to be closed."""
+        self.session = WholeSession(library, threads=threads, profile=True)
+        self.threads = threads
         self._given: Mapping[str, Value] | None = None
         self._run: Run | None = None
         self._before = np.zeros((0, 2))
@@ -88,8 +89,9 @@ class Profiled:
         self.session.close()
 
     def run(self, given: Mapping[str, Value]) -> np.ndarray:
-        """Returns the microseconds of each step {step} in one run: the thread's processor time.
+        """Returns the microseconds of each step {step} in one run.
 
+        Of one thread it is the processor's time, of several that which passes.
         All that it reads and writes was there in a run before, which is not counted.
         """
         if self._run is None or given is not self._given:
@@ -134,14 +136,16 @@ def run_in_turns(
     """Returns the microseconds of each one's steps {run, step}, run in turns.
 
     Each runs for so many seconds of the processor's time, about: as often where others use it, too.
-    Or until that is `enough`, which is asked each time that runs are twice as many; the first runs
-    are not counted.
+    On several threads they are seconds that pass: a thread takes time of a processor, too, while it
+    waits for the others. Or until that is `enough`, which is asked each time that runs are twice as
+    many; the first runs are not counted.
     """
     found: list[list[np.ndarray]] = [[] for _ in profiled]
     for p in profiled:
         p.run(given)
-    began, asked = process_time(), FEWEST_RUNS
-    while len(found[0]) < FEWEST_RUNS or process_time() - began < seconds * len(profiled):
+    clock = monotonic if any(p.threads > 1 for p in profiled) else process_time
+    began, asked = clock(), FEWEST_RUNS
+    while len(found[0]) < FEWEST_RUNS or clock() - began < seconds * len(profiled):
         for own, p in zip(found, profiled, strict=True):
             own.append(p.run(given))
         if len(found[0]) == asked:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from rutc.base.record import record
+from rutc.driver.beside import Beside, Ratio, ratio_of
 from rutc.driver.certainty import Asked, Question
 from rutc.driver.compile_job import Chooser, CompileJob
-from rutc.driver.in_model import SECONDS
-from rutc.driver.launch_times import LEAST_US, Profiled, TimedLibrary, run_in_turns, written
+from rutc.driver.launch_times import TimedLibrary, written
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.served import Served
-from rutc.driver.trials import interval
 from rutc.driver.weights import Weights
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.tensor_ir.machine import Machine
-from rutc.verify.session_values import session_values
-
-TIMEOUT_S = 60.0
-"""A library that takes longer for a round hangs."""
 
 
 @record
@@ -56,25 +49,6 @@ class PlanChange:
         return self.change
 
 
-@record
-class Ratio:
-    """What a change takes by what was there before: the median, and the ends of its interval."""
-
-    median: float
-    low: float
-    high: float
-    us: float
-    """What the launches took before, of a run."""
-
-
-@record
-class Runs:
-    """Microseconds of launches {run, launch} and of all steps {run} of two libraries in turns."""
-
-    us: tuple[np.ndarray, np.ndarray]
-    whole: tuple[np.ndarray, np.ndarray]
-
-
 class PlanBench:
     """Times plans beside the one that is the best so far."""
 
@@ -102,8 +76,8 @@ class PlanBench:
         self._lowered = Lowered()
         self.launches = self.launches_of(found)
         self.artifact = self._written(found)
-        self._served = Served(partial(_answering, self.artifact, sizes), cpu)
-        runs = self._ask(Question(self.artifact))
+        self._beside = Beside(self.artifact, sizes, cpu)
+        runs = self._beside.runs(Question(self.artifact))
         own = _by_launch(self.launches, runs.us[0])
         self.us = {x: float(np.median(t)) for x, t in own.items()}
         self.total_us = float(np.median(runs.whole[0]))
@@ -116,7 +90,7 @@ class PlanBench:
 
     def close(self) -> None:
         """End its process and remove its library."""
-        self._served.close()
+        self._beside.close()
         _removed(self.artifact)
 
     def launches_of(self, found: Realisation) -> tuple[PlanLaunch, ...]:
@@ -125,12 +99,15 @@ class PlanBench:
         return tuple(PlanLaunch.of(p) for p in steps.pending)
 
     def time(
-        self, found: Realisation, tries: Sequence[PlanChange], processes: int = 0
+        self,
+        found: Realisation,
+        tries: Sequence[PlanChange],
+        processes: int = 0,
+        threads: int = 1,
     ) -> tuple[list[Ratio], Ratio]:
-        """What each of some changes takes that a plan has, and the whole run.
+        """What each of some changes takes that a plan has, and the whole run, on so many threads.
 
-        With `processes` in so many new ones: where values lie in memory, and so which of them
-        drive each other out of caches, is another matter in each.
+        With `processes` in so many new ones.
 
         Raises:
             RutcError: it does not compile, or does not run.
@@ -141,7 +118,10 @@ class PlanBench:
         changes = [Asked(_places(c.gone, self.launches), _places(c.new, launches)) for c in tries]
         question = Question(artifact, None if processes else tuple(changes))
         try:
-            asked = [self._ask(question, new=processes > 0) for _ in range(max(processes, 1))]
+            asked = [
+                self._beside.runs(question, threads, new=processes > 0)
+                for _ in range(max(processes, 1))
+            ]
         finally:
             _removed(artifact)
         us = [
@@ -149,9 +129,9 @@ class PlanBench:
             for runs in asked
         ]
         return [
-            _ratio([(sum(b[x] for x in c.gone), sum(a[x] for x in c.new)) for b, a in us])
+            ratio_of([(sum(b[x] for x in c.gone), sum(a[x] for x in c.new)) for b, a in us])
             for c in tries
-        ], _ratio([runs.whole for runs in asked])
+        ], ratio_of([runs.whole for runs in asked])
 
     def _written(self, found: Realisation) -> TimedLibrary:
         self._made += 1
@@ -162,13 +142,6 @@ class PlanBench:
             chooser=self._chooser,
             keep_subnormals=self._keep_subnormals,
         )
-
-    def _ask(self, question: Question, *, new: bool = False) -> Runs:
-        if new:
-            self._served.close()
-        runs = self._served.ask(question, TIMEOUT_S)
-        assert isinstance(runs, Runs)
-        return runs
 
 
 def _removed(artifact: TimedLibrary) -> None:
@@ -182,39 +155,9 @@ def _places(own: frozenset[PlanLaunch], launches: Sequence[PlanLaunch]) -> tuple
     return tuple(number for number, launch in enumerate(launches) if launch in own)
 
 
-def _answering(
-    artifact: TimedLibrary, sizes: Mapping[str, int] | None
-) -> Callable[[Question], Runs]:
-    """What answers how long the steps of a library take, in turns with those of this one."""
-    usual = Profiled(artifact.library)
-    given = session_values(usual.session, (), dims=sizes)
-
-    def runs(question: Question) -> Runs:
-        with Profiled(question.artifact.library) as instead:
-            both = [usual, instead]
-            first, second = run_in_turns(both, given, SECONDS, question.enough(artifact, both))
-            us = question.launches((first, second), artifact, both)
-            return Runs(us, (first.sum(axis=1), second.sum(axis=1)))
-
-    return runs
-
-
 def _by_launch(launches: Sequence[PlanLaunch], us: np.ndarray) -> dict[PlanLaunch, np.ndarray]:
     """Microseconds {run} of each launch, of those {run, launch} of all."""
     found: dict[PlanLaunch, np.ndarray] = {}
     for launch, own in zip(launches, us.T, strict=True):
         found[launch] = found.get(launch, 0.0) + own
     return found
-
-
-Times = np.ndarray | int
-"""Microseconds {run}; 0 where nothing runs."""
-
-
-def _ratio(processes: Sequence[tuple[Times, Times]]) -> Ratio:
-    """The ratio of what takes turns (before, after), by that of neighbouring runs."""
-    ratios = [np.atleast_1d(after / np.maximum(before, LEAST_US)) for before, after in processes]
-    every = np.concatenate(ratios)
-    low, high = interval(list(every))
-    us = float(np.median(np.concatenate([np.atleast_1d(before) for before, _ in processes])))
-    return Ratio(float(np.median(every)), float(low), float(high), us)

@@ -32,7 +32,8 @@ from rutc.tuner.database import Database
 from rutc.tuner.trial import digest
 
 if TYPE_CHECKING:
-    from rutc.driver.plan_bench import PlanChange, Ratio
+    from rutc.driver.beside import Ratio
+    from rutc.driver.plan_bench import PlanChange
 
 PLAN, CHANGE = "plan", "change of a plan"
 """In the place of a schedule's template."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, log
@@ -22,9 +23,10 @@ from random import Random
 from time import monotonic
 
 from rutc.base.record import record
+from rutc.driver.beside import Ratio, thread_counts
 from rutc.driver.certainty import CERTAIN
 from rutc.driver.compile_job import Chooser, CompileJob, joined
-from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch, Ratio
+from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch
 from rutc.driver.search_rounds import Rounds
 from rutc.driver.served import Unanswered
 from rutc.emit.interrupts import ending
@@ -74,8 +76,9 @@ class PlanProgress:
     steps: list[Kept] = field(default_factory=list)
     tried: int = 0
     failed: int = 0
-    run: Ratio | None = None
-    """A run of the best plan by one of the usual plan, once the search has found one."""
+    runs: Mapping[int, Ratio] = field(default_factory=dict)
+    """A run of the best plan by one of the usual plan, once the search has found one, by threads.
+    """
 
 
 class PlanSearch:
@@ -119,6 +122,7 @@ class PlanSearch:
             keep_subnormals=keep_subnormals,
             sizes=sizes,
         )
+        self._threads = thread_counts(cpu)
         self._known, self._tell = known, tried
         self._rng = Random(seed)
         self._usual, self._first = usual, first or usual
@@ -162,8 +166,11 @@ class PlanSearch:
         finally:
             bench.close()
         if self.outcome.steps:
-            with self._open(self._usual) as bench:
-                _, self.outcome.run = bench.time(self.outcome.best, (), AGAIN)
+            # What crashes or hangs, on several threads perhaps, is no better plan.
+            with self._open(self._usual) as bench, suppress(Unanswered, RutcError):
+                best = self.outcome.best
+                runs = {n: bench.time(best, (), AGAIN, n)[1] for n in self._threads}
+                self.outcome.runs = runs
             yield self.outcome
 
     # -- rounds ----------------------------------------------------------------------------------
@@ -190,7 +197,10 @@ class PlanSearch:
         return self._round(bench, tries[:half]) + self._round(bench, tries[half:])
 
     def _faster(self, bench: PlanBench, steps: list[Kept]) -> Realisation | None:
-        """The plan with all changes that are faster once more, if the whole run is."""
+        """The plan with all changes that are faster once more, if the whole run is.
+
+        On all CPUs each has to be faster as well, if not by as much.
+        """
         while steps:
             tries = [s.candidate for s in steps]
             together = self._together(bench, tries)
@@ -199,14 +209,17 @@ class PlanSearch:
                 steps = sorted(steps, key=lambda s: (1 - s.ratio.median) * s.ratio.us)[1:]
                 continue
             try:
-                ratios, whole = bench.time(together, tries, AGAIN)
+                told = [bench.time(together, tries, AGAIN, n) for n in self._threads]
             except (Unanswered, RutcError):
                 return None
+            (ratios, _), *shared = told
             again = [
-                Kept(c, r) for c, r in zip(tries, ratios, strict=True) if r.high <= 1 - CERTAIN
+                Kept(c, r)
+                for number, (c, r) in enumerate(zip(tries, ratios, strict=True))
+                if r.high <= 1 - CERTAIN and all(own[number].median < 1 for own, _ in shared)
             ]
             if len(again) == len(steps):
-                if whole.high >= 1:
+                if not all(whole.faster for _, whole in told):
                     return None
                 self.outcome.steps += again
                 return together

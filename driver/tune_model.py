@@ -2,9 +2,8 @@
 
 The model is imported, optimised and planned as for a compilation. First decisions of the plan are
 tried (`driver.tune_plan`), then schedules of its kernels, the subjects of the search
-(`driver.tuning`). At last the model is compiled twice, with default schedules and with
-those that were found, and both artifacts take turns: what is not faster in the model, too, gets a
-note in the database, and no compilation takes it.
+(`driver.tuning`). At last whole runs tell which of those that were found are believed
+(`driver.confirmed`): compilations take no others.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from time import perf_counter
 
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
+from rutc.driver.beside import Ratio
 from rutc.driver.cluster import Cluster, ClusterBench
-from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject, timed_sizes
+from rutc.driver.confirmed import Confirmed, confirmation_s, confirmed
+from rutc.driver.in_model import ModelBench, Planned, Subject, timed_sizes
 from rutc.driver.in_precision import in_precision
-from rutc.driver.launch_times import TimedLibrary, in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.options import Options
 from rutc.driver.plan_search import PlanProgress
@@ -43,16 +43,16 @@ from rutc.tuner.trial import Origin
 
 PLANS = 0.5
 """The share of a search that is for plans."""
-IN_MODEL_S = 1.0
-"""For each of two artifacts that take turns."""
+ARTIFACTS = 2
+"""That take turns in whole runs at the end, if not all that was found is confirmed at once."""
 
 
 @record
 class Tuned:
     """What became of one subject: its launches, cycles before and after, and in the model.
 
-    `us` is what its launches take in a run of the model, with the default schedule and the other;
-    None where the default one stays.
+    `us` is what its launches take in a run of the model on one thread, with the default schedule
+    and the other; None where no other was tried in whole runs.
     """
 
     name: str
@@ -77,8 +77,8 @@ class TuningReport:
     seconds: float
     database: str
     interrupted: bool
-    default_us: float | None
-    tuned_us: float | None
+    runs: Mapping[int, Ratio]
+    """What a run takes with the schedules that are believed by what it took, by threads."""
     plan: PlanFound | None = None
     """What became of the plan, if it was searched."""
     sizes: str = ""
@@ -156,7 +156,7 @@ def tune_model(
         if better.interrupted:
             spent, place = perf_counter() - began, str(database.location)
             tried = better.tried, better.failed
-            return TuningReport((), *tried, (), spent, place, True, None, None, better, at)
+            return TuningReport((), *tried, (), spent, place, True, {}, better, at)
         plan = better.plan
     planned_trials = 0 if better is None else better.tried
     own = Planned(plan, earlier, machine, sizes or {})
@@ -166,7 +166,7 @@ def tune_model(
     keep = _Keeper(database, origin, timed)
     interrupted = False
     faster: dict[Subject, Candidate] = {}
-    compared: InModel | None = None
+    compared: Confirmed | None = None
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         jobs = len(os.sched_getaffinity(0))
@@ -184,8 +184,9 @@ def tune_model(
                 seeds_in(database, machine) if seeds else (),
                 jobs,
             )
-            # At the end, the model is built once more as it was for this, and run.
-            rest = limits.after(before + tuning.seconds + IN_MODEL_S, planned_trials)
+            # At the end, the model is built again as it was for this, and run.
+            at_last = ARTIFACTS * (tuning.seconds + confirmation_s(cpu))
+            rest = limits.after(before + at_last, planned_trials)
             try:
                 for subject in tuning.run(rest):
                     on_batch(subject, tuning)
@@ -195,11 +196,12 @@ def tune_model(
                 interrupted = True
         if faster:
             tell("in the model", 0, 1)
-            compared = _in_model(own, launches, faster, local.default, folder)
+            choices = {s: c.choice for s, c in faster.items()}
+            compared = confirmed(own, choices, local.default, folder, cpu)
             tell("in the model", 1, 1)
     if compared is not None:
         for s, c in faster.items():
-            rows = judged(c.choice, s, origin, database, faster=compared.believed(s))
+            rows = judged(c.choice, s, origin, database, faster=s in compared.believed)
             database.add(rows, replace=True)
     return TuningReport(
         tuple(_told(t, compared) for t in tuning.subjects),
@@ -209,8 +211,7 @@ def tune_model(
         perf_counter() - began,
         str(database.location),
         interrupted,
-        None if compared is None else compared.run_us[0],
-        None if compared is None else compared.run_us[1],
+        {} if compared is None else compared.runs,
         better,
         at,
         "by sizes, a model has several plans" if plans and earlier else "",
@@ -280,46 +281,7 @@ def name_of(launch: Pending) -> str:
     return f"{first} .. {others[-1]}" if others else first
 
 
-# -- in the model -------------------------------------------------------------------------------
-@record
-class InModel:
-    """What launches take in a run of the model: with default schedules, and with those found."""
-
-    us: Mapping[Subject, tuple[float, float]]
-    run_us: tuple[float, float]
-
-    def believed(self, subject: Subject) -> bool:
-        """Whether a subject's schedule is faster in the model, too."""
-        return subject in self.us and self.us[subject][1] < self.us[subject][0]
-
-
-def _in_model(
-    own: Planned,
-    launches: Mapping[Subject, Sequence[Pending]],
-    faster: Mapping[Subject, Candidate],
-    default: TimedLibrary,
-    folder: Path,
-) -> InModel:
-    """Runs artifacts with default schedules and with the others in turns."""
-    chooser = HandedOut({s: (c.choice,) for s, c in faster.items()})
-    found = written(
-        own.plan,
-        own.machine,
-        folder / "found.so",
-        earlier=own.earlier,
-        chooser=chooser,
-    )
-    artifacts = [default, found]
-    us = in_turns(artifacts, IN_MODEL_S, sizes=own.sizes)
-    names = {s: [p.name for p in launches[s]] for s in faster}
-    before, after = (
-        {s: a.us_of(names[s], each) for s in faster} for a, each in zip(artifacts, us, strict=True)
-    )
-    whole = [sum(each.values()) for each in us]
-    return InModel({s: (before[s], after[s]) for s in faster}, (whole[0], whole[1]))
-
-
-def _told(t: Progressing, compared: InModel | None) -> Tuned:
+def _told(t: Progressing, compared: Confirmed | None) -> Tuned:
     best = t.search.best
     return Tuned(
         t.name,
@@ -328,6 +290,6 @@ def _told(t: Progressing, compared: InModel | None) -> Tuned:
         t.default_cycles,
         t.best_cycles,
         "" if best is None else best[0].template,
-        None if compared is None else compared.us.get(t.subject),
-        compared is not None and compared.believed(t.subject),
+        None if compared is None else compared.us(t.subject),
+        compared is not None and t.subject in compared.believed,
     )

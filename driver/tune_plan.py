@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import field, replace
 from pathlib import Path
 
 from rutc.base.record import record
+from rutc.driver.beside import Ratio
 from rutc.driver.in_model import timed_sizes
 from rutc.driver.on_record import records_in
 from rutc.driver.options import FP32, Options
-from rutc.driver.plan_bench import PlanChange, Ratio
+from rutc.driver.plan_bench import PlanChange
 from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
 from rutc.driver.plan_search import Kept, PlanProgress, PlanSearch
 from rutc.driver.planning import in_types_of
@@ -26,20 +28,20 @@ from rutc.tuner.database import Database
 class PlanFound:
     """The plan to go on with, what has changed in it, and a run of it by one of the usual plan.
 
-    `run` is None where the search has changed nothing.
+    There are no `runs`, by threads, where the search has changed nothing.
     """
 
     plan: Plan
     tried: int = 0
     failed: int = 0
     steps: tuple[Kept, ...] = ()
-    run: Ratio | None = None
+    runs: Mapping[int, Ratio] = field(default_factory=dict)
     interrupted: bool = False
 
     @property
     def taken(self) -> bool:
-        """Whether compilations take it."""
-        return self.run is not None and self.run.high < 1
+        """Whether compilations take it: it is faster on one thread and on all CPUs."""
+        return bool(self.runs) and all(r.faster for r in self.runs.values())
 
 
 def tune_plan(
@@ -105,10 +107,10 @@ def tune_plan(
                 on_round(found)
         except KeyboardInterrupt:
             interrupted = True
-    best, run = out.best, out.run
-    if run is not None and run.high < 1:
-        rows = [row_of_plan(task, origin, best.assignment, run, assignment, timed)]
-        database.add(rows, replace=bool(timed))
+    told = PlanFound(out.best.plan, out.tried, out.failed, tuple(out.steps), out.runs, interrupted)
+    if told.taken:
+        row = row_of_plan(task, origin, out.best.assignment, out.runs[1], assignment, timed)
+        database.add([row], replace=bool(timed))
     elif out.steps or first is None:
-        best = first or start
-    return PlanFound(best.plan, out.tried, out.failed, tuple(out.steps), run, interrupted)
+        told = replace(told, plan=(first or start).plan)
+    return told

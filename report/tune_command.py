@@ -33,6 +33,7 @@ from rutc.report.flags import (
 )
 
 if TYPE_CHECKING:
+    from rutc.driver.beside import Ratio
     from rutc.driver.plan_search import PlanProgress
     from rutc.driver.tune_model import TuningReport
     from rutc.driver.tune_plan import PlanFound
@@ -304,8 +305,7 @@ def tuning_json(found: TuningReport) -> Json:
         "sizes": found.sizes,
         "timed": "processor",
         "no_plans": found.no_plans,
-        "default_us": found.default_us,
-        "tuned_us": found.tuned_us,
+        "runs": runs_json(found.runs),
         "plan": None if found.plan is None else plan_json(found.plan),
         "kernels": [
             {
@@ -329,13 +329,21 @@ def plan_json(found: PlanFound) -> Json:
     return {
         "tried": found.tried,
         "failed": found.failed,
-        "run": None if found.run is None else found.run.median,
+        "runs": runs_json(found.runs),
         "used": found.taken,
         "changes": [
             {"change": str(s.candidate), "ratio": s.ratio.median, "us": s.ratio.us}
             for s in found.steps
         ],
     }
+
+
+def runs_json(runs: Mapping[int, Ratio]) -> list[Json]:
+    """Returns what a run takes by what it took before, by threads."""
+    return [
+        {"threads": n, "us": r.us, "ratio": r.median, "low": r.low, "high": r.high}
+        for n, r in runs.items()
+    ]
 
 
 def _finite(x: float) -> float | None:
@@ -367,16 +375,32 @@ def tuning_table(found: TuningReport) -> Table:
 
 def plan_line(found: PlanFound) -> str:
     """Returns what is said of a plan."""
-    if found.run is None and not found.tried:
+    if not found.runs and not found.tried:
         return "no other decision of the plan was tried: none is expected to be faster for sure"
-    if found.run is None:
+    if not found.runs:
         return f"{found.tried} other decisions of the plan were tried, none was faster for sure"
     what = f"a plan with {len(found.steps)} other decisions, of {found.tried} tried,"
-    run = found.run
     if not found.taken:
-        return f"{what} is not faster for sure ({run.low:.3f} to {run.high:.3f} of the usual time)"
-    fast = f"{1 / run.median:.2f} times as fast ({1 / run.high:.2f} to {1 / run.low:.2f})"
-    return f"{what} is {fast}: rutc compile takes it"
+        n, run = max(found.runs.items(), key=lambda x: x[1].high)
+        return (
+            f"{what} is not faster for sure on {threads_text(n)} "
+            f"({run.low:.3f} to {run.high:.3f} of the usual time)"
+        )
+    return f"{what} is {runs_text(found.runs)}: rutc compile takes it"
+
+
+def runs_text(runs: Mapping[int, Ratio]) -> str:
+    """Returns how fast runs are by what they were, on each number of threads."""
+    return ", ".join(
+        f"{1 / r.median:.2f} times as fast ({1 / r.high:.2f} to {1 / r.low:.2f}) "
+        f"on {threads_text(n)}"
+        for n, r in runs.items()
+    )
+
+
+def threads_text(count: int) -> str:
+    """Returns so many threads in words."""
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def tuning_lines(found: TuningReport) -> list[str]:
@@ -396,13 +420,17 @@ def tuning_lines(found: TuningReport) -> list[str]:
         lines.append(f"no kernel was searched that takes {least} or more and has other schedules")
     trials = "1 trial" if found.trials == 1 else f"{found.trials} trials"
     lines.append(f"{trials} in {found.seconds:.0f} s{failed}; kept in {found.database}")
-    if found.default_us is not None and found.tuned_us is not None:
+    tried = sum(t.us is not None for t in found.tuned)
+    if found.runs:
         used = sum(t.believed for t in found.tuned)
-        told = f"{used} of these are faster in the model, too: rutc compile takes them"
         lines.append(
-            f"kernels of a run take {found.default_us:.0f} us with default schedules, "
-            f"{found.tuned_us:.0f} us with those found; "
-            + (told if used else "none of these is faster in the model, so none is taken")
+            f"with the schedules of {used} kernels, of {tried} that were faster one by one, a run "
+            f"is {runs_text(found.runs)}: rutc compile takes them"
+        )
+    elif tried:
+        lines.append(
+            f"a run is not faster for sure with any of the {tried} schedules that were faster one "
+            "by one, so none is taken"
         )
     if found.interrupted:
         lines.append("interrupted: go on with the same command")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rutc.driver import launch_times
-from rutc.driver.certainty import CERTAIN, Asked, known
+from rutc.driver.certainty import CERTAIN, Asked, clear, known
 from rutc.driver.launch_times import FEWEST_RUNS, Profiled, run_in_turns
 from rutc.verify.compare import Value
 
@@ -69,6 +69,8 @@ def test_at_last_runs_take_all_the_time() -> None:
 class Steps:
     """Stands for a library whose steps take these microseconds in each run."""
 
+    threads = 1
+
     def __init__(self, us: Callable[[], float]) -> None:
         self._us = us
         self.ran = 0
@@ -108,3 +110,12 @@ def test_runs_are_as_many_where_others_use_the_processor(monkeypatch: pytest.Mon
     monkeypatch.setattr(launch_times, "process_time", lambda: spent[0])
     found = run_in_turns(cast(list[Profiled], [Steps(ran), Steps(ran)]), {}, 2.0)
     assert [len(us) for us in found] == [8, 8]
+
+
+def test_what_is_clear_needs_no_more_runs() -> None:
+    rng = np.random.default_rng(2)
+    same, faster = 1 + 0.1 * rng.standard_normal(100), 0.8 + 0.1 * rng.standard_normal(100)
+    assert clear(faster)
+    assert clear(2 - faster)
+    assert not clear(same)
+    assert not clear(faster[:5])

@@ -13,12 +13,13 @@ import pytest
 from onnx import helper
 
 import rutc
-from rutc.driver import plan_bench, plan_search, search_rounds
+from rutc.driver import beside, plan_search, search_rounds
+from rutc.driver.beside import Ratio, thread_counts
 from rutc.driver.launch_times import Enough, Profiled, run_in_turns, written
 from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.options import Options
-from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch, Ratio
+from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch
 from rutc.driver.plan_records import PLAN, RecordedPlans, plan_task, realised, row_of_plan
 from rutc.driver.plan_search import Kept, PlanSearch
 from rutc.driver.plan_steps import PlanSteps
@@ -170,21 +171,45 @@ def search(
 def test_what_is_faster_stays(
     graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(0.2))
+    monkeypatch.setattr(beside, "run_in_turns", Clock(0.2))
     found, tried = search(graph, usual, tmp_path)
     list(found.run(inf, 3))
     assert found.outcome.tried == len(tried) == 3
     assert found.outcome.steps
     assert found.outcome.best.assignment != usual.assignment
-    assert found.outcome.run is not None
-    assert found.outcome.run.high < 1
+    assert set(found.outcome.runs) == set(thread_counts())
+    assert all(r.faster for r in found.outcome.runs.values())
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_faster_on_one_thread_only_does_not_stay(
+    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Threads(Clock):
+        def __call__(
+            self,
+            profiled: Sequence[Profiled],
+            given: Mapping[str, Value],
+            seconds: float,
+            enough: Enough,
+        ) -> list[np.ndarray]:
+            self.share = 0.2 if profiled[0].threads == 1 else 1.01
+            return super().__call__(profiled, given, seconds, enough)
+
+    monkeypatch.setattr(beside, "thread_counts", lambda cpu: (1, 2))
+    monkeypatch.setattr(plan_search, "thread_counts", lambda cpu: (1, 2))
+    monkeypatch.setattr(beside, "run_in_turns", Threads(0.2))
+    found, tried = search(graph, usual, tmp_path)
+    list(found.run(inf, 3))
+    assert any(r is not None and r.faster for _, r in tried)
+    assert not found.outcome.steps
+    assert found.outcome.best.assignment == usual.assignment
 
 
 def test_what_is_not_faster_does_not(
     graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(1.0))
+    monkeypatch.setattr(beside, "run_in_turns", Clock(1.0))
     found, tried = search(graph, usual, tmp_path)
     list(found.run(inf, 3))
     assert len(tried) == 3
@@ -221,13 +246,17 @@ def test_what_does_not_run_is_told_from_the_others(
     real = PlanBench.time
 
     def failing(
-        bench: PlanBench, found: Realisation, tries: Sequence[PlanChange], processes: int = 0
+        bench: PlanBench,
+        found: Realisation,
+        tries: Sequence[PlanChange],
+        processes: int = 0,
+        threads: int = 1,
     ) -> tuple[list[Ratio], Ratio]:
         if any("layout" in c.change for c in tries):
             raise Unanswered("it ended")
-        return real(bench, found, tries, processes)
+        return real(bench, found, tries, processes, threads)
 
-    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(1.0))
+    monkeypatch.setattr(beside, "run_in_turns", Clock(1.0))
     monkeypatch.setattr(PlanBench, "time", failing)
     found, tried = search(graph, usual, tmp_path, seed=1)
     list(found.run(inf, 8))
@@ -239,7 +268,7 @@ def test_what_does_not_run_is_told_from_the_others(
 def test_what_is_known_is_not_tried_again(
     graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(1.0))
+    monkeypatch.setattr(beside, "run_in_turns", Clock(1.0))
     found, tried = search(graph, usual, tmp_path)
     list(found.run(inf, 4))
     known = frozenset(str(c) for c, _ in tried)
@@ -303,7 +332,7 @@ def test_plans_that_are_not_faster_or_no_plans_are_not_taken(
 def test_a_search_of_a_model_tries_plans_and_keeps_them(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(0.2))
+    monkeypatch.setattr(beside, "run_in_turns", Clock(0.2))
     with Database.open(str(tmp_path / "records.sqlite")) as database:
         found = tune_model(model, database, SearchLimits(trials=8))
         assert found.plan is not None

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rutc.driver.beside import Ratio
 from rutc.driver.options import Options
-from rutc.driver.plan_bench import PlanChange, Ratio
+from rutc.driver.plan_bench import PlanChange
 from rutc.driver.plan_records import plan_task, realised, row_of_change, row_of_plan
 from rutc.driver.planning import RECORD, imported, planned
 from rutc.driver.tuning_records import NOT_BELIEVED, origin_of

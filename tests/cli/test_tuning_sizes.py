@@ -11,10 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc as package
+from rutc.driver.beside import Ratio
 from rutc.driver.in_model import HandedOut, Planned, timed_sizes
 from rutc.driver.launch_times import written
 from rutc.driver.options import Options
-from rutc.driver.plan_bench import PlanChange, Ratio
+from rutc.driver.plan_bench import PlanChange
 from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
 from rutc.driver.planning import imported, planned
 from rutc.driver.tune_model import tune_model

@@ -1,0 +1,126 @@
+"""Schedules that were faster one by one, confirmed together in whole runs.
+
+An artifact with all of them takes turns with the one of default schedules, on one thread and on all
+CPUs, in processes of their own. What is not faster on either is left out, and the rest is made
+anew; if it is not faster as a whole, for sure, the half of it that brings least is left out. So
+what stays is an artifact whose runs were faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rutc.base.record import record
+from rutc.driver.beside import Beside, Ratio, Runs, ratio_of, thread_counts
+from rutc.driver.certainty import Asked, Question
+from rutc.driver.in_model import SECONDS, HandedOut, Planned, Subject, subjects_of
+from rutc.driver.launch_times import TimedLibrary, written
+from rutc.driver.served import Unanswered
+from rutc.tuner.choice import Choice
+
+PROCESSES = 2
+"""In which an artifact takes turns: values lie elsewhere in each."""
+ByThreads = Mapping[int, Ratio]
+"""Ratios by the number of threads that run."""
+
+
+@record
+class Confirmed:
+    """What launches and runs take with schedules by what they take with the default ones.
+
+    `seen` has each schedule's, as it was in the last artifact with it; `runs` are those of the
+    artifact with all that are `believed`, and there are none if nothing is.
+    """
+
+    seen: Mapping[Subject, ByThreads]
+    believed: frozenset[Subject]
+    runs: ByThreads
+
+    def us(self, subject: Subject) -> tuple[float, float] | None:
+        """Returns the microseconds of a subject's launches on one thread: before and after."""
+        own = self.seen.get(subject)
+        return None if own is None else (own[1].us, own[1].us * own[1].median)
+
+
+def confirmed(
+    own: Planned,
+    faster: Mapping[Subject, Choice],
+    default: TimedLibrary,
+    folder: Path,
+    cpu: int | None = None,
+) -> Confirmed:
+    """Returns which of some schedules whole runs are faster with.
+
+    Raises:
+        UserError: the model does not run.
+    """
+    places: dict[Subject, list[int]] = {s: [] for s in faster}
+    machine = own.seen()
+    for number, pending in enumerate(own.pending()):
+        for subject in subjects_of(pending.job, machine):
+            if subject in places:
+                places[subject].append(number)
+    seen: dict[Subject, ByThreads] = {}
+    left = list(faster)
+    with Beside(default, own.sizes, cpu) as beside:
+        while left:
+            chooser = HandedOut({s: (faster[s],) for s in left})
+            path = folder / "found.so"
+            found = written(own.plan, own.machine, path, earlier=own.earlier, chooser=chooser)
+            try:
+                told = _told(found, [places[s] for s in left], beside, thread_counts(cpu))
+            except Unanswered:
+                # Each of them ran alone.
+                left = left[: len(left) // 2]
+                continue
+            runs = {n: whole for n, (whole, _) in told.items()}
+            seen |= {
+                s: {n: each[number] for n, (_, each) in told.items()}
+                for number, s in enumerate(left)
+            }
+            good = [s for s in left if all(r.median < 1 for r in seen[s].values())]
+            if len(good) == len(left):
+                if all(r.faster for r in runs.values()):
+                    return Confirmed(seen, frozenset(left), runs)
+                good = sorted(left, key=lambda s: -_saved_us(seen[s]))[: len(left) // 2]
+            left = good
+    return Confirmed(seen, frozenset(), {})
+
+
+def confirmation_s(cpu: int | None) -> float:
+    """Returns the seconds in which one artifact takes turns with the default one, at most."""
+    return 2 * SECONDS * PROCESSES * len(thread_counts(cpu))
+
+
+def _told(
+    found: TimedLibrary, places: Sequence[Sequence[int]], beside: Beside, counts: Sequence[int]
+) -> dict[int, tuple[Ratio, list[Ratio]]]:
+    """What a run and the launches of each subject take by what they took, by threads.
+
+    Raises:
+        Unanswered: it crashes or hangs.
+    """
+    asked = tuple(Asked(tuple(own), tuple(own)) for own in places)
+    question = Question(found, asked, clearly=True)
+    told = {}
+    for count in counts:
+        runs = [beside.runs(question, count, new=True) for _ in range(PROCESSES)]
+        told[count] = (
+            ratio_of([r.whole for r in runs]),
+            [ratio_of([_sums(r, own) for r in runs]) for own in places],
+        )
+    return told
+
+
+def _sums(runs: Runs, places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Microseconds {run} of some launches, before and after."""
+    before, after = (us[:, list(places)].sum(axis=1) for us in runs.us)
+    return before, after
+
+
+def _saved_us(ratios: ByThreads) -> float:
+    """What a schedule saves of a run, on that number of threads where it saves least."""
+    return min((1 - r.median) * r.us for r in ratios.values())
