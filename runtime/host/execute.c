@@ -16,56 +16,40 @@ typedef struct launch {
   int64_t first; /* task */
   rutc_part *parts;
   int64_t count;
-  int64_t turns; /* runs of `run` tasks, each of which the threads share */
-  int64_t run;
+  int64_t run; /* tasks of a turn */
   char *scratch;
   int64_t scratch_bytes;
   int keep_subnormals;
 } launch;
 
+/* What a thread knows of a launch. */
+typedef struct thread_launch {
+  const launch *job;
+  const int64_t *symbols;
+} thread_launch;
+
 /* Runs the tasks [begin, end) of a part, turn by turn. */
-static void run_claim(const launch *self, const rutc_part *part, const int64_t *symbols,
-                      int64_t begin, int64_t end) {
+static void run_claim(const void *arg, const rutc_part *part, int64_t begin, int64_t end) {
+  const thread_launch *self = arg;
+  const launch *job = self->job;
   while (begin < end) {
     int64_t turn = begin / part->size, skipped = begin % part->size;
     int64_t count = part->size - skipped < end - begin ? part->size - skipped : end - begin;
-    int64_t first = self->first + turn * self->run + part->begin + skipped;
-    self->kernel(self->buffers, symbols, first, first + count);
+    int64_t first = job->first + turn * job->run + part->begin + skipped;
+    job->kernel(job->buffers, self->symbols, first, first + count);
     begin += count;
   }
 }
 
-/* Takes tasks until none is left: first those of part `index`, then what the others have left, for
- * a thread may come late or not at all while other processes hold its CPU. */
 static void run_parts(void *arg, int64_t index) {
-  const launch *self = arg;
+  const launch *job = arg;
   int64_t symbols[RUTC_MAX_SYMBOLS + 1];
-  for (int64_t i = 0; i < self->symbol_count; i++) symbols[i] = self->symbols[i];
-  symbols[self->symbol_count] = (int64_t)(intptr_t)(self->scratch + index * self->scratch_bytes);
-  uint64_t mode = rutc_enter_float_mode(self->keep_subnormals);
-  for (int64_t i = 0; i < self->count; i++) {
-    rutc_part *part = &self->parts[(index + i) % self->count];
-    int64_t last = self->turns * part->size;
-    for (;;) {
-      int64_t begin = atomic_fetch_add_explicit(&part->next, part->claim, memory_order_relaxed);
-      if (begin >= last) break;
-      int64_t end = begin + part->claim < last ? begin + part->claim : last;
-      run_claim(self, part, symbols, begin, end);
-    }
-  }
+  for (int64_t i = 0; i < job->symbol_count; i++) symbols[i] = job->symbols[i];
+  symbols[job->symbol_count] = (int64_t)(intptr_t)(job->scratch + index * job->scratch_bytes);
+  thread_launch self = {.job = job, .symbols = symbols};
+  uint64_t mode = rutc_enter_float_mode(job->keep_subnormals);
+  rutc_take_parts(job->parts, job->count, index, run_claim, &self);
   rutc_set_float_mode(mode);
-}
-
-void rutc_share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t count) {
-  int64_t begin = 0;
-  for (int64_t i = 0; i < count; i++) {
-    int64_t size = run / count + (i < run % count);
-    atomic_store_explicit(&parts[i].next, 0, memory_order_relaxed);
-    parts[i].begin = begin;
-    parts[i].size = size;
-    parts[i].claim = (turns * size + CLAIMS_PER_PART - 1) / CLAIMS_PER_PART;
-    begin += size;
-  }
 }
 
 void rutc_run_on(rutc_session *session, int64_t count, void (*task)(void *arg, int64_t index),
@@ -95,7 +79,7 @@ void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buff
   }
   if (tasks / turns < threads) turns = 1;
   int64_t run = tasks / turns, count = run < threads ? run : threads;
-  rutc_share_out(session->parts, turns, run, count);
+  rutc_share_out(session->parts, turns, run, count, CLAIMS_PER_PART);
   launch job = {.kernel = step->kernel,
                 .buffers = buffers,
                 .symbols = symbols,
@@ -103,7 +87,6 @@ void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buff
                 .first = first,
                 .parts = session->parts,
                 .count = count,
-                .turns = turns,
                 .run = run,
                 .scratch = session->thread_scratch,
                 .scratch_bytes = session->scratch_bytes,

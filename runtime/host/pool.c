@@ -14,6 +14,7 @@
 
 #include "clock.h"
 #include "cpu.h"
+#include "pause.h"
 
 #define CLOSED 0x80000000u
 
@@ -43,14 +44,6 @@ struct rutc_pool {
   worker *workers; /* threads - 1 of them; workers[i] is thread i + 1 */
 };
 
-static void pause_cpu(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 static void sleep_while(atomic_uint *word, unsigned value) {
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
@@ -67,7 +60,7 @@ static int watch_until_not(rutc_pool *pool, atomic_uint *word, unsigned value) {
   int64_t limit;
   do {
     for (int i = 0; i < 8; i++) {
-      pause_cpu();
+      rutc_pause();
       if (atomic_load_explicit(word, memory_order_acquire) != value) return 1;
     }
     limit = atomic_load_explicit(&pool->busy, memory_order_relaxed) ? pool->busy_watch_ns

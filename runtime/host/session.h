@@ -12,6 +12,7 @@
 #include "entry.h"
 #include "error.h"
 #include "overlap.h"
+#include "parts.h"
 #include "pool.h"
 #include "program.h"
 #include "rutc_dlpack.h"
@@ -23,15 +24,6 @@ typedef struct rutc_timing {
   atomic_llong calls;
   atomic_llong ns; /* of threads that do different ones at once, their mean */
 } rutc_timing;
-
-/* A thread's share of a launch: `size` tasks from `begin` on of every turn. They are numbered one turn
- * after the other and taken `claim` at a time; `next` is the first that nobody has taken. */
-typedef struct rutc_part {
-  _Alignas(64) atomic_llong next;
-  int64_t begin;
-  int64_t size;
-  int64_t claim;
-} rutc_part;
 
 /* What a run knows of one input or output. */
 typedef struct rutc_binding {
@@ -126,9 +118,6 @@ void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buff
  * then a thread's scratch. */
 void rutc_read_symbols(const rutc_session *session, const rutc_step *step, void *scratch,
                        int64_t *symbols);
-
-/* Splits every turn's tasks evenly; the first `run % count` parts have one more. */
-void rutc_share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t count);
 
 /* Runs a task on so many of the session's threads. */
 void rutc_run_on(rutc_session *session, int64_t count, void (*task)(void *arg, int64_t index),

@@ -70,20 +70,24 @@ static void run_index(const turns *self, int64_t trip, const place *own) {
   }
 }
 
-/* Takes indices until none is left: first those of part `thread`, then what the others have left. */
+/* A thread at work, and what it has for itself. */
+typedef struct thread_turns {
+  const turns *turns;
+  const place *own;
+} thread_turns;
+
+static void run_indices(const void *arg, const rutc_part *part, int64_t begin, int64_t end) {
+  const thread_turns *self = arg;
+  for (int64_t i = begin; i < end; i++) run_index(self->turns, part->begin + i, self->own);
+}
+
 static void run_turns(void *arg, int64_t thread) {
   const turns *self = arg;
   rutc_session *session = self->session;
   place own = place_of(self, thread);
+  thread_turns mine = {.turns = self, .own = &own};
   uint64_t mode = rutc_enter_float_mode(session->program->keep_subnormals);
-  for (int64_t i = 0; i < self->threads; i++) {
-    rutc_part *part = &session->parts[(thread + i) % self->threads];
-    for (;;) {
-      int64_t next = atomic_fetch_add_explicit(&part->next, 1, memory_order_relaxed);
-      if (next >= part->size) break;
-      run_index(self, part->begin + next, &own);
-    }
-  }
+  rutc_take_parts(session->parts, self->threads, thread, run_indices, &mine);
   rutc_set_float_mode(mode);
 }
 
@@ -139,8 +143,16 @@ static void copy_part(const turns *self, const rutc_step *step, int64_t begin, i
           (size_t)((end - begin) * bytes));
 }
 
-/* Does all trips of a loop for the indices [begin, end): their tasks, and their part of copies. */
-static void run_loop(const turns *self, void *scratch, int64_t begin, int64_t end) {
+/* A thread that does trips of a loop, and its memory for kernels. */
+typedef struct thread_loop {
+  const turns *turns;
+  void *scratch;
+} thread_loop;
+
+/* Does all trips of a loop for the indices of a part: their tasks, and their part of copies. */
+static void run_loop(const void *arg, const rutc_part *part, int64_t begin, int64_t end) {
+  const thread_loop *mine = arg;
+  const turns *self = mine->turns;
   rutc_session *session = self->session;
   const rutc_step *loop = self->steps, *next = loop + self->step_count - 1;
   int64_t trips = rutc_size(session->sizes, loop->count);
@@ -149,26 +161,22 @@ static void run_loop(const turns *self, void *scratch, int64_t begin, int64_t en
     for (const rutc_step *step = loop + 1; step < next; step++) {
       int64_t start = started(session);
       if (step->op == RUTC_COPY) {
-        copy_part(self, step, begin, end);
+        copy_part(self, step, part->begin + begin, part->begin + end);
       } else {
-        launch_part(self, step, &trip, scratch, begin, end);
+        launch_part(self, step, &trip, mine->scratch, part->begin + begin, part->begin + end);
       }
       ended(session, step, start, self->threads);
     }
   }
 }
 
-/* Does the parts of a loop's indices that nobody has begun, from that of `thread` on. */
 static void run_loop_parts(void *arg, int64_t thread) {
   const turns *self = arg;
   rutc_session *session = self->session;
   char *scratch = session->thread_scratch + thread * session->scratch_bytes;
+  thread_loop mine = {.turns = self, .scratch = scratch};
   uint64_t mode = rutc_enter_float_mode(session->program->keep_subnormals);
-  for (int64_t i = 0; i < self->threads; i++) {
-    rutc_part *part = &session->parts[(thread + i) % self->threads];
-    int64_t taken = atomic_fetch_add_explicit(&part->next, part->size, memory_order_relaxed);
-    if (taken == 0 && part->size > 0) run_loop(self, scratch, part->begin, part->begin + part->size);
-  }
+  rutc_take_parts(session->parts, self->threads, thread, run_loop, &mine);
   rutc_set_float_mode(mode);
 }
 
@@ -176,7 +184,7 @@ static void run_loop_parts(void *arg, int64_t thread) {
 static void share_loop(turns *self) {
   rutc_session *session = self->session;
   if (self->threads > self->trips) self->threads = self->trips;
-  rutc_share_out(session->parts, 1, self->trips, self->threads);
+  rutc_share_out(session->parts, 1, self->trips, self->threads, 1);
   if (self->threads == 1) {
     run_loop_parts(self, 0);
   } else {
@@ -200,7 +208,7 @@ void rutc_take_turns(rutc_session *session, const rutc_step *step) {
   self.threads = is_large(session, &self) ? session->options.threads : 1;
   int64_t own = self.trips - self.trips % self.threads;
   if (own > 0) {
-    rutc_share_out(session->parts, 1, own, self.threads);
+    rutc_share_out(session->parts, 1, own, self.threads, own);
     if (self.threads == 1) {
       run_turns(&self, 0);
     } else {
