@@ -230,6 +230,7 @@ def test_a_power_of_a_half_of_minus_infinity_is_no_root(
     gives(text, want, **({} if known else {"x": x}))
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     ("attributes", "x", "want"),
     [
@@ -248,14 +249,22 @@ def test_a_power_of_a_half_of_minus_infinity_is_no_root(
             [1, 1, np.inf, 1, 1, 1, 1, 1],
             [1, np.inf, np.inf, 1, 1],
         ),
+        (
+            'mode = "cubic", exclude_outside = 1',
+            [np.inf, 0, 0, 0],
+            [np.inf, np.inf, np.inf, -np.inf, -np.inf, 0, 0, 0],
+        ),
     ],
 )
 def test_a_resized_image_has_nothing_of_elements_beyond_its_filter(
-    attributes: str, x: list[float], want: list[float]
+    attributes: str, x: list[float], want: list[float], known: bool
 ) -> None:
     """An infinite element that has no weight makes nothing NaN."""
+    given, size = ("", str(len(want))) if known else (", int64[1] s", "m")
+    constant = f"<int64[1] s = {{{len(want)}}}>" if known else ""
     text = f"""
-    g (float[{len(x)}] x) => (float[{len(want)}] y) <int64[1] s = {{{len(want)}}}>
+    g (float[{len(x)}] x{given}) => (float[{size}] y) {constant}
         {{ y = Resize <{attributes}> (x, "", "", s) }}
     """
-    gives(text, [np.array(want, np.float32)], x=np.array(x, np.float32))
+    sizes = {} if known else {"s": np.array([len(want)])}
+    gives(text, [np.array(want, np.float32)], x=np.array(x, np.float32), **sizes)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
+import numpy as np
+
 from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
@@ -265,6 +267,10 @@ def resize_along(
     here = axes[axis].index
     factor = cast(b.read(weights, [here, k.index]), wide)
     value = cast(element(b.read(rows, [here, k.index])), wide)
+    if how.antialias or how.exclude_outside:
+        # 0 times an infinite element would be NaN; other filters have no weight 0.
+        zero = lit(0, wide)
+        value = apply("select", apply("eq", factor, zero), zero, value)
     total = b.nest(axes, apply("mul", value, factor), (k,))
     if outside is None:
         return total
@@ -296,17 +302,29 @@ def _taps(
     by: Ratio | Sizes,
     how: Filter,
 ) -> tuple[Tensor, Tensor]:
-    """(places, weights) {output, tap} around every position."""
-    shrink, reach = _widened(b, by, 1 if how.mode == "linear" else 2, antialias=how.antialias)
+    """(places, weights) {output, tap} around every position.
+
+    At an element itself, where the others have no weight, all taps read that one, and share what
+    is exactly 1; with a filter that is made wider they do not.
+    """
+    side = 1 if how.mode == "linear" else 2
+    shrink, reach = _widened(b, by, side, antialias=how.antialias)
     o = b.axis(extent)
     wholes = b.nest((o,), place(o.index).whole)
     o = b.axis(extent)
     parts = b.nest((o,), place(o.index).part)
     o, k = b.axis(extent), b.axis(2 * reach, "k")
     step = IndexValue(k.index + (1 - reach))
-    where = apply("add", b.read(wholes, [o.index]), step)
-    distance = apply("abs", apply("sub", b.read(parts, [o.index]), cast(step, REAL)))
+    here, part = (b.read(of, [o.index]) for of in (wholes, parts))
+    where = apply("add", here, step)
+    distance = apply("abs", apply("sub", part, cast(step, REAL)))
     weight = how.weight(distance if shrink is None else apply("mul", distance, shrink))
+    if not how.antialias:
+        last = 2 * side - 1
+        shares = np.exp2(-np.minimum(np.arange(last + 1) + 1, last)).astype(np.float32)
+        share = b.read(b.constant(shares), [k.index])
+        alone = apply("eq", part, lit(0, REAL))
+        where, weight = apply("select", alone, here, where), apply("select", alone, share, weight)
     if how.exclude_outside:
         low, high = apply("ge", where, number(0)), apply("lt", where, number(n))
         weight = apply("select", apply("and", low, high), weight, lit(0, REAL))
