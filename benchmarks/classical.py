@@ -235,6 +235,7 @@ def page(entries: Sequence[Entry]) -> str:
         "Written by `python -m benchmarks.classical`. Models of scikit-learn as skl2onnx exports",
         "them, compiled once for all batches; times are of whole calls from Python, with arrays of",
         "`str` for text. Below 1 rutc is faster.",
+        *layout.LINES,
     )
     return layout.page("Classical models", said, entries, _table)
 

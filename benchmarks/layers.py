@@ -232,6 +232,7 @@ def page(entries: Sequence[Entry]) -> str:
     said = (
         "Written by `python -m benchmarks.layers`. Single layers on one core and on two, in turns",
         "with ONNX Runtime; times are of whole calls from Python. Below 1 rutc is faster.",
+        *layout.LINES,
     )
     return layout.page("Single layers", said, entries, table)
 

@@ -6,6 +6,10 @@ from benchmarks.store import Entry, case_of, machine
 
 Table = Callable[[Sequence[Entry]], list[str]]
 
+LINES = (
+    "Later rows of two threads have the time that a cache line took from one CPU to the other: in",
+    "virtual machines both may share a third cache now, and none an hour later.",
+)
 METHOD = (
     "Every peer has a process of its own and is stopped while another one's turn lasts; inputs",
     "and outputs are bound before, for all of them or (`unbound`) for none.",
@@ -120,12 +124,21 @@ def runs(entry: Entry) -> list[int]:
 
 
 def origin(entry: Entry) -> str:
-    """Returns the commit that a row was measured at, and how often its peers ran there."""
+    """Returns the commit that a row was measured at, and how often its peers ran there.
+
+    That of several threads has what a line took from one CPU to another.
+    """
     counts, commit = runs(entry), str(entry.get("commit", ""))
     if not counts:
         return commit
-    few, many = min(counts), max(counts)
-    return f"{commit}: {few}" + (f" to {many}" if many > few else "")
+    lines = entry.get("line_ns")
+    far = f"; {_span(lines)} ns a line" if isinstance(lines, list) else ""
+    return f"{commit}: {_span(counts)}{far}"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    few, many = min(numbers), max(numbers)
+    return f"{few}" + (f" to {many}" if many > few else "")
 
 
 def marks(entry: Entry) -> str:

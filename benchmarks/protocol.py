@@ -16,6 +16,7 @@ from pathlib import Path
 import onnx
 
 from benchmarks import store
+from benchmarks.line_times import between
 from benchmarks.machine import ROOT, provenance
 from benchmarks.peers import Inputs, peer_jobs
 from benchmarks.store import Entry
@@ -106,12 +107,13 @@ def beside(
             **peer_jobs(peers, path, threads, inputs, made.room),
             **more(made),
         }
-        found = timed(jobs, seconds)
+        with between(threads) as lines:
+            found = timed(jobs, seconds)
     us = medians(found)
     entry = {**made.facts, **{f"{name}_us": round(median, 1) for name, median in us.items()}}
     if "onnxruntime" in us:
         entry["ratio"] = round(us["rutc"] / us["onnxruntime"], 2)
-    return entry | told(found)
+    return entry | lines | told(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import onnx
 
 from benchmarks import readme
 from benchmarks.layout import by_machine
+from benchmarks.line_times import between
 from benchmarks.machine import ROOT, provenance
 from benchmarks.peak import measured_peaks, run_peak
 from benchmarks.peers import Inputs, peer_jobs
@@ -65,7 +66,8 @@ def _measured(model: Model, threads: int, seconds: float, peers: Sequence[str]) 
             **peer_jobs(peers, path, threads, inputs, made.room),
             "peak": Job(run_peak, ("native",)),
         }
-        turns = timed(jobs, seconds)
+        with between(threads) as lines:
+            turns = timed(jobs, seconds)
     gflops = measured_peaks().registers.flops / medians(turns)["peak"] / 1e3
     ran = {name: m for name, m in turns.items() if m.latency is not None and name != "peak"}
     return {
@@ -74,6 +76,7 @@ def _measured(model: Model, threads: int, seconds: float, peers: Sequence[str]) 
         "peak_gflops": round(gflops * threads, 1),
         "times": {name: asdict(m.latency) for name, m in ran.items() if m.latency is not None},
         "ready_s": {name: round(m.ready_s, 2) for name, m in ran.items() if name != "rutc"},
+        **lines,
         **told(turns),
     }
 

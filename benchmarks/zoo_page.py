@@ -23,6 +23,7 @@ def page(entries: Sequence[Entry]) -> str:
         "tables by which filtering transforms inputs and results count whole, though most of their",
         "elements are 0 or 1 and cost nothing; and rutc multiplies parts of float32 in matrix",
         "registers of models marked `bf16 matrix registers`, which no such loop keeps up with.",
+        *layout.LINES,
         "",
         *(
             f"![speed over ONNX Runtime's, {count(n)}](benchmarks-{n}.svg)"

@@ -13,8 +13,9 @@ import onnx
 import pytest
 from onnx import parser
 
-from benchmarks import regret, store
+from benchmarks import layout, regret, store
 from benchmarks.compile_time import compiled
+from benchmarks.line_times import between
 from benchmarks.machine import ROOT, provenance
 from benchmarks.native import native_calls
 from benchmarks.peak import measured_peaks
@@ -253,3 +254,18 @@ def test_schedules_of_all_spaces_are_timed(monkeypatch: pytest.MonkeyPatch) -> N
         assert k["best"].partition(":")[0] in {t.name for t in TEMPLATES}
     page = regret.page([{"case": name, **e} for name, e in zip(names, found, strict=True)])
     assert f"{len(known)} kernels: median" in page
+
+
+def test_rows_of_two_threads_say_how_far_their_cpus_are() -> None:
+    with between(2) as two, between(1) as one:
+        pass
+    assert one == {}
+    if len(os.sched_getaffinity(0)) > 1:
+        times = two["line_ns"]
+        assert isinstance(times, list)
+        assert len(times) == 2
+        assert all(n > 0 for n in times)
+    row = {"commit": "abc", "runs": {"rutc": 7, "onnxruntime": 9}}
+    assert layout.origin(row) == "abc: 7 to 9"
+    assert layout.origin({**row, "line_ns": [38, 38]}) == "abc: 7 to 9; 38 ns a line"
+    assert layout.origin({**row, "line_ns": [210, 38]}) == "abc: 7 to 9; 38 to 210 ns a line"
