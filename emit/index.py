@@ -296,7 +296,7 @@ class IndexEmitter:
         found = self._values.get(key)
         if found is not None:
             return found
-        depth = max(map(self._depth, needs), default=FARTHEST)
+        depth = max(map(self.depth, needs), default=FARTHEST)
         if depth == FARTHEST:
             value = self._values[key] = build()
             self._scopes[-1].keys.append(key)
@@ -309,7 +309,7 @@ class IndexEmitter:
         self._homes[value.ref] = depth
         return value
 
-    def _depth(self, need: Index | ir.Value) -> int:
+    def depth(self, need: Index | ir.Value) -> int:
         """How many scopes are around the innermost counter in an index, or around a value."""
         if isinstance(need, ir.Value):
             return self._homes.get(need.ref, FARTHEST)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from rutc.emit import ir
 from rutc.emit.frame import room
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat, zeros
@@ -11,7 +13,7 @@ from rutc.emit.shuffled_load import ShuffledLoads
 from rutc.emit.spread_store import SpreadStores
 from rutc.emit.storage import emit_literal, memory_type, to_memory
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import ZERO, Index, Monomial
+from rutc.tensor_ir.affine import ZERO, Index, Monomial, Var
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.kernel import Buffer, Space
@@ -300,14 +302,62 @@ class MemoryEmitter:
                 one = b.load(self._at(buffer, safe), type_=element, align=align(buffer))
             wide = splat(b, one, lane.lanes)
             return b.select(guard, wide, self._memory_fill(fill, buffer, lane.lanes))
+        row = self._guarded_row(buffer, address, guard, fill)
+        if row is not None:
+            return b.load(row, type_=element, align=align(buffer))
         safe = b.select(guard, self.index.emit(address), i64(0))
         value = b.load(self._at(buffer, safe), type_=element, align=align(buffer))
         return b.select(guard, value, self._memory_fill(fill, buffer, 0))
 
+    def _guarded_row(
+        self, buffer: Buffer, address: Index, guard: ir.Value, fill: Lit | None
+    ) -> ir.Value | None:
+        """The place of an element of a row, or of as many fills where the row may not exist.
+
+            for k { p = inside ? x + 9*i + k : x; acc += inside ? *p : 0.0 }
+              ->  row = inside ? x + 9*i : zeros; for k { acc += row[k] }
+
+        None where the innermost loop tells whether there is a row, or a row is long: its fills take
+        no more than a line of each of the first cache's sets.
+        """
+        _, along = self.index.apart(address)
+        factors = [c for atoms, c in along.terms if len(atoms) == 1 and isinstance(atoms[0], Var)]
+        if len(factors) < len(along.terms) or min(factors, default=0) <= 0:
+            return None
+        # What steps of a loop that are written out read is of one row.
+        step, moved = min(factors), Index(along.terms)
+        along = moved + along.const % step
+        bounds, begin = moved.bounds(self.index.ranges), address - along
+        inner = self.index.depth(guard) < self.index.depth(along)
+        if bounds is None or bounds[0] < 0 or not inner:
+            return None
+        size = (bounds[1] + step) * buffer.dtype.bytes
+        if size > self.machine.l1_way_bytes:
+            return None
+        key = "row", buffer.name, begin, guard.ref, fill, size
+
+        def chosen() -> ir.Value:
+            row = self._at(buffer, self.index.emit(begin))
+            return self.builder.select(guard, row, self._fills(fill, buffer, size))
+
+        row = self.index.shared(key, chosen, begin, guard)
+        offset = self.index.emit(along)
+        return self.builder.gep(row, [offset], type_=memory_type(buffer.dtype))
+
+    def _fills(self, fill: Lit | None, buffer: Buffer, size: int) -> ir.Value:
+        """Memory of so many bytes that holds nothing but fills."""
+        data = np.array(_given(fill, buffer).value, buffer.dtype.numpy).tobytes()
+        name, module = f"fills.{size}.{data.hex()}", self.builder.module
+        found = module.globals.get(name)
+        if isinstance(found, ir.GlobalVariable):
+            return found
+        held = data * (size // len(data)) if any(data) else None
+        array = ir.Constant(ir.ArrayType(ir.IntType(8), size), held)
+        return ir.GlobalVariable(module, name, array, align=self.machine.line_bytes)
+
     def _memory_fill(self, fill: Lit | None, buffer: Buffer, lanes: int) -> ir.Value:
-        if fill is None:
-            raise InternalError(f"a guarded read of {buffer.name} has no fill")
-        value = to_memory(self.builder, emit_literal(self.builder, fill), buffer.dtype)
+        literal = emit_literal(self.builder, _given(fill, buffer))
+        value = to_memory(self.builder, literal, buffer.dtype)
         return self.widen(value, lanes) if lanes else value
 
     def _at(self, buffer: Buffer, offset: ir.Value) -> ir.Value:
@@ -387,3 +437,10 @@ def _one_counts(lane: Lane) -> bool:
     """Whether the first lane is the only iteration of the loop: no index varies there."""
     first, last = lane.ranges[lane.var]
     return first == last
+
+
+def _given(fill: Lit | None, buffer: Buffer) -> Lit:
+    """The fill of a guarded read."""
+    if fill is None:
+        raise InternalError(f"a guarded read of {buffer.name} has no fill")
+    return fill
