@@ -201,6 +201,13 @@ def whole_args(tensors: Sequence[NodeArg], whole: tuple[Bundle, ...] | None) -> 
     ]
 
 
+def check_mapping(role: str, values: object) -> None:
+    """Raises ModelError where what is given by name, as inputs are, has no names."""
+    if type(values) is not dict and not isinstance(values, Mapping):
+        kind = type(values).__name__
+        raise ModelError(f"{role}s must be a dict of tensors by the {role}s' names, not {kind}")
+
+
 def named(role: str, names: Iterable[str]) -> str:
     """Returns names as messages list them: `"inputs 'a', 'b'"`."""
     quoted = [repr(name) for name in names]

@@ -21,7 +21,7 @@ from rutc.runtime.errors import ModelError
 from rutc.runtime.kept import States
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import plain_tensors
-from rutc.runtime.ports import NodeArg, Ports, named, undamaged
+from rutc.runtime.ports import NodeArg, Ports, check_mapping, named, undamaged
 from rutc.runtime.tensors import Array, check_shape
 from rutc.runtime.weights_file import WeightsSource, given_weights, tell_weights
 
@@ -196,6 +196,7 @@ class InferenceSession:
             ModelError: an input is missing, unknown, or has the wrong dtype or shape.
         """
         del run_options
+        check_mapping("input", input_feed)
         wanted = list(output_names) if output_names else []
         makers = self._makers
         if makers is not None and (not wanted or makers.keys() >= set(wanted)):
@@ -275,6 +276,8 @@ class InferenceSession:
         Raises:
             ModelError: a tensor is missing, unknown, or has the wrong dtype or shape.
         """
+        check_mapping("input", inputs)
+        check_mapping("output", outputs)
         plain = self._plain
         if plain is not None:
             with self._lock:
@@ -300,6 +303,8 @@ class InferenceSession:
         Raises:
             ModelError: a tensor is missing, unknown, of objects, or has the wrong dtype or shape.
         """
+        check_mapping("input", inputs)
+        check_mapping("output", outputs)
         self._check_inputs(inputs)
         _check_names("output", outputs, self._output_slots)
         _check_all("output", outputs, self._output_slots)

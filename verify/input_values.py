@@ -349,10 +349,10 @@ def check_sources(specs: Sequence[InputSpec], sources: Sequence[str]) -> None:
     _given(specs, sources)
 
 
-def some_generated(specs: Sequence[InputSpec], sources: Sequence[str]) -> bool:
-    """Whether `NAME=SOURCE` items leave an input to be generated."""
+def given_names(specs: Sequence[InputSpec], sources: Sequence[str]) -> list[str]:
+    """The inputs that `NAME=SOURCE` items give the values of; others are generated."""
     values, _ = _given(specs, sources)
-    return any(item.name not in values for item in specs)
+    return [item.name for item in specs if item.name in values]
 
 
 def _given(

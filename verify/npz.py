@@ -42,7 +42,9 @@ with suppress(ImportError):  # Python can be built without it.
 def numpy_says(error: BaseException) -> str:
     """What numpy says, but for its advice to run what a file of another kind may hold."""
     text = str(error)
-    return "it is of another format, or holds pickled objects" if "allow_pickle" in text else text
+    if "allow_pickle" not in text:
+        return text
+    return "it is of another format, or holds pickled objects (save strings as .astype(str))"
 
 
 def open_npz(path: Path) -> dict[str, Array]:

@@ -13,7 +13,7 @@ from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.ranges import sizes_text
 from rutc.verify.compare import Value
-from rutc.verify.input_values import gather, some_generated
+from rutc.verify.input_values import gather, given_names
 from rutc.verify.ports import input_specs
 from rutc.verify.rounds import Draw, joined
 from rutc.verify.sizes import (
@@ -101,10 +101,14 @@ def run_once(session: InferenceSession, sources: Sequence[str], dims: Mapping[st
             with suppress(ModelError):
                 outputs = _outputs(session, drawn)
                 return Ran(drawn, sizes_of(session, drawn), outputs, sizes)
-    if not some_generated(input_specs(session), sources):
+    specs = input_specs(session)
+    given = given_names(specs, sources)
+    if len(given) == len(specs):
         raise failure
-    at = f" Inputs were generated at {sizes_text(sizes)}." if sizes else " Inputs were generated."
-    raise UserError(f"{str(failure).rstrip('.')}.{at} {advice(session)}") from failure
+    those = f"All inputs but {', '.join(map(repr, given))}" if given else "Inputs"
+    at = f" at {sizes_text(sizes)}" if sizes else ""
+    said = f"{str(failure).rstrip('.')}. {those} were generated{at}. {advice(session)}"
+    raise UserError(said) from failure
 
 
 def _outputs(session: InferenceSession, values: Mapping[str, Value]) -> dict[str, Value]:

@@ -192,3 +192,21 @@ def test_a_size_has_one_name_at_a_time(rutc: Rutc, spelt: Path) -> None:
     result = rutc("inspect", spelt, "--dim", "a.Dim.0=3", "--dim", "a_Dim_0=3")
     assert result.status == 2
     assert "the size 'a.Dim.0' is given twice" in result.stderr
+
+
+def test_what_is_given_is_not_said_to_be_generated(rutc: Rutc, tmp_path: Path) -> None:
+    """A given index is out of range: the numbers that it picks from are generated."""
+    ports = [
+        helper.make_tensor_value_info("table", TensorProto.FLOAT, ["n", 3]),
+        helper.make_tensor_value_info("rows", TensorProto.INT64, [2]),
+    ]
+    node = helper.make_node("Gather", ["table", "rows"], ["y"])
+    graph = helper.make_graph([node], "g", ports, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options(dims={"n": (1, 8)}))
+    np.save(tmp_path / "rows.npy", np.array([0, 9]))
+    result = rutc("run", tmp_path / "m.so", "--input", f"rows={tmp_path / 'rows.npy'}")
+    assert result.status == 2
+    assert "out of range" in result.stderr
+    assert ". All inputs but 'rows' were generated at n=" in result.stderr

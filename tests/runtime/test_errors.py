@@ -153,3 +153,16 @@ def test_the_runtime_imports_numpy_only(doubling: Path) -> None:
         [sys.executable, "-c", script, str(doubling)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_tensors_without_names(doubling: Path) -> None:
+    """As a list, or where the arguments were taken for another order."""
+    said = "inputs must be a dict of tensors by the inputs' names, not"
+    with load(doubling) as session:
+        for inputs in ([X], X, None):
+            with pytest.raises(ModelError, match=f"{said} {type(inputs).__name__}"):
+                session.run(None, inputs)  # type: ignore[arg-type]
+            with pytest.raises(ModelError, match=said):
+                session.bind(inputs, {"y": X.copy()})  # type: ignore[arg-type]
+        with pytest.raises(ModelError, match="outputs must be a dict of tensors"):
+            session.run_into({"x": X}, [X.copy()])  # type: ignore[arg-type]

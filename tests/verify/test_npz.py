@@ -81,3 +81,9 @@ def test_damaged_archives_are_told(tmp_path: Path, kind: str) -> None:
     ARCHIVES[kind](path)
     with pytest.raises(UserError, match=r"a.npz is no numpy file of named arrays: ."):
         open_npz(path)
+
+
+def test_strings_that_were_saved_as_objects_have_advice(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", allow_pickle=True, x=np.array(["a", "b"], object))
+    with pytest.raises(UserError, match=r"pickled objects \(save strings as .astype\(str\)\)"):
+        open_npz(tmp_path / "a.npz")
