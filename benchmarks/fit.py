@@ -47,6 +47,8 @@ from rutc.tensor_ir.steps import NotApplicable, Pack, Step, apply_schedule, pars
 from rutc.tuner import choose
 
 RESULTS = ROOT / "benchmarks" / "results" / "kernels_timed"
+IN_MODELS = "in models"
+"""Of times in a file: a search took them in runs of models (`benchmarks.searched`)."""
 HELD_OUT = 3
 """One kernel in so many takes no part in the fit."""
 SHARPEST = 12.0
@@ -240,11 +242,12 @@ def _read(place: Path) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(gzip.decompress(place.read_bytes())))
 
 
-def load(folder: Path = RESULTS, *, shared: bool = False) -> Times:
+def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = False) -> Times:
     """Returns the points measured so far on all processors.
 
     Where other tasks had the last cache and memory at the same time (`shared` in the provenance),
-    only the order of a kernel's schedules counts: such points are left out unless asked for.
+    or operands lay as runs had left them (`in_models`), only the order of a kernel's schedules
+    counts: such points are left out unless asked for.
     """
     points: list[Timed] = []
     rates: dict[str, Rates] = {}
@@ -254,19 +257,21 @@ def load(folder: Path = RESULTS, *, shared: bool = False) -> Times:
     whence: list[Mapping[str, Any]] = []
     for place in sorted(folder.glob("*.json.gz")):
         data = _read(place)
-        if "shared" in data["provenance"] and not shared:
+        said = data["provenance"]
+        where = f" {IN_MODELS}" if said.get("operands") == IN_MODELS else ""
+        if ("shared" in said and not shared) or (where and not in_models):
             continue
-        own = str(data["provenance"]["processor"])
-        whence.append(data["provenance"])
+        own = str(said["processor"])
+        whence.append(said)
         rows = map(_decoded, data["points"])
-        points += (replace(row, target=f"{own} {row.target}") for row in rows)
+        points += (replace(row, target=f"{own} {row.target}{where}") for row in rows)
         for name, r in data["rates"].items():
-            target = f"{own} {name}"
+            target = f"{own} {name}{where}"
             rates[target] = Rates(**{**r, "level_bytes": tuple(r["level_bytes"])})
             functions[target] = data["functions"][name]
         for name, machine in _machines(data).items():
-            known[f"{own} {name}"] = machine
-            bits[f"{own} {name}"] = machine.vector_bits
+            known[f"{own} {name}{where}"] = machine
+            bits[f"{own} {name}{where}"] = machine.vector_bits
     return Times(tuple(points), rates, functions, bits, tuple(whence), known)
 
 
