@@ -16,6 +16,7 @@ from rutc.graph_opt.decide.interface import with_interface_copies
 from rutc.graph_opt.decide.layout import fixed_orders
 from rutc.graph_opt.decide.loop_orders import loop_orders
 from rutc.graph_opt.decide.numbering import numbered
+from rutc.graph_opt.editor import Editor
 from rutc.tensor_ir.affine import Index, Range, Size, fewest, plain, typical
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.verifier import verify
@@ -81,6 +82,11 @@ class Prepared:
     def checks(self) -> frozenset[str]:
         """The sizes that have to be one number: what follows their bind runs after it."""
         return frozenset(s for s, (low, high) in self.graph.symbols if low == high)
+
+    @cached_property
+    def editor(self) -> Editor:
+        """What answers questions about the graph."""
+        return Editor(self.graph)
 
     @cached_property
     def constants(self) -> frozenset[str]:

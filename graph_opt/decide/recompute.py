@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
+from rutc.graph_opt.decide.outside_reads import inlined_outside
 from rutc.graph_opt.decide.prepared import Prepared
-from rutc.graph_opt.exprs import is_plain
+from rutc.graph_opt.exprs import is_gathered
 from rutc.graph_opt.plan import Illegal
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.tensor_ir.expr import reads
@@ -59,7 +60,7 @@ def _inlined(
     result: list[Node] = []
     for n in nodes:
         if isinstance(n, Nest):
-            n = _with_producers(n, taken)
+            n = _with_producers(prepared, n, taken)
             if n.out.name in left and recomputable(prepared, n):
                 left.remove(n.out.name)
                 taken[n.out.name] = n
@@ -72,13 +73,17 @@ def _inlined(
     return tuple(result)
 
 
-def _with_producers(n: Nest, taken: dict[str, Nest]) -> Nest:
+def _with_producers(prepared: Prepared, n: Nest, taken: dict[str, Nest]) -> Nest:
     """The nest computing the values that it reads of these."""
     new = n
     for r in dict.fromkeys(r for e in n.body for r in reads(e) if r.value in taken):
-        if not is_plain(r):
-            raise Illegal(f"{value_name(r.value)} is read outside of it, or where data tell")
-        new = inlined(new, r, taken[r.value])
-    if new is not n and new.operations > MOST_OPERATIONS:
-        raise Illegal(f"{value_name(n.out.name)} would take {new.operations} operations")
+        if is_gathered(r):
+            raise Illegal(f"{value_name(r.value)} is read where data tell")
+        if r.fill is None:
+            new = inlined(new, r, taken[r.value])
+        else:
+            new = inlined_outside(new, r, taken[r.value], prepared.editor)
+    more = new.operations - n.operations
+    if more > MOST_OPERATIONS:
+        raise Illegal(f"{value_name(n.out.name)} would take {more} operations more")
     return new

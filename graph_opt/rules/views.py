@@ -115,7 +115,7 @@ def compose(r: Read, inner: Read, editor: Editor, *, divides: bool) -> Read | Re
         elif inner.fill is not None and inner.fill != r.fill:
             return Reason(f"two fills: {r.fill.value} around {inner.fill.value}")
         for d in leaving:
-            if not _leaves_together(d, inner, editor):
+            if not leaves_together(d, inner, editor):
                 return Reason(f"leaving {d} is not leaving %{inner.value}")
     coords: list[tuple[str, Coord]] = []
     for d, c in inner.coords:
@@ -171,7 +171,7 @@ def _rises(c: Index) -> bool:
     return True
 
 
-def _leaves_together(dim: str, inner: Read, editor: Editor) -> bool:
+def leaves_together(dim: str, inner: Read, editor: Editor) -> bool:
     """Whether a coordinate outside of the view's `dim` always lies outside of the source."""
     extent = editor.extents[dim]
     for d, c in inner.coords:
