@@ -81,11 +81,23 @@ def exp_of_sum(x: Real, low: Real | None) -> Real:
     # Twice the bias: it is shared by the two factors of 2**k below.
     parts = reduced(x.at_least(smallest).at_most(largest), 2 * lanes.format.bias)
     r = parts.r if low is None else parts.r + low
+    if bits == 32 and not avx512.available(lanes):
+        # `first * exp(r)` is rounded once, and waits for less than Horner's rule does.
+        first, second = two_powers(parts)
+        return first.fma(short_expm1_of_remainder(r), first) * second
     if bits == 32:
         scaled = horner(r, (1.0, 1.0, *coefficients.EXPM1[32]))
     else:
         scaled = expm1_of_remainder(r) + 1.0
     return times_power_of_two(scaled, parts)
+
+
+def short_expm1_of_remainder(r: Real) -> Real:
+    """`exp(r) - 1` for `|r| <= log(2)/2` in f32, by pairs of coefficients [Estrin 1960]."""
+    c = coefficients.EXPM1[32]
+    square = r * r
+    high = square.fma(c[4], r.fma(c[3], c[2]))
+    return square.fma(square.fma(high, r.fma(c[1], c[0])), r)
 
 
 def exp_by_table(x: Real) -> Real:
@@ -108,16 +120,19 @@ def exp_by_table(x: Real) -> Real:
 
 def times_power_of_two(x: Real, parts: Reduced) -> Real:
     """`x * 2**k` of parts whose offset is twice the bias, with overflow and gradual underflow."""
-    lanes = x.lanes
-    if avx512.available(lanes):
+    if avx512.available(x.lanes):
         return avx512.scaled_by_power(x, parts.k)
-    # Two factors, because 2**k itself overflows or is subnormal at the ends of the range.
+    first, second = two_powers(parts)
+    return x * first * second
+
+
+def two_powers(parts: Reduced) -> tuple[Real, Real]:
+    """Two factors of `2**k`, which itself overflows or is subnormal at the ends of the range."""
     biased = parts.shifted.bits()
     half = biased >> 1
-    mantissa_bits = lanes.format.mantissa_bits
+    mantissa_bits = parts.k.lanes.format.mantissa_bits
     first = (half << mantissa_bits).as_real()
-    second = ((biased - half) << mantissa_bits).as_real()
-    return x * first * second
+    return first, ((biased - half) << mantissa_bits).as_real()
 
 
 def tanh(x: Real) -> Real:
