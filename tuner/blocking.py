@@ -55,6 +55,26 @@ def panel_loop(t: Touch, tile: RegisterTile, order: list[str]) -> str | None:
     return next((v for v in around if t.depends(v) and t.strides[v] is not None), None)
 
 
+def stays_until_used(
+    t: Touch, over: str, order: list[str], shape: Shape, tile: RegisterTile, machine: Machine
+) -> bool:
+    """Whether what the next iteration of the loop `over` reads may be asked for in this one.
+
+    What every tile uses stays in the second cache beside it. What lies outside of windows for most
+    tiles is used now and then, and leaves first: where the cache has no room for both, it comes
+    from far away once more for every time.
+    """
+    if not tile.inside:
+        return True
+    done = set(order[: order.index(over) + 1])
+    sizes = {**dict(tile.rows), tile.vector: tile.vectors * machine.width}
+    read = t.bytes
+    for v in t.loops:
+        if t.depends(v) and v not in done:
+            read *= sizes.get(v, 1) if f"{v}.o" in done else shape.extents[v]
+    return 2 * read <= machine.l2
+
+
 def ask_far_rows(
     t: Touch,
     tile: RegisterTile,

@@ -8,11 +8,14 @@ import pytest
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
+from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import ROW_REGISTERS, Machine
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.steps import Inside, PrefetchBlock
 from rutc.tensor_ir.windows import Window, share_inside
+from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.tile_cost import lanes_cost
 from rutc.tuner.tile_cycles import TileCosts
@@ -57,7 +60,7 @@ TEXTS = {
 MACHINES = (x86.avx2(), x86.avx512())
 
 
-def shape_of(text: str) -> Shape:
+def kernel_of(text: str) -> Kernel:
     """The kernel of a graph's sum, values as they are: windows reach outside of memory."""
     graph = parse(text)
     (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
@@ -66,8 +69,12 @@ def shape_of(text: str) -> Shape:
     layouts = {v: dense(values[v].dims[::-1], extents) for v in values}
     group = Group("g", (nest,), nest.out.dims, (nest.out.name,))
     symbols = dict(graph.symbols)
-    kernel = lower(group, values, layouts, extents, symbols, frozenset({"w"}))
-    return analyse(kernel, frozenset({"w"}))
+    return lower(group, values, layouts, extents, symbols, frozenset({"w"}))
+
+
+def shape_of(text: str) -> Shape:
+    """What its kernel does, the weights being constants."""
+    return analyse(kernel_of(text), frozenset({"w"}))
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
@@ -83,6 +90,25 @@ def test_loops_inside_of_values_are_among_the_tiles() -> None:
     tile = choose_tile(shape_of(TEXTS["mostly outside"]), MACHINES[1])
     assert tile is not None
     assert tile.inside
+
+
+@pytest.mark.parametrize(("channels", "asked"), [(128, True), (256, False)])
+def test_panels_of_which_tiles_use_a_part_are_asked_for_where_two_fit(
+    channels: int, *, asked: bool
+) -> None:
+    """What few tiles use leaves the second cache for what is asked for, and has to come again."""
+    kernel = kernel_of(f"""
+        graph "dilated"
+        dims c = {channels}, o = 256, x = 16, y = 16, u = 16, v = 16, kx = 3, ky = 3
+        %i : f32{{c,u,v}} = input "i" [c, u, v]
+        %w : f32{{c,kx,ky,o}} = input "w" [o, c, ky, kx]
+        %o : f32{{o,x,y}} = sum{{c,ky,kx}} %i[c, u=x+12*kx-12, v=y+12*ky-12 else 0] \
+* %w[c, ky, kx, o]
+        output "o" [o, x, y] = %o
+        """)
+    schedule = choose(kernel, MACHINES[1], frozenset({"w"})).schedule
+    assert any(isinstance(s, Inside) for s in schedule)
+    assert any(isinstance(s, PrefetchBlock) for s in schedule) == asked
 
 
 @pytest.mark.parametrize(("taps", "inside"), [(31, ("ky",)), (13, ())])

@@ -39,6 +39,7 @@ from rutc.tuner.blocking import (
     goes_over_panels,
     panel_loop,
     sole_output,
+    stays_until_used,
     takes_one_more,
     tiles_at_once,
     waits_for_pages,
@@ -341,7 +342,8 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
                     again = bool(even) or any(extents[v] > 1 for v in around if v != over)
-                    if again or waits_for_pages(r, tile, machine):
+                    near = stays_until_used(t, over, around, shape, tile, machine)
+                    if near and (again or waits_for_pages(r, tile, machine)):
                         steps.append(PrefetchBlock(t.buffer, over, 0, line))
                 elif (
                     tile.vectors <= 2
