@@ -86,7 +86,8 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "tuner/templates/scatter.py": ("MOST_PERMUTED",),
     "tuner/templates/tiled.py": ("MOST_BETWEEN",),
     "tuner/templates/tilings.py": ("SHORTEST_BLOCK",),
-    "tuner/templates/windows.py": ("MOST_WRITTEN_OUT", "MOST_APART", "MOST_PERMUTED"),
+    "tuner/templates/windows.py": ("MOST_PERMUTED",),
+    "tuner/window_tiles.py": ("MOST_WRITTEN_OUT", "MOST_APART"),
     "tuner/tile_registers.py": ("LONGEST_UNROLLED",),
     "tuner/tiles.py": ("MOST_VECTORS",),
 }

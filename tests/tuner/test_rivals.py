@@ -204,17 +204,21 @@ def test_windows_that_do_not_overlap_are_weighed_whatever_the_size(machine: Mach
     assert space.template.name == "tiled"
 
 
-def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:
-    """Of an image whose channels lie side by side, rows are outside of columns."""
-    found = subject(SMALL_POOL)
-    own = spaces(found.kernel, V4, found.free)
+def orders(text: str, machine: Machine) -> tuple[str, tuple[str, ...]]:
+    """The loop of a tile's rows, and the loops around, of the windows that templates like."""
+    found = of_text(text, frozenset({"w"}), Random(0))
+    own = spaces(found.kernel, machine, found.free)
     space = next(s for s in own if s.template.name == "windows")
     assert space.default is not None
     point = space.default.point
-    assert point.rows[0] == "y"
-    done = apply_schedule(found.kernel, space.choice(point).schedule)
-    loops = [s.var for s in walk_loops(done.body)]
-    assert loops[:3] == ["y.o", "x", "c.o"]
+    run(found, machine)
+    assert point.rows is not None
+    return point.rows[0], point.order
+
+
+def test_tiles_of_rows_follow_one_another_as_they_lie_in_memory() -> None:
+    """Of an image whose channels lie side by side, rows are outside of columns."""
+    assert orders(SMALL_POOL, V4) == ("y", ("y", "x", "c"))
 
 
 PLANES = """
@@ -231,7 +235,7 @@ output "o" [y, x, c] = %o
 @on_machines
 @pytest.mark.parametrize(
     ("c", "step", "far"),
-    [(43, 1, 1), (384, 1, 1), (384, 1, 2), (384, 2, 1), (392, 1, 1), (384, 3, 1)],
+    [(43, 1, 1), (400, 1, 1), (400, 1, 2), (400, 2, 1), (392, 1, 1), (400, 3, 1)],
 )
 def test_vectors_are_outside_of_columns_that_the_first_cache_loses(
     machine: Machine, c: int, step: int, far: int
@@ -251,10 +255,42 @@ def test_vectors_are_outside_of_columns_that_the_first_cache_loses(
         return tuple(space.default.point.order)
 
     as_stored, in_columns = ("y", "x", "c"), ("y", "c", "x")
-    lost = machine is V4 and c == 384 and step < 3
+    lost = machine is V4 and c == 400 and step < 3
     assert order(machine) == (in_columns if lost else as_stored)
     assert order(replace(machine, l1=8 * machine.l1)) == as_stored
     run(found, machine)
+
+
+IMAGES = """
+graph "images"
+dims p = {p}, q = {x}, y = {y}, x = {x}, c = {c}, i = 3, j = 3
+%v : f32{{c,p,q}} = input "v" [p, q, c]
+%w : f32{{c,i,j}} = input "w" [i, j, c]
+%o : f32{{c,y,x}} = sum{{i,j}} %v[c, p={step}*y+i-1, q=x+j-1 else 0.0] * %w[c, i, j]
+output "o" [y, x, c] = %o
+"""
+"""Depthwise sums of images of any size whose channels lie side by side."""
+
+
+@pytest.mark.parametrize(("step", "order"), [(1, ("x", "y", "c")), (3, ("y", "x", "c"))])
+def test_tiles_along_columns_are_outside_of_an_images_rows(
+    step: int, order: tuple[str, ...]
+) -> None:
+    """So what windows have in common from row to row of the image is read again soon."""
+    assert orders(IMAGES.format(p=3 * step, y=3, x=28, c=24, step=step), V4) == ("x", order)
+
+
+@pytest.mark.parametrize(("c", "order"), [(32, ("x", "y", "c")), (40, ("y", "x", "c"))])
+def test_rows_in_the_same_sets_of_the_first_cache_are_no_tile(
+    c: int, order: tuple[str, ...]
+) -> None:
+    """Rows of the image that are a multiple of a way apart lose each other there, if many.
+
+    Those along its columns cost as much otherwise.
+    """
+    text = IMAGES.format(p=32, y=32, x=32, c=c, step=1)
+    assert orders(text, V4) == (order[0], order)
+    assert orders(text, replace(V4, l1=4 * V4.l1))[0] == "y"
 
 
 ROWS = """

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import combinations, permutations
-from math import ceil, prod
+from math import ceil
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
@@ -34,8 +34,7 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tensor_ir.steps.tile import MOST_EXACT
-from rutc.tuner.access import Shape, Touch, memory_order
+from rutc.tuner.access import Shape
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.dot import products_together
 from rutc.tuner.lengths import leaves_rest, never_longer
@@ -47,18 +46,22 @@ from rutc.tuner.passes import (
     may_be_looped,
     pass_of,
     places_read,
-    read_again,
     vectors_along,
     with_fused_loops,
 )
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.space import Axis, Default, Template
-from rutc.tuner.tile_registers import state_registers
+from rutc.tuner.window_tiles import (
+    MOST_WRITTEN_OUT,
+    may_be_rows,
+    order_around,
+    pairs_of_rows,
+    place_of_vectors,
+    tile_rows,
+    vectors_beside,
+    weights_of,
+)
 
-MOST_WRITTEN_OUT = 480
-"""Elements of windows that are written out: their code has to stay small."""
-MOST_APART = 80
-"""Elements of windows in a row of code where neighbouring lanes are apart."""
 MOST_PERMUTED = 4
 
 
@@ -114,16 +117,14 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
         return None
     kernel, shape = found.kernel, found.shape
     extents = shape.extents
-    rows = _rows(found, vector, machine)
+    rows = tile_rows(found, vector, machine)
     vectors = min(machine.coefficients.windows.most_vectors, ceil(extents[vector] / machine.width))
     if rows is not None:
-        vectors = _beside(found, vector, rows, machine)
+        vectors = vectors_beside(found, vector, rows, machine)
     tiled = {vector, *(rows[:1] if rows is not None else ())}
-    own = [x.var for x in shape.shared]
-    # Tiles of rows follow one another as they lie in memory: those of images' rows outside.
-    order = memory_order([v for v in own if v != vector], shape)
+    order = order_around(found, vector, rows)
     others = [v for v in order if v not in tiled]
-    place = _place(found, order, (vector, vectors * machine.width), rows, machine)
+    place = place_of_vectors(found, order, (vector, vectors * machine.width), rows, machine)
     factors = _factors(found, vector, vectors, rows, machine)
     looped = _looped(found, tiled) if rows is not None else ()
     # Where rows lie is found once for all of the innermost loop, if that takes the run's sizes.
@@ -148,15 +149,10 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     # Without weights tiles share little, but read, and store, many rows at a time. Of windows that
     # do not overlap they share as much.
     apart = not _overlap(found)
-    alike = apart or not _weights(found, vector)
+    alike = apart or not weights_of(found, vector)
     weighed = liked and alike and (apart or not shape.symbolic)
-    pairs = () if rows is not None else _pairs(found, vector)
+    pairs = () if rows is not None else pairs_of_rows(found, vector)
     return Default(point, liked, weighed, tuple(replace(point, rows=(v, 2)) for v in pairs))
-
-
-def _weights(found: Pass, vector: str) -> list[Touch]:
-    """The operands that are the same in all windows, or lie as the schedule says."""
-    return [t for t in found.reduction.reads if t.packed or vector not in t.strides]
 
 
 def _overlap(found: Pass) -> bool:
@@ -183,7 +179,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     return {
         "vector": tuple(vectors_along(found, machine)),
         "vectors": tuple(range(1, w.most_vectors + 1)),
-        "rows": (None, *(x for x in rows if _may_be_rows(found, x[0]))),
+        "rows": (None, *(x for x in rows if may_be_rows(found, x[0]))),
         "together": (True, False),
         "taps": tuple(permutations(sorted(found.partners))),
         "order": tuple(permutations(shared) if len(shared) <= MOST_PERMUTED else [tuple(shared)]),
@@ -203,7 +199,7 @@ def _liked(found: Pass, vector: str, machine: Machine) -> bool:
     if products_together(shape, machine) > 1 and found.strided(vector):
         return False
     fixed = shape.symbolic.isdisjoint(found.partners.values())
-    return fixed or _rows(found, vector, machine) is not None
+    return fixed or tile_rows(found, vector, machine) is not None
 
 
 def _vector(found: Pass, machine: Machine) -> str | None:
@@ -215,134 +211,6 @@ def _vector(found: Pass, machine: Machine) -> str | None:
         return ceil(extent / lanes) * lanes / extent
 
     return min(vectors_along(found, machine), key=idle, default=None)
-
-
-def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
-    """(loop, rows): the rows of a tile; None where nothing is shared between rows."""
-    best: tuple[bool, float, str, int] | None = None
-    w, shape, taps = machine.coefficients.windows, found.shape, found.taps
-    extents = shape.extents
-    weights, strided = _weights(found, vector), found.strided(vector)
-    for bound, v in sorted(found.partners.items()):
-        if v == vector or not _may_be_rows(found, v):
-            continue
-        beside = taps // extents[bound]
-        # The weights of the rows at hand stay in registers.
-        held = extents[bound] if weights else 0
-        each = state_registers(found.reduction)
-        vectors = _vectors(found, vector, machine)
-        # Rows that lie apart by what the run tells have places of their own, which take registers.
-        places = any(not isinstance(t.exact.get(v, 0), int) for t in shape.touches)
-        most = min(w.most_rows, MOST_EXACT) if v in shape.symbolic else w.most_rows
-        some = range(2, min(extents[v], most) + 1)
-        for rows in (n for n in some if found.written_out(v, n) <= MOST_WRITTEN_OUT):
-            if strided:
-                crowded = rows * vectors * taps > MOST_APART
-            else:
-                crowded = rows * each + held + w.loaded > machine.registers
-            if crowded:
-                break
-            loads = places_read(found.reads, v, bound, rows, extents[bound]) * beside
-            cost = (loads + rows * taps + (taps if weights else 0) + w.tile) / rows
-            cost *= ceil(extents[v] / rows) * rows / extents[v]
-            if best is None or (places, cost) < best[:2]:
-                best = places, cost, v, rows
-    return None if best is None else best[2:]
-
-
-def _pairs(found: Pass, vector: str) -> Iterator[str]:
-    """Loops along which two rows share what lanes that are apart read, though their code is long.
-
-    Estimates tell whether that pays.
-    """
-    for bound, v in sorted(found.partners.items()):
-        if v == vector or not found.strided(vector) or not _may_be_rows(found, v):
-            continue
-        if read_again(found, bound, v) and found.written_out(v, 2) <= MOST_WRITTEN_OUT:
-            yield v
-
-
-def _may_be_rows(found: Pass, v: str) -> bool:
-    """Whether a tile may have several rows along a loop: not where the run tells the edges."""
-    tested = (c for r in found.reads if r.fill is not None for _, c in r.coords)
-    moved = any(isinstance(c, Index) and v in c.names() for c in tested)
-    return v not in found.shape.symbolic or not moved
-
-
-def _vectors(found: Pass, vector: str, machine: Machine) -> int:
-    """Vectors of a row: where neighbouring lanes are apart, as many as find all in registers.
-
-    They take elements from each other, and memory is read in its order.
-    """
-    if not found.strided(vector):
-        return 1
-    most = ceil(found.shape.extents[vector] / machine.width)
-    along = prod(found.shape.extents[b] for b, v in found.partners.items() if v == vector)
-    weights = found.taps if _weights(found, vector) else 0
-    left = machine.registers - machine.coefficients.windows.held - weights
-    fit = max(1, left // (along + state_registers(found.reduction)))
-    return ceil(most / ceil(most / fit))
-
-
-def _beside(found: Pass, vector: str, rows: tuple[str, int], machine: Machine) -> int:
-    """Vectors of each of a tile's rows: where neighbouring lanes are neighbours, mostly one.
-
-    Several where rows are so few that each product waits for the one before it to be added to the
-    same sum, as of long windows, of which a tile takes in few rows. Not where each has weights of
-    its own: they take registers, and nothing is shared.
-    """
-    shape, r = found.shape, found.reduction
-    weights = _weights(found, vector)
-    shared = weights and not any(t.depends(vector) for t in weights)
-    known = vector not in shape.symbolic and not r.adds_apart(machine)
-    if not (shared and known) or found.strided(vector):
-        return _vectors(found, vector, machine)
-    held = max(shape.extents[b] for b, v in found.partners.items() if v == rows[0])
-    states = rows[1] * state_registers(r)
-    w = machine.coefficients.windows
-    most = ceil(shape.extents[vector] / machine.width)
-    fit = min((machine.registers - w.loaded - held) // states, most, w.most_vectors)
-    at_once = machine.fma_latency * machine.fma_per_cycle
-
-    def cycles(n: int) -> float:
-        return ceil(most / n) * n * max(1.0, at_once / (states * n))
-
-    return min(range(1, max(fit, 1) + 1), key=cycles)
-
-
-def _place(
-    found: Pass,
-    order: Sequence[str],
-    tile: tuple[str, int],
-    rows: tuple[str, int] | None,
-    machine: Machine,
-) -> int:
-    """How many of the loops around are outside of that of vectors: all, mostly.
-
-    Not those from the first on along which windows overlap, across a tile's rows, where all vectors
-    at one index of it read and store more than the first cache keeps until the windows at the next
-    one read some of it again. Lines that two vectors share would be lost between these instead.
-    """
-    shape, extents = found.shape, found.shape.extents
-    vector, width = tile
-    many = dict((rows,) if rows is not None else ())
-    moved = ((b, v) for b, v in found.partners.items() if v not in {vector, *many})
-    across = {v for b, v in moved if read_again(found, b, v)}
-    if not across:
-        return len(order)
-    steps = {**many, **{x.var: extents[x.var] for x in found.reduction.loops}}
-    total, shared = 0, False
-    for t in {t.buffer: t for t in shape.touches}.values():
-        passed = [r for r in found.reads if r.value == t.buffer]
-        count = prod(n for v, n in steps.items() if t.depends(v))
-        if passed:
-            pairs = [(v, b, many.get(v, 1), extents[b]) for b, v in found.partners.items()]
-            count = sum(prod(max(places_read((r,), *pair), 1) for pair in pairs) for r in passed)
-            apart = (width, *(n for v, n in t.strides.items() if n and v != vector))
-            shared |= any(n * t.bytes % machine.line_bytes for n in apart)
-        total += count * t.bytes * (extents[vector] if t.depends(vector) else 1)
-    lost = total > machine.l1 and not shared
-    return min(map(order.index, across)) if lost else len(order)
 
 
 def _factors(
@@ -425,7 +293,7 @@ def _check(found: Pass, point: Windows, machine: Machine) -> None:
     if point.vector not in vectors_along(found, machine):
         raise NotApplicable(f"memory does not lie along {point.vector}")
     tile = {point.vector, *(rows[:1] if rows is not None else ())}
-    if rows is not None and (len(tile) == 1 or not _may_be_rows(found, rows[0])):
+    if rows is not None and (len(tile) == 1 or not may_be_rows(found, rows[0])):
         raise NotApplicable(f"{rows[0]} has no rows")
     if point.together and rows is None:
         raise NotApplicable("a single row is computed together with none")
