@@ -8,6 +8,7 @@ holds, which may not be run.
 
     Conv of x{n, c, ..} with 3 channels         c = 3
     keys {n, past} and {n, new} in a row of n' = total positions        total = past + new
+    seq words plus what a cut leaves of total positions, from past on   total = past + seq
     a text of seq words plus the first min(512, seq) rows of a table    seq <= 512
     (h + 15) // 48 rows of w columns, reshaped to one row of w          33 <= h <= 80
     n * b rows, reshaped to 10 for each of b        n = 10
@@ -25,7 +26,7 @@ from rutc.importer.nest_builder import NestBuilder
 from rutc.importer.pieces import by_pieces
 from rutc.importer.solutions import Solutions, reach, solutions
 from rutc.tensor_ir import Index
-from rutc.tensor_ir.affine import ONE, ZERO, Min, Range, Var, floordiv, minimum
+from rutc.tensor_ir.affine import ONE, ZERO, Max, Min, Range, Var, floordiv, maximum, minimum
 from rutc.tensor_ir.division import extreme_operands
 
 
@@ -102,9 +103,46 @@ def _first_of_alike(b: NestBuilder, x: Index, y: Index) -> tuple[Index, Index]:
 
 
 def may_broadcast(b: NestBuilder, x: Index, y: Index) -> None:
-    """Tell of a size that nobody stated in which pieces of its range x = y holds, or one is 1."""
-    if not b.depth and b.pieces:
+    """Tell of a size that nobody stated in which pieces of its range x = y holds, or one is 1.
+
+    What a cut leaves of one size from another on is as long as what it is combined with: that it
+    is a single row, which is repeated, or that a single row is repeated for it, no model means.
+
+    Raises SizeFoundError where the larger one is a sum of others by that.
+    """
+    if b.depth:
+        return
+    for rest, other in ((x, y), (y, x)):
+        told = _whole_of(b, rest, other)
+        if told is not None:
+            b.told[told[0]] = told[1]
+            raise SizeFoundError(b.told)
+    if b.pieces:
         _solve_pieces(b, *_first_of_alike(b, x, y), spread=True)
+
+
+def _whole_of(b: NestBuilder, rest: Index, other: Index) -> tuple[str, Index] | None:
+    """The size of which a cut from a place on leaves `rest`, and the sum that it is.
+
+    max(0, total - min(past, total)) rows, as many as seq        total, past + seq
+    """
+    left = next((p for p in extreme_operands(rest, Max) if p != ZERO), ZERO)
+    if left.const or maximum(left, 0, b.ranges) != maximum(rest, 0, b.ranges):
+        return None
+    match left.terms:
+        case (((Var(symbol),), 1), ((Min(),), -1)) | (((Min(),), -1), ((Var(symbol),), 1)):
+            pass
+        case _:
+            return None
+    whole = Index.of(symbol)
+    places = [p for p in extreme_operands(whole - left, Min) if p != whole]
+    if len(places) != 1 or minimum(places[0], whole) != whole - left:
+        return None
+    parts = places[0] + other
+    known = {symbol, *b.bound}.isdisjoint(parts.names())
+    bounds = parts.bounds(b.ranges)
+    least = bounds is not None and bounds[0] >= 0
+    return (symbol, parts) if known and least and symbol in b.open_sizes else None
 
 
 def _solve_pieces(b: NestBuilder, x: Index, y: Index, *, spread: bool) -> None:

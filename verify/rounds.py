@@ -114,14 +114,18 @@ def joined(session: InferenceSession, draw: Draw, common: Sizes, symbols: Ranges
 
 
 def sums_told(draw: Draw) -> tuple[str, ...]:
-    """Returns what `--dim` says of a size that is the sum of two others: `total=past+seq`."""
+    """Returns what `--dim` says of a size that is the sum of two others: `total=past+seq`.
+
+    Of a part that is 1 nothing is said: it may be another 1, as a batch beside the one new token.
+    """
     if draw.joined is None:
         return ()
     whole = draw.sizes[draw.joined]
     pairs = combinations([name for name in draw.sizes if name != draw.joined], 2)
     found = [pair for pair in pairs if sum(draw.sizes[name] for name in pair) == whole]
     plain = all(multiple(name)[1] == 1 for name in draw.sizes)
-    return tuple(f"{draw.joined}={a}+{b}" for a, b in found) if plain and len(found) == 1 else ()
+    clear = plain and len(found) == 1 and all(draw.sizes[name] > 1 for name in found[0])
+    return tuple(f"{draw.joined}={a}+{b}" for a, b in found) if clear else ()
 
 
 def _with_lengths(session: InferenceSession, draw: Draw, common: Sizes) -> list[Draw]:

@@ -132,3 +132,48 @@ def test_sizes_that_do_not_belong_together_are_told_what_helps(
     assert "--input NAME=FILE" in str(caught.value)
     assert "if one of them is a sum of others, tell compile so: --dim NAME=A+B" in str(caught.value)
     assert not (tmp_path / "d.so").exists()
+
+
+def _cut(path: Path, *, whole: bool = False) -> Path:
+    """seq words plus the mask of total positions, from past on or, as a `whole`, all of it."""
+    nodes = [
+        helper.make_node("Shape", ["cache"], ["past"], start=0, end=1),
+        helper.make_node("Slice", ["mask", "past", "far"], ["rest"]),
+        helper.make_node("Add", ["mask" if whole else "rest", "ids"], ["y"]),
+        helper.make_node("Identity", ["cache"], ["kept"]),
+    ]
+    shapes = {"ids": ["seq"], "mask": ["total"], "cache": ["past"]}
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    far = numpy_helper.from_array(np.array([2**62]), "far")
+    made = [onnx.ValueInfoProto(name=n) for n in ("y", "kept")]
+    graph = helper.make_graph(nodes, "g", ports, made, [far])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, path)
+    return path
+
+
+def test_what_a_cut_leaves_is_as_long_as_what_is_added(tmp_path: Path) -> None:
+    made = compile(_cut(tmp_path / "m.onnx"), tmp_path / "m.so")
+    assert made.verification is not None
+    assert made.verification.passed
+    with rutc.load(made.library) as session:
+        shapes = {port.name: port.shape for port in session.get_inputs()}
+        assert shapes == {"ids": ["seq"], "mask": ["past + seq"], "cache": ["past"]}
+        cache, ids = np.zeros(3, np.float32), np.arange(2, dtype=np.float32)
+        mask = np.arange(5, dtype=np.float32)
+        y, _ = session.run(None, {"cache": cache, "ids": ids, "mask": mask})
+        assert np.array_equal(y, mask[3:] + ids)
+        with pytest.raises(ModelError, match="mask"):
+            session.run(None, {"cache": cache, "ids": ids, "mask": mask[:4]})
+
+
+@pytest.mark.parametrize(
+    ("whole", "dims"), [(True, {}), (False, {"total": (0, 64)}), (False, {"seq": 1})]
+)
+def test_other_sizes_than_those_of_a_cut_may_be_one(
+    tmp_path: Path, whole: bool, dims: dict[str, int | tuple[int, ...] | str]
+) -> None:
+    """Those of inputs, whose range the user tells, and a row that is repeated in every run."""
+    graph = import_model(_cut(tmp_path / "m.onnx", whole=whole), dims=dims)
+    mask = next(i for i in graph.inputs if i.name == "mask")
+    assert graph.extents[mask.axes[0]] == Index.of("total")

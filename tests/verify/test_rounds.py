@@ -19,6 +19,7 @@ from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
 from rutc.verify.informative import says_nothing
 from rutc.verify.input_values import InputSpec, generate, spec
+from rutc.verify.rounds import Draw, sums_told
 from rutc.verify.session_values import run_once
 from rutc.verify.truth import Truth
 from rutc.verify.whole import WholeSession
@@ -334,3 +335,12 @@ def test_lengths_that_an_input_holds_belong_to_the_sizes(rank: int, tmp_path: Pa
     found = grouped_attention([], lengths, [], tmp_path)
     assert "batch=1 seq=7 past=11 lengths of seq + past" in found.inputs
     assert "batch=1 seq=1 past=1" in found.inputs
+
+
+def test_a_sum_is_told_where_its_parts_are_clear() -> None:
+    """Of a step of one token, what is one more than the past may be the past and a batch of one."""
+    sizes = {"batch": 5, "seq": 7, "total": 20, "past": 13}
+    assert sums_told(Draw(0, sizes, joined="total")) == ("total=seq+past",)
+    assert sums_told(Draw(0, sizes)) == ()
+    assert sums_told(Draw(0, {"batch": 1, "total": 14, "past": 13}, joined="total")) == ()
+    assert sums_told(Draw(0, {**sizes, "more": 8, "less": 12}, joined="total")) == ()
