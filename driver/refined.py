@@ -21,7 +21,16 @@ from rutc.errors import RutcError
 from rutc.graph_opt.decide.neighbours import Neighbour, computed_anew
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import recomputable
-from rutc.graph_opt.plan import Illegal
+from rutc.graph_opt.plan import (
+    Choose,
+    Illegal,
+    InTurn,
+    PlanStep,
+    Repeat,
+    RepeatWhile,
+    Run,
+    groups_of,
+)
 from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.expr import has_functions, reads
 from rutc.tensor_ir.graph import Nest, walk_nodes
@@ -96,10 +105,10 @@ def of_order_or_kernel(found: Realisation, n: Neighbour) -> bool:
 # -- kernels that go ------------------------------------------------------------------------------
 @record
 class Passing:
-    """A kernel that only passes a value on: the value, and the groups that read it."""
+    """A kernel that only passes a value on: the value, and what the launches store that read it."""
 
     group: Group
-    readers: tuple[Group, ...]
+    kept: frozenset[str]
     bytes: int
 
     @property
@@ -126,8 +135,7 @@ def without_kernels(found: Realisation, machine: Machine) -> Realisation:
         return [x for x in own.launches if not stored.isdisjoint(x.stored)]
 
     for p in passing:
-        kept = frozenset(v for g in p.readers for v in g.stored)
-        before = launches(found, kept | {p.value})
+        before = launches(found, p.kept | {p.value})
         if _called_for_long(before):
             continue
         for n in computed_anew(found, (p.value,)):
@@ -135,7 +143,7 @@ def without_kernels(found: Realisation, machine: Machine) -> Realisation:
                 continue
             other = found.but(n.assignment)
             try:
-                after = launches(other, kept)
+                after = launches(other, p.kept)
             except (Illegal, RutcError):
                 continue
             if _cycles(after) < (1 - least) * _cycles(before):
@@ -147,40 +155,60 @@ def without_kernels(found: Realisation, machine: Machine) -> Realisation:
 def _passing(found: Realisation, machine: Machine) -> list[Passing]:
     """Kernels of large values that their readers could compute, those of the largest ones first.
 
-    No reader computes an element more than once, and none a function: how sums hide what is
-    computed beside them is estimated worst.
+    No reduction computes an element more than once, and no reader a function: how sums hide what
+    is computed beside them is estimated worst.
     """
     plan, known = found.plan, found.known
-    groups = list(plan.groups())
     outputs = {o.value for o in plan.graph.outputs}
-    readers: dict[str, list[Group]] = {}
-    for g in groups:
-        for v in g.read_values:
-            readers.setdefault(v, []).append(g)
+    readers: dict[str, list[tuple[Group, ...]]] = {}
+    launched = list(_launched(plan.steps))
+    for together in launched:
+        for v in frozenset[str]().union(*(g.read_values for g in together)):
+            readers.setdefault(v, []).append(together)
     symbols = dict(plan.graph.symbols)
     total = float(typical(cycles_of(plan, machine), symbols))
-    rate = machine.l2_bytes_per_cycle
     passing: list[Passing] = []
-    for g in groups:
+    for g in (g for together in launched for g in together):
         own = readers.get(g.stored[0], [])
         if len(g.stored) > 1 or g.stored[0] in outputs or not own or g.slices:
             continue
         if not all(recomputable(known, s) for s in g.stages):
             continue
         size = prod(known.extents[d] for d in plan.values[g.stored[0]].dims)
-        often = (x for r in own for x in _computed_by(r, g.stored[0], known.extents))
-        if max(often) > size or any(has_functions(e) for n in g.stages for e in n.body):
+        reading = [r for together in own for r in together]
+        often = (x for r in reading for x in _summed_by(r, g.stored[0], known.extents))
+        if max(often, default=0) > size or any(has_functions(e) for n in g.stages for e in n.body):
             continue
         bytes_ = size * plan.values[g.stored[0]].dtype.bytes
+        far = bytes_ > machine.l2
+        rate = machine.l3_bytes_per_cycle if far else machine.l2_bytes_per_cycle
         if bytes_ * (1 + len(own)) / rate >= LEAST_ROOM * total:
-            passing.append(Passing(g, tuple(own), bytes_))
+            kept = frozenset(v for r in reading for v in r.stored)
+            passing.append(Passing(g, kept, bytes_))
     passing.sort(key=lambda p: -p.bytes)
     return passing[:EVALUATED]
 
 
-def _computed_by(group: Group, value: str, extents: Mapping[str, int]) -> Iterator[int]:
-    """The elements of a value that each of a group's nests reads, as often as it does."""
+def _launched(steps: tuple[PlanStep, ...]) -> Iterator[tuple[Group, ...]]:
+    """The groups of each launch: a chain's together, of others one each."""
+    for s in steps:
+        match s:
+            case Run():
+                yield (s.group,)
+            case Repeat() if s.parts:
+                yield tuple(groups_of((s,)))
+            case Repeat() | RepeatWhile() | InTurn():
+                yield from _launched(s.steps)
+            case Choose():
+                yield from _launched(s.then)
+                yield from _launched(s.orelse)
+            case _:
+                pass
+
+
+def _summed_by(group: Group, value: str, extents: Mapping[str, int]) -> Iterator[int]:
+    """The elements of a value that each of a group's reductions reads, as often as it does."""
     for n in group.stages:
         found = {r for e in n.body for r in reads(e) if r.value == value}
-        if found:
+        if found and n.reducer is not None:
             yield len(found) * prod(extents[d] for d in n.dims)

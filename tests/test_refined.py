@@ -96,3 +96,27 @@ def test_of_larger_graphs_kernels_go_alone(monkeypatch: pytest.MonkeyPatch) -> N
     first = chosen(parse(READERS), V3)
     assert refined(first, V3).assignment == without_kernels(first, V3).assignment
     assert refined(first, V3).assignment != first.assignment
+
+
+PARTS = """
+graph "parts of what windows read"
+dims c = 64, d = 32, e = 32, k = 3, o = 8, y = 4096, z = 4096
+%a : f32{d,y} = input "a" [y, d]
+%b : f32{e,y} = input "b" [y, e]
+%v : f32{c,y} = select(index(c - 32) < 0, %a[d=c, y else 0.0], %b[e=c - 32, y else 0.0])
+%w : f32{c,z} = max(%v[c, y=z - 1 else 0.0], max(%v[c, y=z], %v[c, y=z + 1 else 0.0]))
+output "w" [z, c] = %w
+"""
+
+
+def test_parts_are_not_put_together_for_windows_that_read_beyond_them() -> None:
+    """Each element is read by three windows, none of which is a sum."""
+    graph = parse(PARTS)
+    first = chosen(graph, V3)
+    assert stored(first) == {"v", "w"}
+    found = without_kernels(first, V3)
+    assert stored(found) == {"w"}
+    inputs = random_inputs(graph, 0)
+    got = run_plan(found.plan, inputs)
+    for name, array in interpret(graph, inputs).items():
+        assert_agree(name, got[name], array, exact=True, reduction=1)
