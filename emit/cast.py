@@ -208,20 +208,27 @@ def emit_saturated_round(
     min(max(round(x) + 3.0, 0.0), 255.0) as u8   ->   saturated(nearest(max(x, -3.0)) + 3)
 
     What is beyond i32 becomes its least number, which is a large one without a sign: so unsigned
-    bytes need no bound above, and signed ones none below. None where the bound is not the type's
-    own, and where the machine has no such instructions.
+    bytes need no bound above, and signed ones none below. Where vectors are packed as bytes, what
+    becomes that is below all of them, and only a bound above is needed. None where the bound is not
+    the type's own, and where the machine has no such instructions.
     """
     lanes = lane_count(value)
     found = _rounded_within(shift, bounds, divisor)
-    if not machine.saturates or lanes not in NEAREST or dst not in _BYTES.values():
-        return None
-    if found is None or shift < 0:
+    if lanes not in NEAREST or dst not in _BYTES.values() or found is None or shift < 0:
         return None
     (low, high), (least, greatest), (limits, by) = bounds, integer_range(dst), found
-    if low < least or high > greatest or (low != least if dst.is_signed else high != greatest):
+    above = dst.is_signed or not machine.saturates
+    if low < least or high > greatest or (low != least if above else high != greatest):
         return None
-    relation, limit = ("<", limits[1]) if dst.is_signed else (">", limits[0])
-    bounded = _bounded(builder, relation, value, limit)
+    if not machine.saturates and not machine.packs:
+        return None
+    if not above:
+        bounded = _bounded(builder, ">", value, limits[0])
+    elif dst.is_signed:
+        bounded = _bounded(builder, "<", value, limits[1])
+    else:
+        # What is NaN becomes the least number as well, and so 0.
+        bounded = _not_above(builder, value, limits[1])
     if by is not None:
         bounded = _times(builder, bounded, by)
     whole = _nearest(builder, bounded)
@@ -229,7 +236,7 @@ def emit_saturated_round(
         whole = builder.add(whole, splat_int(whole.type, int(shift)))
     # What is NaN became the bound that is kept.
     whole = _zero_of_nan(builder, whole, value, high if dst.is_signed else low)
-    if dst.is_signed:
+    if above:
         whole = builder.intrinsic("smax", whole, splat_int(whole.type, least))
         whole = builder.intrinsic("smin", whole, splat_int(whole.type, greatest))
     else:
@@ -287,6 +294,12 @@ def _float_below(limit: int, dtype: DType) -> float:
 def _bounded(builder: ir.IRBuilder, relation: str, value: ir.Value, bound: float) -> ir.Value:
     limit = splat_real(value.type, bound)
     return builder.select(builder.fcmp_ordered(relation, value, limit), value, limit)
+
+
+def _not_above(builder: ir.IRBuilder, value: ir.Value, bound: float) -> ir.Value:
+    """The same as `_bounded` from above, but NaN stays."""
+    limit = splat_real(value.type, bound)
+    return builder.select(builder.fcmp_ordered(">", value, limit), limit, value)
 
 
 def _int_to_float(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:

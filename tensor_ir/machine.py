@@ -122,6 +122,11 @@ class Machine:
         return self.architecture == "x86_64" and "avx512vl" in self.features
 
     @property
+    def packs(self) -> bool:
+        """Whether instructions put integers of 32 bits together as the nearest bytes."""
+        return self.architecture == "x86_64" and "avx2" in self.features
+
+    @property
     def passes_over_nan(self) -> bool:
         """Whether the instruction for the larger of two numbers may give one beside a NaN."""
         return self.architecture == "x86_64"

@@ -121,6 +121,24 @@ def test_instructions_keep_bytes_within_bounds(
     np.testing.assert_array_equal(got, np.nan_to_num(want, nan=0.0).astype(dtype.numpy))
 
 
+@pytest.mark.parametrize("shift", [0, 9, 100])
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
+@pytest.mark.parametrize("high", [None, 5])
+@pytest.mark.parametrize("divisor", [1.0, float(np.float32(0.03)), 41.0])
+@needs(V3)
+def test_packed_bytes_keep_within_bounds(
+    divisor: float, high: int | None, dtype: DType, shift: int
+) -> None:
+    """Infinities, NaN and what is beyond all integers give what two comparisons with them give."""
+    least, most = integer_range(dtype)
+    bounds = least, most if high is None else high
+    x = dividends(divisor, bounds[0] - shift, bounds[1] - shift)
+    got = saturated(divisor, *bounds, shift, dtype, V3)(x)
+    with np.errstate(all="ignore"):
+        want = np.clip(np.rint(x / np.float32(divisor)) + np.float32(shift), *bounds)
+    np.testing.assert_array_equal(got, np.nan_to_num(want, nan=0.0).astype(dtype.numpy))
+
+
 def instructions(body: str, dtype: str, machine: Machine) -> frozenset[str]:
     """What keeps bytes within bounds, as it stands in assembly."""
     kernel = kernel_of(QUANTISING.format(body=body, dtype=dtype))
@@ -148,4 +166,5 @@ def test_only_bounds_of_the_type_need_no_comparison(
     rounded = f"round(%x[m, n] * 0.3) + {shift}.0"
     body = f"{dtype}(i32(min(max({rounded}, {low}.0), {high}.0)))"
     assert instructions(body, dtype, V4) == wanted
-    assert instructions(body, dtype, V3) == {"vmaxps", "vminps"}
+    packed = low == integer_range(DType(dtype))[0] and shift >= 0
+    assert instructions(body, dtype, V3) == ({"vminps"} if packed else {"vmaxps", "vminps"})
