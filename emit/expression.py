@@ -400,7 +400,8 @@ class ExpressionEmitter:
         key = (buffer.name, coords, r.fill, lane.key if lane is not None else None)
         found = self.kept(key) if len(coords) == len(r.coords) else None
         if found is None:
-            loaded = self.memory.load(buffer, address, guard, r.fill)
+            first = self.places.first(r.coords, buffer, r.fill)
+            loaded = self.memory.load(buffer, address, guard, r.fill, first)
             found = from_memory(self.builder, loaded, buffer.dtype)
             if len(coords) == len(r.coords):
                 self.keep(key, found)

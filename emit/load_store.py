@@ -41,16 +41,24 @@ class MemoryEmitter:
         self.spread = SpreadStores(builder, index, self.place, self.masked_store, machine)
 
     def load(
-        self, buffer: Buffer, address: Index, guard: ir.Value | None, fill: Lit | None
+        self,
+        buffer: Buffer,
+        address: Index,
+        guard: ir.Value | None,
+        fill: Lit | None,
+        first: Index = ZERO,
     ) -> ir.Value:
-        """The element at an address, or one per lane; `fill` where `guard` does not hold."""
+        """The element at an address, or one per lane; `fill` where `guard` does not hold.
+
+        The `first` element exists whatever the guard says.
+        """
         b = self.builder
         element = memory_type(buffer.dtype)
         lane = self.index.lane
         if not self.index.varies(address):
             if guard is None:
                 return b.load(self.place(buffer, address), type_=element, align=align(buffer))
-            return self._guarded_scalar(buffer, address, guard, fill, element)
+            return self._guarded_scalar(buffer, address, guard, fill, first)
         assert lane is not None
         lanes = lane.lanes
         vector = ir.VectorType(element, lanes)
@@ -71,7 +79,7 @@ class MemoryEmitter:
                 return b.select(mask, whole, other)
             if guard is not None and not is_vector(guard):
                 # A load of no lanes takes hundreds of cycles where there is no memory.
-                place = b.select(guard, place, self.pointer(buffer))
+                place = b.select(guard, place, self.place(buffer, first))
             return self.masked_load(buffer, place, vector, mask, other)
         active = [True] * lanes if mask is None else constant_lanes(mask)
         if active is not None and any(active):
@@ -278,36 +286,31 @@ class MemoryEmitter:
         return b.select(moving, row, one)
 
     def _guarded_scalar(
-        self,
-        buffer: Buffer,
-        address: Index,
-        guard: ir.Value,
-        fill: Lit | None,
-        element: ir.Type,
+        self, buffer: Buffer, address: Index, guard: ir.Value, fill: Lit | None, first: Index
     ) -> ir.Value:
-        """A load from a place that may not exist: element 0 is loaded instead, and not used."""
-        b = self.builder
-        lane = self.index.lane
-        if is_vector(guard):
-            assert lane is not None
-            one = b.load(self.place(buffer, ZERO), type_=element, align=align(buffer))
-            bounds, size = address.bounds(self.index.ranges), buffer.layout.size
-            inside_always = bounds is not None and bounds[0] >= 0
-            if inside_always and bounds is not None and isinstance(size, int) and bounds[1] < size:
-                one = b.load(self.place(buffer, address), type_=element, align=align(buffer))
-            else:
-                offset = self.index.emit(address)
-                inside = b.icmp_unsigned("<", offset, self.index.emit(Index.of(size)))
-                safe = b.select(inside, offset, i64(0))
-                one = b.load(self._at(buffer, safe), type_=element, align=align(buffer))
-            wide = splat(b, one, lane.lanes)
-            return b.select(guard, wide, self._memory_fill(fill, buffer, lane.lanes))
-        row = self._guarded_row(buffer, address, guard, fill)
-        if row is not None:
-            return b.load(row, type_=element, align=align(buffer))
-        safe = b.select(guard, self.index.emit(address), i64(0))
-        value = b.load(self._at(buffer, safe), type_=element, align=align(buffer))
-        return b.select(guard, value, self._memory_fill(fill, buffer, 0))
+        """A load from a place that may not exist: the `first` is loaded instead, and not used."""
+        b, lane, element = self.builder, self.index.lane, memory_type(buffer.dtype)
+
+        def loaded(exists: ir.Value) -> ir.Instruction:
+            way = b.select(exists, self.index.emit(address - first), i64(0))
+            place = b.gep(self.place(buffer, first), [way], type_=element)
+            return b.load(place, type_=element, align=align(buffer))
+
+        if not is_vector(guard):
+            row = self._guarded_row(buffer, address, guard, fill)
+            if row is not None:
+                return b.load(row, type_=element, align=align(buffer))
+            return b.select(guard, loaded(guard), self._memory_fill(fill, buffer, 0))
+        assert lane is not None
+        bounds, size = address.bounds(self.index.ranges), buffer.layout.size
+        inside_always = bounds is not None and bounds[0] >= 0
+        if inside_always and bounds is not None and isinstance(size, int) and bounds[1] < size:
+            one = b.load(self.place(buffer, address), type_=element, align=align(buffer))
+        else:
+            some = f"llvm.vector.reduce.or.v{lane.lanes}i1"
+            one = loaded(b.call_named(some, BOOL, [guard]))
+        wide = splat(b, one, lane.lanes)
+        return b.select(guard, wide, self._memory_fill(fill, buffer, lane.lanes))
 
     def _guarded_row(
         self, buffer: Buffer, address: Index, guard: ir.Value, fill: Lit | None
@@ -337,7 +340,7 @@ class MemoryEmitter:
         key = "row", buffer.name, begin, guard.ref, fill, size
 
         def chosen() -> ir.Value:
-            row = self._at(buffer, self.index.emit(begin))
+            row = self.place(buffer, begin)
             return self.builder.select(guard, row, self._fills(fill, buffer, size))
 
         row = self.index.shared(key, chosen, begin, guard)
@@ -359,10 +362,6 @@ class MemoryEmitter:
         literal = emit_literal(self.builder, _given(fill, buffer))
         value = to_memory(self.builder, literal, buffer.dtype)
         return self.widen(value, lanes) if lanes else value
-
-    def _at(self, buffer: Buffer, offset: ir.Value) -> ir.Value:
-        element = memory_type(buffer.dtype)
-        return self.builder.gep(self.pointer(buffer), [offset], type_=element)
 
     def _places(self, buffer: Buffer, address: Index, lanes: int) -> ir.Value:
         """The addresses of one element for each lane; what all have in common is added once."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rutc.emit import ir
-from rutc.emit.index import IndexEmitter, i64, is_vector, splat
+from rutc.emit.index import FARTHEST, IndexEmitter, i64, is_vector, splat
 from rutc.emit.load_store import BOOL, both, constant_lanes
 from rutc.emit.site import Sites
-from rutc.tensor_ir.affine import Index, Size
+from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.expr import Coord, Expr, Lit
 from rutc.tensor_ir.kernel import Buffer
 
@@ -93,16 +93,11 @@ class PlaceEmitter:
             coords[d] = index
             if not guarded:
                 continue
-            before, after = buffer.layout.room(d, fill)
-            low, high = -before, Index.of(extents[d]) + (after - 1)
-            bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
-            if bounds is not None and last is not None:
-                if low <= bounds[0] and bounds[1] <= last[0]:
-                    continue
-                if bounds[1] < low or bounds[0] > last[1]:
-                    return None, None
-            if bounds is not None and low <= bounds[0] and self._ends_before(index, high):
+            low, high = _room(d, buffer, fill)
+            if self._is_within(index, low, high):
                 continue
+            if self._is_beyond(index, low, high):
+                return None, None
             inside = self._lanes_within(index, low, high)
             if inside is None and sure:
                 return None, None
@@ -115,22 +110,48 @@ class PlaceEmitter:
             guard = inside if guard is None else self._both(guard, inside)
         return coords, guard
 
+    def first(
+        self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
+    ) -> Index:
+        """The element number at coordinates of 0, but those that loops outside of all tests give.
+
+        Memory has this element wherever code comes that tests the others. It need not have the
+        first of all: what lies near has one index of a dim, for which there is a loop around
+        all else, and begins as if those before it were there.
+        """
+        extents, tested = dict(buffer.layout.extents), FARTHEST
+        inside: list[tuple[str, Index, int]] = []
+        for d, c in places:
+            index = self.index.resolve(c) if isinstance(c, Index) else None
+            least = Index.of(extents[d]).bounds(self.index.ranges)
+            if index is not None and self._is_within(index, *_room(d, buffer, fill)):
+                inside.append((d, index, self.index.depth(index)))
+            elif least is None or least[0] < 1:
+                # It may be empty, and none of its places be there.
+                return ZERO
+            elif index is not None:
+                tested = min(tested, self.index.depth(index))
+        coords = dict.fromkeys(extents, ZERO) | {d: x for d, x, at in inside if at < tested}
+        return self.index.simplified(buffer.layout.element(coords, self.index.ranges))
+
     def never_inside(
         self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
     ) -> bool:
         """Whether coordinates are known to be outside of the buffer, in all lanes."""
-        extents = dict(buffer.layout.extents)
-        for d, c in places:
-            if not isinstance(c, Index):
-                continue
-            before, after = buffer.layout.room(d, fill)
-            bounds = self.index.resolve(c).bounds(self.index.ranges)
-            last = (Index.of(extents[d]) + (after - 1)).bounds(self.index.ranges)
-            if bounds is None or last is None:
-                continue
-            if bounds[1] < -before or bounds[0] > last[1]:
-                return True
-        return False
+        known = [(d, self.index.resolve(c)) for d, c in places if isinstance(c, Index)]
+        return any(self._is_beyond(x, *_room(d, buffer, fill)) for d, x in known)
+
+    def _is_beyond(self, index: Index, low: int, high: Index) -> bool:
+        """Whether an index is known not to be within."""
+        bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
+        return bounds is not None and last is not None and (bounds[1] < low or bounds[0] > last[1])
+
+    def _is_within(self, index: Index, low: int, high: Index) -> bool:
+        """Whether an index is known to be within."""
+        bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
+        if bounds is None or bounds[0] < low:
+            return False
+        return (last is not None and bounds[1] <= last[0]) or self._ends_before(index, high)
 
     def _ends_before(self, index: Index, high: Index) -> bool:
         """Whether an index is that of a loop that ends before `high` or at it."""
@@ -206,3 +227,9 @@ class PlaceEmitter:
             return both(self.builder, p, q) if is_vector(p) else self.builder.and_(p, q)
 
         return self.index.shared(("both", a.ref, b.ref), build, a, b)
+
+
+def _room(dim: str, buffer: Buffer, fill: Lit | None) -> tuple[int, Index]:
+    """The first and the last coordinate along a dim that a buffer has memory for."""
+    before, after = buffer.layout.room(dim, fill)
+    return -before, Index.of(dict(buffer.layout.extents)[dim]) + (after - 1)
