@@ -1,6 +1,7 @@
 """The README's commands work as written, and links between documents lead somewhere."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,15 @@ def test_the_page_on_the_database_is_true() -> None:
 @pytest.mark.usefixtures("workplace")
 def test_the_page_on_states_is_true() -> None:
     assert run_document(ROOT / "docs" / "states.md") == 2
+
+
+def test_the_page_on_serving_is_true(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(workplace / "served")
+    monkeypatch.delitem(sys.modules, "rutc_runtime", raising=False)
+    try:
+        assert run_document(ROOT / "docs" / "serving.md") == 2
+    finally:
+        sys.modules.pop("rutc_runtime", None)
 
 
 @pytest.mark.usefixtures("workplace")
