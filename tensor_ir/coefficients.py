@@ -102,7 +102,9 @@ class Windows:
     """Of windows: which tiles they have, and where loops over their inside pay."""
 
     least_gain: float
-    """What loops over the inside have to bring the cost to: their ends are not known."""
+    """What loops over the inside have to bring the cost to: their ends are not known. Convolutions
+    by 3x3 in steps of two whose maps become 7x7 bring it to 0.95, and took 0.94 to 0.97 of the time
+    (Zen 5)."""
     most_rows: int
     """Rows of a tile."""
     most_vectors: int

@@ -131,12 +131,29 @@ def test_loops_around_long_ones_are_inside_though_all_are_of_windows(
 
 
 def test_a_last_row_leaves_out_no_more_than_its_part() -> None:
-    """Seven rows are a tile: six of them, and one that reads outside, take no fewer taps."""
+    """Seven rows are a tile: six of them, and one that reads outside, take no fewer taps.
+
+    Of the seven lines that are tiles of their own, two take one of three rows of taps less.
+    """
     text = WINDOWS.format(x=7, y=7, step=1)
     text = text.replace("c = 24", "c = 512").replace("o = 40", "o = 512")
     tile = choose_tile(shape_of(text), MACHINES[1])
     assert tile is not None
-    assert (dict(tile.rows), tile.inside) == ({"x": 7}, ())
+    assert (dict(tile.rows), tile.inside) == ({"x": 7}, ("ky",))
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
+@pytest.mark.parametrize(("size", "inside"), [(7, ("ky",)), (28, ())])
+def test_windows_leave_out_few_taps_where_maps_are_small(
+    size: int, inside: tuple[str, ...], machine: Machine
+) -> None:
+    """A line of seven that takes two of three rows of taps is a 20th of all, one of 28 nothing."""
+    text = WINDOWS.format(x=size, y=size, step=1).replace("c = 24", "c = 512")
+    text = text.replace(f"xi = {size}, yi = {size}", f"xi = {2 * size}, yi = {2 * size}")
+    text = text.replace("xi=x+1*kx-1, yi=y+1*ky-1", "xi=2*x+kx-1, yi=2*y+ky-1")
+    tile = choose_tile(shape_of(text.replace("o = 40", "o = 512")), machine)
+    assert tile is not None
+    assert tile.inside == inside
 
 
 @pytest.mark.parametrize(
