@@ -16,6 +16,8 @@ from rutc.driver.trials import interval
 
 CERTAIN = 0.015
 """So much faster than what is usual, at least, the fastest has to be when both take turns."""
+MOST_RUNS = 1000
+"""Of a library in one process: what more of them told would be of how values lie in that one."""
 LEAST_RATIO = 0.02
 """Of the time of a kernel in a chain: what it is found to take is not exact."""
 
@@ -79,7 +81,7 @@ class Question:
     """A library to run in turns with the usual one, and the candidates that it is asked about.
 
     None: the whole run, as exactly as time allows. If `clearly`, whether each candidate and the
-    whole run is faster or slower.
+    whole run is faster or slower. Of either there are at most about `MOST_RUNS`.
     """
 
     artifact: TimedLibrary
@@ -101,9 +103,9 @@ class Question:
         """What tells whether runs of the two libraries so far tell what is asked."""
 
         def told(us: Sequence[np.ndarray]) -> bool:
-            asked = self.asked
-            if asked is None:
-                return False
+            asked, many = self.asked, len(us[0]) >= MOST_RUNS
+            if asked is None or (self.clearly and many):
+                return many
             launches = self.launches(us, default, profiled)
             if not self.clearly:
                 return known(asked, *launches)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
 
 from rutc.driver import launch_times
-from rutc.driver.certainty import CERTAIN, Asked, clear, known
-from rutc.driver.launch_times import FEWEST_RUNS, Profiled, run_in_turns
+from rutc.driver.certainty import CERTAIN, MOST_RUNS, Asked, Question, clear, known
+from rutc.driver.launch_times import FEWEST_RUNS, Profiled, TimedLibrary, run_in_turns
 from rutc.verify.compare import Value
 
 RUNS = 100
@@ -75,6 +76,9 @@ class Steps:
         self._us = us
         self.ran = 0
 
+    def steps_of(self, launches: Sequence[str]) -> list[int]:
+        return [0]
+
     def run(self, given: Mapping[str, Value]) -> np.ndarray:
         self.ran += 1
         return np.array([self._us()])
@@ -119,3 +123,15 @@ def test_what_is_clear_needs_no_more_runs() -> None:
     assert clear(2 - faster)
     assert not clear(same)
     assert not clear(faster[:5])
+
+
+@pytest.mark.parametrize("clearly", [False, True])
+def test_short_runs_end_when_there_are_many(*, clearly: bool) -> None:
+    """Runs of some microseconds, none of which is faster, take no whole second."""
+    library = TimedLibrary(Path("any.so"), {}, ("first",))
+    rng = np.random.default_rng(3)
+    both = [Steps(lambda: 100 + rng.standard_normal()) for _ in range(2)]
+    question = Question(library, (Asked((0,), (0,)),) if clearly else None, clearly=clearly)
+    given = cast(list[Profiled], both)
+    found = run_in_turns(given, {}, 60.0, question.enough(library, given))
+    assert MOST_RUNS <= len(found[0]) <= 2 * MOST_RUNS
