@@ -338,7 +338,7 @@ class IndexEmitter:
 
     def apart(self, index: Index) -> tuple[Index, Index]:
         """(outside, inside): the terms that scopes farther outside tell, and the others."""
-        if len(index.terms) == 1:
+        if len(index.terms) <= 1:
             return ZERO, index
         depths = [self._depth_of_term(term) for term in index.terms]
         last = max(depths)
