@@ -124,6 +124,7 @@ class Builder:
             weight_bytes=weights.bytes,
             features=tuple(sorted(machine.features)),
             keep_subnormals=self.keep_subnormals,
+            small=not graph.symbols and not _is_large(cycles, self.plan, self.machine),
             strings=self.plan.strings,
             kernels=tuple(chain.from_iterable(map(self._calls, own, cycles, plans))),
         )
@@ -154,12 +155,14 @@ class Builder:
     def _large(self, cycles: Index, sizes: Mapping[str, Range]) -> Index:
         """1 where a run is large enough for several threads, and 0 where it is not.
 
-        A run tells where it commonly is not, and sizes of inputs decide.
+        A run tells where it commonly is not, and sizes of inputs decide. Of fixed sizes the program
+        is small as a whole.
         """
         bound = bound_symbols(self.plan.graph.nodes)
         most = cycles.bounds(sizes)
         if (
-            typical(cycles, sizes) >= least_shared(self.machine)
+            not sizes
+            or typical(cycles, sizes) >= least_shared(self.machine)
             or not cycles.names().isdisjoint(bound)
             or most is None
             or most[1] > MOST_CYCLES
@@ -222,15 +225,23 @@ def least_shared(machine: Machine) -> int:
 
 
 def machine_of(plans: Sequence[Plan], machine: Machine) -> Machine:
-    """The machine that kernels of a model are for: threads have no parts of a small one."""
+    """The machine that kernels of a model are for.
+
+    Threads have no parts of one that is small at common sizes, unless its sizes are fixed.
+    """
     return _machine_of([cycles_of(p, machine) for p in plans], plans[-1], machine)
 
 
 def _machine_of(cycles: Sequence[Index], plan: Plan, machine: Machine) -> Machine:
     """The same, of plans that take so many cycles."""
+    shared = not plan.graph.symbols or _is_large(cycles, plan, machine)
+    return machine if shared else machine.alone()
+
+
+def _is_large(cycles: Sequence[Index], plan: Plan, machine: Machine) -> bool:
+    """Whether runs are commonly so large that it pays to wake threads for them."""
     many = without_common(dict(plan.graph.symbols))
-    large = max(typical(c, many) for c in cycles) >= least_shared(machine)
-    return machine if large else machine.alone()
+    return max(typical(c, many) for c in cycles) >= least_shared(machine)
 
 
 def _check_alike(parts: Sequence[PlanSteps]) -> None:

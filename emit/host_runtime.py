@@ -45,7 +45,7 @@ ROUTINE = "-O2"
 VECTORS = ("avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "bmi", "bmi2", "lzcnt", "popcnt")
 """The features that routines are compiled for where the program's kernels need them anyway."""
 
-LAUNCHING = frozenset({"execute.c", "parts.c", "pool.c", "turns.c"})
+LAUNCHING = frozenset({"execute.c", "parts.c", "pool.c", "small_run.c", "turns.c"})
 """The sources that every launch runs through."""
 
 CALLING = frozenset({"boxes.c", "call.c", "keeper.c", "string_table.c"})

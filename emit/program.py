@@ -220,9 +220,10 @@ class Program:
     the sizes that inputs have as extents, each with the range that a run accepts; `bound` those
     that the steps compute. `features` names the CPU features that the kernels need, as LLVM spells
     them (`'avx2'`); opening a session checks them. Subnormal numbers count as zeros while the
-    program runs unless `keep_subnormals` is set. `strings` are those that the steps know by number,
-    their place in it; so are `kernels`. The last inputs and outputs are the `states`, which the
-    caller neither gives nor gets.
+    program runs unless `keep_subnormals` is set. Threads take part in runs of a
+    `small` program only while they are awake: to wake them takes as long. `strings` are those that
+    the steps know by number, their place in it; so are `kernels`. The last inputs and outputs are
+    the `states`, which the caller neither gives nor gets.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
@@ -237,6 +238,7 @@ class Program:
     weight_bytes: int = 0
     features: tuple[str, ...] = ()
     keep_subnormals: bool = False
+    small: bool = False
     symbols: tuple[tuple[str, Range], ...] = ()
     strings: tuple[str, ...] = ()
     bound: tuple[tuple[str, Range], ...] = ()

@@ -2,6 +2,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "clock.h"
 #include "float_mode.h"
 #include "session.h"
 #include "timing.h"
@@ -54,6 +55,7 @@ static void run_parts(void *arg, int64_t index) {
 
 void rutc_run_on(rutc_session *session, int64_t count, void (*task)(void *arg, int64_t index),
                  void *arg) {
+  session->small_run.launched = 1;
   if (session->options.parallel_for != NULL) {
     session->options.parallel_for(session->options.pool, task, arg, count);
   } else {
@@ -70,7 +72,7 @@ void rutc_read_symbols(const rutc_session *session, const rutc_step *step, void 
 
 void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buffers, int64_t first,
                  int64_t tasks, int64_t turns) {
-  int64_t threads = session->options.threads;
+  int64_t threads = session->threads;
   int64_t symbols[RUTC_MAX_SYMBOLS + 1];
   rutc_read_symbols(session, step, session->thread_scratch, symbols);
   if (tasks <= 1 || threads == 1 || turns == 0) {
@@ -191,9 +193,22 @@ static int execute_steps(rutc_session *session) {
   return status;
 }
 
-int rutc_execute(rutc_session *session) {
-  if (session->pool != NULL) rutc_pool_busy(session->pool, 1);
+static int execute_on(rutc_session *session, int64_t threads) {
+  session->threads = threads;
+  if (threads > 1 && session->pool != NULL) rutc_pool_busy(session->pool, 1);
   int status = execute_steps(session);
-  if (session->pool != NULL) rutc_pool_busy(session->pool, 0);
+  if (threads > 1 && session->pool != NULL) rutc_pool_busy(session->pool, 0);
+  return status;
+}
+
+int rutc_execute(rutc_session *session) {
+  int64_t threads = session->options.threads;
+  if (!session->program->small || threads == 1) return execute_on(session, threads);
+  /* Nobody knows whether the threads of another pool are awake. */
+  if (session->pool == NULL) return execute_on(session, 1);
+  int64_t began_ns = rutc_now_ns();
+  int shared = rutc_small_run_shares(&session->small_run, session->pool, began_ns);
+  int status = execute_on(session, shared ? threads : 1);
+  rutc_small_run_ends(&session->small_run, session->pool, shared, began_ns, rutc_now_ns());
   return status;
 }

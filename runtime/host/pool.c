@@ -18,7 +18,7 @@
 
 #define CLOSED 0x80000000u
 
-enum { CACHE_LINE = 64, WATCH_NS = 20000, BUSY_WATCH_NS = 2000000, STACK_BYTES = 4 << 20 };
+enum { CACHE_LINE = 64, BUSY_WATCH_NS = 2000000, STACK_BYTES = 4 << 20 };
 
 /* A worker looks for work at every change of its ticket. `asleep` spares the caller a system call when
  * the worker still watches; both are accessed in sequentially consistent order, so either the
@@ -122,6 +122,19 @@ void rutc_pool_busy(rutc_pool *pool, int busy) {
   atomic_store_explicit(&pool->busy, busy, memory_order_relaxed);
 }
 
+int rutc_pool_awake(rutc_pool *pool) {
+  for (int i = 0; i < pool->threads - 1; i++) {
+    if (atomic_load(&pool->workers[i].asleep)) return 0;
+  }
+  return 1;
+}
+
+/* They find the launch closed, and watch for the next one: if they ever do. */
+void rutc_pool_rouse(rutc_pool *pool) {
+  if (pool->watch_ns == 0) return;
+  for (int i = 0; i < pool->threads - 1; i++) give_ticket(&pool->workers[i]);
+}
+
 static void pin_to(pthread_t thread, int cpu) {
   size_t bytes = CPU_ALLOC_SIZE((size_t)cpu + 1);
   cpu_set_t *mask = CPU_ALLOC((size_t)cpu + 1);
@@ -165,7 +178,7 @@ rutc_pool *rutc_pool_create(int threads, int pin, rutc_error *error, int *status
   memset(workers, 0, (size_t)threads * sizeof *workers);
   atomic_store(&pool->inside, CLOSED);
   pool->workers = workers;
-  pool->watch_ns = threads <= rutc_cpu_available() ? WATCH_NS : 0;
+  pool->watch_ns = threads <= rutc_cpu_available() ? RUTC_WATCH_NS : 0;
   pool->busy_watch_ns = threads <= rutc_cpu_available() ? BUSY_WATCH_NS : 0;
   pool->threads = 1;
   for (int i = 1; i < threads; i++) {

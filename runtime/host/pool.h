@@ -15,6 +15,9 @@
 
 typedef struct rutc_pool rutc_pool;
 
+/* Between runs threads watch for the next one for so long. */
+enum { RUTC_WATCH_NS = 20000 };
+
 /* Creates a pool of `threads` >= 1 threads: the caller of rutc_pool_run and `threads` - 1 workers.
  * Returns NULL and fills `error` if the system refuses. `status` receives the reason. */
 rutc_pool *rutc_pool_create(int threads, int pin, rutc_error *error, int *status);
@@ -26,6 +29,12 @@ void rutc_pool_run(rutc_pool *pool, int count, void (*task)(void *arg, int64_t i
 
 /* Says whether launches follow each other (1) or the run is over (0). */
 void rutc_pool_busy(rutc_pool *pool, int busy);
+
+/* Whether all workers watch for a launch. */
+int rutc_pool_awake(rutc_pool *pool);
+
+/* Wakes workers that sleep: they watch for a launch that comes soon. */
+void rutc_pool_rouse(rutc_pool *pool);
 
 /* Stops and joins the workers. Accepts NULL. */
 void rutc_pool_destroy(rutc_pool *pool);

@@ -16,6 +16,7 @@
 #include "pool.h"
 #include "program.h"
 #include "rutc_dlpack.h"
+#include "small_run.h"
 #include "states.h"
 #include "weights.h"
 
@@ -50,6 +51,8 @@ struct rutc_session {
   unsigned forks; /* of the process when it was opened: threads do not survive fork() */
   rutc_pool *pool; /* NULL: one thread, or an external pool */
   rutc_part *parts; /* one per thread */
+  int64_t threads;  /* of the run at hand */
+  rutc_small_run small_run;
   char *thread_scratch; /* `scratch_bytes` for each thread; the last program->turn_bytes of them are
                            for launches in turn */
   int64_t scratch_bytes;

@@ -200,12 +200,12 @@ void rutc_take_turns(rutc_session *session, const rutc_step *step) {
                 .shape = &session->program->turns[step->symbol],
                 .buffer = step->buffer,
                 .trips = rutc_size(session->sizes, step->count),
-                .threads = session->options.threads};
+                .threads = session->threads};
   if (self.steps[0].op == RUTC_REPEAT) {
     share_loop(&self);
     return;
   }
-  self.threads = is_large(session, &self) ? session->options.threads : 1;
+  self.threads = is_large(session, &self) ? session->threads : 1;
   int64_t own = self.trips - self.trips % self.threads;
   if (own > 0) {
     rutc_share_out(session->parts, 1, own, self.threads, own);

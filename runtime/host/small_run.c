@@ -1,0 +1,49 @@
+#include "small_run.h"
+
+enum { TRIES = 16, PERIOD = 512, ALONE = 0, SHARED = 1 };
+
+/* Of a run in which there was nothing to share. */
+static const int64_t NEVER_NS = INT64_C(1) << 40;
+
+static int follows(const rutc_small_run *self, int64_t began_ns) {
+  return began_ns - self->ended_ns < RUTC_WATCH_NS;
+}
+
+static int should_share(const rutc_small_run *self) {
+  if (self->tried < TRIES) return 0;
+  if (self->tried < 2 * TRIES) return 1;
+  return self->taken_ns[SHARED] < self->taken_ns[ALONE];
+}
+
+int rutc_small_run_shares(rutc_small_run *self, rutc_pool *pool, int64_t now_ns) {
+  self->launched = 0;
+  return follows(self, now_ns) && should_share(self) && rutc_pool_awake(pool);
+}
+
+/* The first of some tries finds the caches as the others do not. */
+static void count(rutc_small_run *self, int shared, int64_t taken_ns) {
+  int64_t *total = &self->taken_ns[shared ? SHARED : ALONE];
+  if (self->tried % TRIES == 0) {
+    *total = 0;
+  } else {
+    *total += shared && !self->launched ? NEVER_NS : taken_ns;
+  }
+}
+
+void rutc_small_run_ends(rutc_small_run *self, rutc_pool *pool, int shared, int64_t began_ns,
+                         int64_t now_ns) {
+  int soon = follows(self, began_ns), trying = self->tried < 2 * TRIES;
+  self->ended_ns = now_ns;
+  if (!soon) return;
+  /* What should be shared but was not, since threads slept, tells nothing. */
+  if (!trying || shared == should_share(self)) {
+    if (trying) count(self, shared, now_ns - began_ns);
+    self->tried = (self->tried + 1) % PERIOD;
+  }
+  if (shared || !should_share(self)) {
+    self->waited = 0;
+  } else if (self->waited++ % TRIES == 0) {
+    /* Threads that do not come, as other processes have their CPUs, are not called each time. */
+    rutc_pool_rouse(pool);
+  }
+}

@@ -1,0 +1,129 @@
+"""Runs of small models: whether they have several threads, which are woken for what is worth it."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save
+
+import rutc as package
+from rutc.emit.host_runtime import HOST_SOURCES
+from rutc.runtime import load
+
+MAIN = """
+#include "small_run.c"
+#include <stdio.h>
+#include <stdlib.h>
+
+struct rutc_pool {
+  int64_t awake_until; /* ns */
+  int64_t now;
+  int roused;
+  int late;
+};
+
+int rutc_pool_awake(rutc_pool *pool) { return pool->now < pool->awake_until; }
+
+void rutc_pool_rouse(rutc_pool *pool) {
+  pool->roused++;
+  if (!pool->late) pool->awake_until = pool->now + RUTC_WATCH_NS;
+}
+
+/* ns between runs, ns of a run on one thread, and on all, whether it shares anything, runs,
+ * whether threads never come: prints how many had all threads, and how often these were woken. */
+int main(int argc, char **argv) {
+  if (argc < 7) return 1;
+  int64_t given[6];
+  for (int i = 0; i < 6; i++) given[i] = atoll(argv[i + 1]);
+  struct rutc_pool pool = {.now = 1000000, .late = (int)given[5]};
+  rutc_small_run run = {0};
+  int shared = 0;
+  for (int64_t i = 0; i < given[4]; i++) {
+    int64_t began = pool.now += given[0];
+    int shares = rutc_small_run_shares(&run, &pool, began);
+    pool.now += given[1 + shares];
+    if (shares && given[3]) {
+      run.launched = 1;
+      pool.awake_until = pool.now + RUTC_WATCH_NS;
+    }
+    shared += shares;
+    rutc_small_run_ends(&run, &pool, shares, began, pool.now);
+  }
+  printf("%d %d", shared, pool.roused);
+  return 0;
+}
+"""
+TRIES, PERIOD = 16, 512
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that runs nothing, with a clock of its own."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "main.c").write_text(MAIN)
+    subprocess.run(
+        ["cc", "-D_GNU_SOURCE", "-I", HOST_SOURCES, "main.c", "-o", "small"], cwd=folder, check=True
+    )
+    return folder / "small"
+
+
+def told(
+    program: Path, gap: int, alone: int, all_: int, *, shares: bool = True, late: int = 0
+) -> list[int]:
+    """How many runs of a period had all threads, and how often threads were woken."""
+    given = map(str, (gap, alone, all_, int(shares), PERIOD + 1, late))
+    done = subprocess.run([program, *given], capture_output=True, text=True, check=True)
+    return [int(x) for x in done.stdout.split()]
+
+
+def test_runs_with_time_between_them_wake_nobody(program: Path) -> None:
+    assert told(program, 50000, 15000, 5000) == [0, 0]
+
+
+def test_threads_stay_awake_where_runs_are_faster(program: Path) -> None:
+    shared, roused = told(program, 1000, 15000, 10000)
+    assert shared == PERIOD - TRIES
+    assert roused == 1
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_threads_sleep_where_runs_are_no_faster(program: Path, *, shares: bool) -> None:
+    """Or where there is nothing to share: what the runs take then tells nothing."""
+    shared, roused = told(program, 1000, 15000, 20000 if shares else 10000, shares=shares)
+    assert shared == TRIES
+    assert 1 <= roused <= (1 if shares else TRIES)
+
+
+def test_threads_that_do_not_come_are_called_now_and_then(program: Path) -> None:
+    shared, roused = told(program, 1000, 15000, 10000, late=1)
+    assert shared == 0
+    assert PERIOD // TRIES // 2 < roused <= PERIOD // TRIES
+
+
+def product(folder: Path, rows: int | str) -> Path:
+    """A product of matrices that takes some microseconds for 16 rows."""
+    weights = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 256])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, 256])],
+        [helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.tobytes(), raw=True)],
+    )
+    path = folder / "small.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    return path
+
+
+@pytest.mark.parametrize("rows", [16, "n"])
+def test_many_runs_of_a_small_model_are_alike(tmp_path: Path, rows: int | str) -> None:
+    library = tmp_path / "small.so"
+    package.compile(product(tmp_path, rows), library, verify=False)
+    x = np.random.default_rng(1).standard_normal((16, 256)).astype(np.float32)
+    with load(library, threads=1) as session:
+        (first,) = session.run(None, {"x": x})
+    with load(library, threads=3) as session:
+        for _ in range(3 * PERIOD):
+            (found,) = session.run(None, {"x": x})
+            assert found.tobytes() == first.tobytes()
