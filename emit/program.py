@@ -219,11 +219,10 @@ class Program:
     `weights` are pairs (offset, data) inside `weight_bytes` bytes; gaps read as zero. `symbols` are
     the sizes that inputs have as extents, each with the range that a run accepts; `bound` those
     that the steps compute. `features` names the CPU features that the kernels need, as LLVM spells
-    them (`'avx2'`); opening a session checks them. Subnormal numbers count as zeros while the
-    program runs unless `keep_subnormals` is set. Threads take part in runs of a
-    `small` program only while they are awake: to wake them takes as long. `strings` are those that
-    the steps know by number, their place in it; so are `kernels`. The last inputs and outputs are
-    the `states`, which the caller neither gives nor gets.
+    them (`'avx2'`); opening a session checks them. Subnormal numbers count as zeros in runs unless
+    `keep_subnormals` is set. Threads take part in runs of a `small` program only while they are
+    awake. The steps know `strings` and `kernels` by number, their place in it. The last inputs and
+    outputs are the `states`, which the caller neither gives nor gets.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
