@@ -220,9 +220,8 @@ class Program:
     the sizes that inputs have as extents, each with the range that a run accepts; `bound` those
     that the steps compute. `features` names the CPU features that the kernels need, as LLVM spells
     them (`'avx2'`); opening a session checks them. Subnormal numbers count as zeros in runs unless
-    `keep_subnormals` is set. Threads take part in runs of a `small` program only while they are
-    awake. The steps know `strings` and `kernels` by number, their place in it. The last inputs and
-    outputs are the `states`, which the caller neither gives nor gets.
+    `keep_subnormals` is set. Threads take part in runs of a `small` program while they are awake.
+    Steps know `strings` and `kernels` by number. The last inputs and outputs are the `states`.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
