@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, process_time
@@ -22,7 +22,6 @@ from rutc.tensor_ir.machine import Machine
 from rutc.verify.bench import run_in_place
 from rutc.verify.compare import Value
 from rutc.verify.interleaved import Run
-from rutc.verify.session_values import session_values
 from rutc.verify.whole import WholeSession
 
 FEWEST_RUNS = 5
@@ -39,10 +38,6 @@ class TimedLibrary:
     symbols: Mapping[str, str]
     launches: tuple[str, ...]
     """The functions of all launches, in the order in which the plans have them."""
-
-    def us_of(self, launches: Iterable[str], us: Mapping[str, float]) -> float:
-        """Returns what the functions of these launches take, of what all take."""
-        return sum(us.get(symbol, 0.0) for symbol in {self.symbols[name] for name in launches})
 
 
 def written(
@@ -156,22 +151,15 @@ def run_in_turns(
 
 
 def in_turns(
-    artifacts: Sequence[TimedLibrary],
-    seconds: float,
-    inputs: Mapping[str, Value] | None = None,
-    sizes: Mapping[str, int] | None = None,
+    artifacts: Sequence[TimedLibrary], seconds: float, inputs: Mapping[str, Value]
 ) -> list[dict[str, float]]:
     """Returns the median microseconds of each artifact's functions, run in turns on one thread.
 
-    Each runs for so many seconds, about. Inputs that are not given are generated, of these sizes
-    or common ones.
+    Each runs for so many seconds, about.
     """
     with ExitStack() as stack:
         profiled = [stack.enter_context(Profiled(a.library)) for a in artifacts]
-        given = inputs
-        if given is None:
-            given = session_values(profiled[0].session, (), dims=sizes)
-        found = run_in_turns(profiled, given, seconds)
+        found = run_in_turns(profiled, inputs, seconds)
     return [_by_function(p.names, us) for p, us in zip(profiled, found, strict=True)]
 
 

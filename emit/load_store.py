@@ -302,9 +302,7 @@ class MemoryEmitter:
                 return b.load(row, type_=element, align=align(buffer))
             return b.select(guard, loaded(guard), self._memory_fill(fill, buffer, 0))
         assert lane is not None
-        bounds, size = address.bounds(self.index.ranges), buffer.layout.size
-        inside_always = bounds is not None and bounds[0] >= 0
-        if inside_always and bounds is not None and isinstance(size, int) and bounds[1] < size:
+        if self.is_inside(buffer, address, 1):
             one = b.load(self.place(buffer, address), type_=element, align=align(buffer))
         else:
             some = f"llvm.vector.reduce.or.v{lane.lanes}i1"

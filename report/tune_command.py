@@ -31,6 +31,7 @@ from rutc.report.flags import (
     Target,
     Values,
 )
+from rutc.report.records import counted
 
 if TYPE_CHECKING:
     from rutc.driver.beside import Ratio
@@ -383,7 +384,7 @@ def plan_line(found: PlanFound) -> str:
     if not found.taken:
         n, run = max(found.runs.items(), key=lambda x: x[1].high)
         return (
-            f"{what} is not faster for sure on {threads_text(n)} "
+            f"{what} is not faster for sure on {counted(n, 'thread')} "
             f"({run.low:.3f} to {run.high:.3f} of the usual time)"
         )
     return f"{what} is {runs_text(found.runs)}: rutc compile takes it"
@@ -393,14 +394,9 @@ def runs_text(runs: Mapping[int, Ratio]) -> str:
     """Returns how fast runs are by what they were, on each number of threads."""
     return ", ".join(
         f"{1 / r.median:.2f} times as fast ({1 / r.high:.2f} to {1 / r.low:.2f}) "
-        f"on {threads_text(n)}"
+        f"on {counted(n, 'thread')}"
         for n, r in runs.items()
     )
-
-
-def threads_text(count: int) -> str:
-    """Returns so many threads in words."""
-    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def tuning_lines(found: TuningReport) -> list[str]:

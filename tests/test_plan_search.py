@@ -139,10 +139,13 @@ def test_sequences_keep_their_order() -> None:
 
 
 class Clock:
-    """Runs libraries, and tells that those but the first take so much of its time."""
+    """Runs libraries, and tells that those but the first take so much of its time.
 
-    def __init__(self, share: float) -> None:
-        self.share = share
+    On several threads they may take another `shared` part.
+    """
+
+    def __init__(self, share: float, shared: float | None = None) -> None:
+        self.share, self.shared = share, share if shared is None else shared
 
     def __call__(
         self,
@@ -154,7 +157,8 @@ class Clock:
         found = run_in_turns(profiled, given, 0.0)
         rng = np.random.default_rng(0)
         times = [1000 * (1 + 0.001 * rng.random(us.shape)) for us in found]
-        return [times[0], *(self.share * t for t in times[1:])]
+        share = self.share if profiled[0].threads == 1 else self.shared
+        return [times[0], *(share * t for t in times[1:])]
 
 
 def search(
@@ -185,20 +189,9 @@ def test_what_is_faster_stays(
 def test_what_is_faster_on_one_thread_only_does_not_stay(
     graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Threads(Clock):
-        def __call__(
-            self,
-            profiled: Sequence[Profiled],
-            given: Mapping[str, Value],
-            seconds: float,
-            enough: Enough,
-        ) -> list[np.ndarray]:
-            self.share = 0.2 if profiled[0].threads == 1 else 1.01
-            return super().__call__(profiled, given, seconds, enough)
-
     monkeypatch.setattr(beside, "thread_counts", lambda cpu: (1, 2))
     monkeypatch.setattr(plan_search, "thread_counts", lambda cpu: (1, 2))
-    monkeypatch.setattr(beside, "run_in_turns", Threads(0.2))
+    monkeypatch.setattr(beside, "run_in_turns", Clock(0.2, 1.01))
     found, tried = search(graph, usual, tmp_path)
     list(found.run(inf, 3))
     assert any(r is not None and r.faster for _, r in tried)

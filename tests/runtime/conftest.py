@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
 from rutc.emit.program import Port, Program, Step
@@ -16,6 +17,22 @@ from tests.launches import Launches
 KERNEL = "(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)"
 
 Compile = Callable[[str], bytes]
+Telling = Callable[..., list[int]]
+"""A program: what it prints, which is numbers, for those that it is given."""
+
+
+def telling(source: str, folder: Path) -> Telling:
+    """A program from its source in C, which may include sources of the host runtime."""
+    (folder / "main.c").write_text(source)
+    command = ["cc", "-D_GNU_SOURCE", "-I", HOST_SOURCES, "main.c", "-o", "program"]
+    subprocess.run(command, cwd=folder, check=True)
+
+    def told(*given: int) -> list[int]:
+        arguments = [folder / "program", *map(str, given)]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+        return [int(x) for x in done.stdout.split()]
+
+    return told
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,11 +1,8 @@
 """How threads share the tasks of a launch: which ones each takes, and what others have left."""
 
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from rutc.emit.host_runtime import HOST_SOURCES
+from tests.runtime.conftest import Telling, telling
 
 MAIN = """
 #include "parts.c"
@@ -34,14 +31,9 @@ int main(int argc, char **argv) {
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Telling:
     """A program that does the tasks of all threads on one, and prints them in order."""
-    folder = tmp_path_factory.mktemp("parts")
-    (folder / "main.c").write_text(MAIN)
-    subprocess.run(
-        ["cc", "-D_GNU_SOURCE", "-I", HOST_SOURCES, "main.c", "-o", "parts"], cwd=folder, check=True
-    )
-    return folder / "parts"
+    return telling(MAIN, tmp_path_factory.mktemp("parts"))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +53,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_the_order_of_tasks(
-    program: Path, threads: int, tasks: int, claims: int, taken: int, order: list[int]
+    program: Telling, threads: int, tasks: int, claims: int, taken: int, order: list[int]
 ) -> None:
-    given = map(str, (threads, tasks, claims, taken))
-    done = subprocess.run([program, *given], capture_output=True, text=True, check=True)
-    assert [int(x) for x in done.stdout.split()] == order
+    assert program(threads, tasks, claims, taken) == order

@@ -1,6 +1,5 @@
 """Runs of small models: whether they have several threads, which are woken for what is worth it."""
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +7,8 @@ import pytest
 from onnx import TensorProto, helper, save
 
 import rutc as package
-from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.runtime import load
+from tests.runtime.conftest import Telling, telling
 
 MAIN = """
 #include "small_run.c"
@@ -58,44 +57,37 @@ TRIES, PERIOD = 16, 512
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Telling:
     """A program that runs nothing, with a clock of its own."""
-    folder = tmp_path_factory.mktemp("small")
-    (folder / "main.c").write_text(MAIN)
-    subprocess.run(
-        ["cc", "-D_GNU_SOURCE", "-I", HOST_SOURCES, "main.c", "-o", "small"], cwd=folder, check=True
-    )
-    return folder / "small"
+    return telling(MAIN, tmp_path_factory.mktemp("small"))
 
 
 def told(
-    program: Path, gap: int, alone: int, all_: int, *, shares: bool = True, late: int = 0
+    program: Telling, gap: int, alone: int, all_: int, *, shares: bool = True, late: int = 0
 ) -> list[int]:
     """How many runs of a period had all threads, and how often threads were woken."""
-    given = map(str, (gap, alone, all_, int(shares), PERIOD + 1, late))
-    done = subprocess.run([program, *given], capture_output=True, text=True, check=True)
-    return [int(x) for x in done.stdout.split()]
+    return program(gap, alone, all_, int(shares), PERIOD + 1, late)
 
 
-def test_runs_with_time_between_them_wake_nobody(program: Path) -> None:
+def test_runs_with_time_between_them_wake_nobody(program: Telling) -> None:
     assert told(program, 50000, 15000, 5000) == [0, 0]
 
 
-def test_threads_stay_awake_where_runs_are_faster(program: Path) -> None:
+def test_threads_stay_awake_where_runs_are_faster(program: Telling) -> None:
     shared, roused = told(program, 1000, 15000, 10000)
     assert shared == PERIOD - TRIES
     assert roused == 1
 
 
 @pytest.mark.parametrize("shares", [True, False])
-def test_threads_sleep_where_runs_are_no_faster(program: Path, *, shares: bool) -> None:
+def test_threads_sleep_where_runs_are_no_faster(program: Telling, *, shares: bool) -> None:
     """Or where there is nothing to share: what the runs take then tells nothing."""
     shared, roused = told(program, 1000, 15000, 20000 if shares else 10000, shares=shares)
     assert shared == TRIES
     assert 1 <= roused <= (1 if shares else TRIES)
 
 
-def test_threads_that_do_not_come_are_called_now_and_then(program: Path) -> None:
+def test_threads_that_do_not_come_are_called_now_and_then(program: Telling) -> None:
     shared, roused = told(program, 1000, 15000, 10000, late=1)
     assert shared == 0
     assert PERIOD // TRIES // 2 < roused <= PERIOD // TRIES
