@@ -28,7 +28,7 @@ from tests.compiled import build, run
 from tests.conformance.guarded import guarded_copy
 from tests.examples import examples
 from tests.graph_opt.networks import Net
-from tests.machines import NATIVE, V3, on_native_and_v3
+from tests.machines import NATIVE, V3, V4, on_native_and_v3
 
 HIGH, CHANNELS = 13, 45
 SOURCE = f"""
@@ -158,6 +158,20 @@ def test_rows_of_any_number_share_what_their_windows_overlap_in() -> None:
     assert Peel("x.o") in schedule
     assert {Mark(v, Kind.UNROLL) for v in "ij"} <= set(schedule)
     assert Tile(("x.i", "c.i"), (Kind.UNROLL, Kind.VECTOR)) in schedule
+
+
+def test_rows_lie_along_what_is_known_to_be_long_enough() -> None:
+    """However far apart in memory they are: few rows of long windows wait for each other's sums."""
+    source = SOURCE.replace("SIDE", "5").replace("REACH", "2")
+    plan = decide(optimize(parse(source)), V4)
+    (group,) = (g for g in plan.groups() if "y" in g.stored)
+    sizes = dict(plan.graph.extents), dict(plan.graph.symbols)
+    kernel = lower(group, plan.values, plan.layouts, *sizes)
+    found = usual(spaces(kernel, V4, frozenset({"k"})))
+    assert found is not None
+    space, point = found
+    assert space.template is WINDOWS
+    assert point.rows == ("h", HIGH)
 
 
 ALONG = f"""

@@ -29,10 +29,11 @@ def weights_of(found: Pass, vector: str) -> list[Touch]:
 
 def tile_rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
     """(loop, rows): the rows of a tile; None where nothing is shared between rows."""
-    best: tuple[bool, float, bool, str, int] | None = None
+    best: tuple[float, bool, str, int] | None = None
     w, shape, taps = machine.coefficients.windows, found.shape, found.taps
     extents = shape.extents
     weights, strided = weights_of(found, vector), found.strided(vector)
+    at_once = machine.fma_latency * machine.fma_per_cycle
     for bound, v in sorted(found.partners.items()):
         if v == vector or not may_be_rows(found, v):
             continue
@@ -41,8 +42,8 @@ def tile_rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | N
         held = extents[bound] if weights else 0
         each = state_registers(found.reduction)
         vectors = vectors_of_row(found, vector, machine)
-        # Rows that lie apart by what the run tells have places of their own, which take registers.
-        places = any(not isinstance(t.exact.get(v, 0), int) for t in shape.touches)
+        # Rows that lie apart by what the run tells have places of their own, which are loaded.
+        apart = [t for t in shape.touches if not isinstance(t.exact.get(v, 0), int)]
         most = min(w.most_rows, MOST_EXACT) if v in shape.symbolic else w.most_rows
         some = range(2, min(extents[v], most) + 1)
         for rows in (n for n in some if found.written_out(v, n) <= MOST_WRITTEN_OUT):
@@ -52,13 +53,15 @@ def tile_rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | N
                 crowded = rows * each + held + w.loaded > machine.registers
             if crowded:
                 break
-            loads = places_read(found.reads, v, bound, rows, extents[bound]) * beside
-            cost = (loads + rows * taps + (taps if weights else 0) + w.tile) / rows
+            read = places_read(found.reads, v, bound, rows, extents[bound])
+            loads = read * beside + sum(read if t in found.reduction.reads else rows for t in apart)
+            waits = max(1.0, at_once / (rows * each * vectors))
+            cost = (loads + rows * taps * waits + (taps if weights else 0) + w.tile) / rows
             cost *= ceil(extents[v] / rows) * rows / extents[v]
             lost = bool(_across(found, vector, v)) and _in_same_sets(found, bound, rows, machine)
-            if best is None or (places, cost, lost) < best[:3]:
-                best = places, cost, lost, v, rows
-    return None if best is None else best[3:]
+            if best is None or (cost, lost) < best[:2]:
+                best = cost, lost, v, rows
+    return None if best is None else best[2:]
 
 
 def _in_same_sets(found: Pass, bound: str, rows: int, machine: Machine) -> bool:
