@@ -28,8 +28,11 @@ import ctypes, sys
 ctypes.CDLL(sys.argv[1])
 asked = ctypes.CDLL(sys.argv[2]).asked
 asked.restype = ctypes.c_uint
+unmapped = (ctypes.c_void_p * 3)(1 << 12, 0, 1 << 16)
+assert ctypes.CDLL(None).sigaltstack(unmapped, None) == 0
 print(asked(7, 0) >> 16 & 1, asked(7, 0) >> 5 & 1, asked(0xD, 0) >> 5)
 """
+"""What a library answers, where the stack for signals is gone."""
 AVX512, STATES = "0", "0"
 
 

@@ -26,6 +26,8 @@ static void answer(int number, siginfo_t *info, void *context) {
 
 __attribute__((constructor)) static void start(void) {
   struct sigaction action = {.sa_sigaction = answer};
-  action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  /* On the stack at hand: libraries that give threads another one may leave it behind unmapped, as
+   * OpenVINO does where of two networks the one that was compiled first is closed first. */
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
   sigaction(SIGILL, &action, NULL);
 }
