@@ -113,11 +113,12 @@ class PlaceEmitter:
     def first(
         self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
     ) -> Index:
-        """The element number at coordinates of 0, but those that loops outside of all tests give.
+        """The element number at coordinates of 0, but those that no loop within a tested one gives.
 
         Memory has this element wherever code comes that tests the others. It need not have the
         first of all: what lies near has one index of a dim, for which there is a loop around
-        all else, and begins as if those before it were there.
+        all else, or one with it, as loops of tasks are one, and begins as if those before it were
+        there.
         """
         extents, tested = dict(buffer.layout.extents), FARTHEST
         inside: list[tuple[str, Index, int]] = []
@@ -131,7 +132,8 @@ class PlaceEmitter:
                 return ZERO
             elif index is not None:
                 tested = min(tested, self.index.depth(index))
-        coords = dict.fromkeys(extents, ZERO) | {d: x for d, x, at in inside if at < tested}
+        given = {d: x for d, x, at in inside if at <= tested and at < FARTHEST}
+        coords = dict.fromkeys(extents, ZERO) | given
         return self.index.simplified(buffer.layout.element(coords, self.index.ranges))
 
     def never_inside(

@@ -40,9 +40,34 @@ def test_an_image_alone_is_read(machine: Machine, element: str, rows_last: bool)
     }
     case = Case(graph, Group("g", nests, ("n", "y", "o"), ("r",)), layouts, True, 0)
     steps = "mark(n, parallel); split(o, 16); tile([o.i], [vector])"
+    last = _last_image(case, machine, steps)
+    np.testing.assert_array_equal(last, np.transpose(case.arrays()["r"], [0, 2, 1])[-1].ravel())
+
+
+@on_machines
+def test_an_image_alone_is_read_where_its_loop_is_one_with_others(machine: Machine) -> None:
+    """Which image a task is of is computed in the loop that tells where its windows are, too."""
+    sizes = {"n": 2, "c": 24, "w": 20, "x": 10, "k": 3}
+    graph = parse(f"""
+        graph "rows"
+        dims {", ".join(f"{d} = {n}" for d, n in sizes.items())}
+        %x : i8{{c,n,w}} = input "x" [n, c, w]
+        %r : i8{{c,n,x}} = max{{k}} %x[n, c, w=2*x+k-1 else 0]
+        output "r" [n, c, x] = %r
+        """)
+    nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    layouts = {"x": dense(["n", "c", "w"], sizes), "r": dense(["n", "c", "x"], sizes)}
+    case = Case(graph, Group("g", nests, ("n", "c", "x"), ("r",)), layouts, True, 0)
+    tasks = "split(x, 8); mark(n, parallel); mark(c, parallel); mark(x.o, parallel)"
+    steps = f"{tasks}; overlap([x.o]); tile([x.i], [vector]); mark(k, unroll)"
+    last = _last_image(case, machine, steps)
+    np.testing.assert_array_equal(last, np.transpose(case.arrays()["r"], [1, 0, 2])[-1].ravel())
+
+
+def _last_image(case: Case, machine: Machine, steps: str) -> np.ndarray:
+    """What a scheduled kernel gives of the last image, for which alone there is memory."""
     kernel = apply_schedule(case.kernel(), parse_schedule(steps))
-    arrays = case.arrays()
-    memory = case.memory(arrays, kernel)
-    run_near(kernel, machine, memory, "x", SIZES["n"])
-    last = np.transpose(arrays["r"], [0, 2, 1])[-1].ravel()
-    np.testing.assert_array_equal(memory["r"][-last.size :], last)
+    memory = case.memory(case.arrays(), kernel)
+    images = case.extents["n"]
+    run_near(kernel, machine, memory, "x", images)
+    return memory["r"][-(memory["r"].size // images) :]
