@@ -13,6 +13,7 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.positions import column, element_at, position_in
+from rutc.importer.ops.selection import most
 from rutc.importer.ops.size_operands import number
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
@@ -286,28 +287,37 @@ def max_roi_pool(
     wide = _bins(b, rois, 1, pooled_shape[1], x.shape[3], spatial_scale)
     r, c = b.axis(rois.shape[0], "r"), b.axis(x.shape[1], "c")
     p, q = b.axes(tuple(pooled_shape), ("y", "x"))
-    h, w = b.axis(x.shape[2], "h"), b.axis(x.shape[3], "w")
     images = b.map(lambda e: cast(e, DType.I64), column(b, rois, 0))
     image = position_in(b, images, [r.index], x.shape[0], signed=False)
-    element = element_at(b, x, [image, c.index, h.index, w.index])
-    low = lowest(x.dtype)
-
-    def within(bins: tuple[Tensor, Tensor], bin_: Axis, at: Axis) -> Expr:
-        first, last = (b.read(t, [r.index, bin_.index]) for t in bins)
-        here = IndexValue(at.index)
-        return apply("and", apply("ge", here, first), apply("lt", here, last))
-
-    half = b.nest((r, c, p, w), apply("select", within(tall, p, h), element, low), (h,), "max")
-    part = b.read(half, [r.index, c.index, p.index, w.index])
-    most = b.nest((r, c, p, q), apply("select", within(wide, q, w), part, low), (w,), "max")
-    r, c, p, q = out = b.axes(most.shape)
+    i, j = b.axes((_longest(b, tall, x.shape[2]), _longest(b, wide, x.shape[3])), ("i", "j"))
+    places = _place(b, tall, (r, p, i)), _place(b, wide, (r, q, j))
+    value = b.nest((r, c, p, q), element_at(b, x, [image, c.index, *places]), (i, j), "max")
+    r, c, p, q = out = b.axes(value.shape)
 
     def empty(bins: tuple[Tensor, Tensor], bin_: Axis) -> Expr:
         first, last = (b.read(t, [r.index, bin_.index]) for t in bins)
         return apply("ge", first, last)
 
     nothing = apply("or", empty(tall, p), empty(wide, q))
-    return b.nest(out, apply("select", nothing, lit(0, x.dtype), b.spread(most, out)))
+    return b.nest(out, apply("select", nothing, lit(0, x.dtype), b.spread(value, out)))
+
+
+def _longest(b: Builder, bins: tuple[Tensor, Tensor], n: Index) -> Index:
+    """The most elements, of `n`, that any bin of a region has."""
+    r, p = b.axes(bins[0].shape)
+    first, last = (b.read(t, [r.index, p.index]) for t in bins)
+    longest = b.nest((), apply("sub", last, first), (r, p), "max")
+    # There may be no region.
+    return b.count(b.map(lambda e: apply("max", e, lit(0, DType.I64)), longest), "bin", most(b, n))
+
+
+def _place(b: Builder, bins: tuple[Tensor, Tensor], at: Sequence[Axis]) -> Expr:
+    """The element number i of a bin {r, p, i}; behind its last one this one again, or any."""
+    r, p, i = b.axes([a.extent for a in at])
+    first, last = (b.read(t, [r.index, p.index]) for t in bins)
+    here = apply("add", first, IndexValue(i.index))
+    place = apply("max", apply("min", here, shifted(last, -1)), lit(0, DType.I64))
+    return b.read(b.nest((r, p, i), place), [a.index for a in at])
 
 
 def _bins(
