@@ -14,7 +14,7 @@ from math import ceil, gcd, prod
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Arrangement, Assignment, Join
 from rutc.graph_opt.decide.joins import Concatenation, Joinable, Piece, concatenation, views
-from rutc.graph_opt.decide.memory import ALIGNMENT
+from rutc.graph_opt.decide.own_lines import ALIGNMENT
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Illegal, InTurn, Plan, groups_of
 from rutc.tensor_ir.affine import typical

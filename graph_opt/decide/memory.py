@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from rutc.graph_opt.decide.own_lines import ALIGNMENT, OwnLines
 from rutc.graph_opt.plan import (
     Choose,
     FillHalo,
@@ -33,7 +34,6 @@ from rutc.tensor_ir.division import at_least
 from rutc.tensor_ir.graph import Graph, Value, bound_symbols, used
 from rutc.tensor_ir.layout import Layout
 
-ALIGNMENT = 64
 SPAN = 64
 """Steps of a plan in one of the spans of time by which what lives is looked up."""
 ROUNDS = 64
@@ -179,11 +179,12 @@ def place_values(
     layouts: Mapping[str, Layout],
     homes: Mapping[str, str],
     starts: Mapping[str, Size],
+    threads: int,
 ) -> tuple[dict[str, Place], Size]:
     """(places, arena bytes) of all values that the steps store.
 
     `homes` names, for a value that lies in another one's memory, that one; `starts` the elements
-    before it there, where there are any.
+    before it there, where there are any. So many `threads` are commonly at work.
     """
     times = Lifetimes(homes)
     times.visit(steps)
@@ -220,7 +221,7 @@ def place_values(
             fixed.append((size, v))
         else:
             symbolic.append((size, v))
-    arena = place_fixed(fixed, times.lives, places)
+    arena = place_fixed(fixed, times.lives, places, threads)
     total = _place_symbolic(symbolic, times.lives, places, arena, dict(graph.symbols))
     _place_computed(computed, times.lives, places)
     for name, home in homes.items():
@@ -246,12 +247,16 @@ def _place_computed(
 
 
 def place_fixed(
-    todo: list[tuple[int, str]], lives: Mapping[str, Life], places: dict[str, Place]
+    todo: list[tuple[int, str]],
+    lives: Mapping[str, Life],
+    places: dict[str, Place],
+    threads: int = 1,
 ) -> int:
     """The bytes in which the values are placed: the fewest of several orders, the largest first.
 
     The value that ends highest is placed first next time, until no order takes fewer bytes: what
-    lives at one time together, or as many as `ROUNDS` have been tried.
+    lives at one time together, or as many as `ROUNDS` have been tried. In these bytes values move
+    to where several threads write to lines that they had before.
     """
     order = sorted(todo, key=lambda x: (-x[0], lives[x[1]].first, x[1]))
     spans = [lives[name] for _, name in order]
@@ -259,7 +264,7 @@ def place_fixed(
     turns = list(range(len(order)))
     fewest = live_bytes(packing.bytes, spans)
     offsets, arena = packing.offsets(turns)
-    best = arena, offsets
+    best = arena, offsets, list(turns)
     for _ in range(ROUNDS):
         if best[0] <= fewest:
             break
@@ -270,8 +275,11 @@ def place_fixed(
         turns.insert(0, highest)
         offsets, arena = packing.offsets(turns)
         if arena < best[0]:
-            best = arena, offsets
-    arena, offsets = best
+            best = arena, offsets, list(turns)
+    arena, offsets, turns = best
+    if threads > 1:
+        own = OwnLines(packing.bytes, [(x.first, x.last) for x in spans], packing.meetings, threads)
+        offsets = own.placed(offsets, turns, arena)
     for (size, name), offset in zip(order, offsets, strict=True):
         places[name] = Place("arena", 0, offset, size)
     return arena

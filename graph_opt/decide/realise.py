@@ -18,7 +18,8 @@ from rutc.graph_opt.decide.groups import Groups, Operands, reads_at_its_own_plac
 from rutc.graph_opt.decide.joins import NEIGHBOURS, Joins, with_joins
 from rutc.graph_opt.decide.likeness import Found
 from rutc.graph_opt.decide.loop_turns import LoopTurns
-from rutc.graph_opt.decide.memory import ALIGNMENT, place_values
+from rutc.graph_opt.decide.memory import place_values
+from rutc.graph_opt.decide.own_lines import ALIGNMENT
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.recompute import without_recomputed
 from rutc.graph_opt.decide.slices import Slicer
@@ -308,7 +309,9 @@ class Realisation:
         looped, others = self.loop_turns.arranged(self.steps, given.turns)
         arranged = self.turns.arranged(looped, others, given.slices)
         steps, layouts = arranged.steps, arranged.layouts
-        places, arena = place_values(graph, steps, graph.values, layouts, known.homes, self.starts)
+        places, arena = place_values(
+            graph, steps, graph.values, layouts, known.homes, self.starts, self.machine.cores
+        )
         return Plan(
             graph,
             graph.values,

@@ -15,7 +15,8 @@ from rutc.errors import UserError
 from rutc.graph_opt import optimize, versions
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.greedy import greedy
-from rutc.graph_opt.decide.memory import ALIGNMENT, Life, Lifetimes, live_bytes, place_fixed
+from rutc.graph_opt.decide.memory import Life, Lifetimes, live_bytes, place_fixed
+from rutc.graph_opt.decide.own_lines import ALIGNMENT, OwnLines
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.plan import Choose, Fail, FillHalo, Place, Plan, PlanStep, Repeat, Run, Write
 from rutc.importer import import_model
@@ -153,11 +154,15 @@ def test_a_value_that_ends_highest_is_placed_first_where_that_helps() -> None:
 LIVES = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda x: Life(min(x), max(x)))
 
 
-@given(st.lists(st.tuples(st.integers(0, 400), LIVES), max_size=10))
-def test_values_that_meet_lie_apart_and_close(values: list[tuple[int, Life]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 400), LIVES), max_size=10), st.integers(1, 3))
+def test_values_that_meet_lie_apart_and_close(values: list[tuple[int, Life]], threads: int) -> None:
     lives = {str(i): life for i, (_, life) in enumerate(values)}
     places: dict[str, Place] = {}
-    arena = place_fixed([(size, str(i)) for i, (size, _) in enumerate(values)], lives, places)
+    todo = [(size, str(i)) for i, (size, _) in enumerate(values)]
+    arena = place_fixed(todo, lives, places, threads)
+    assert arena == place_fixed(todo, lives, {})
+    assert all(p.offset % ALIGNMENT == 0 for p in places.values())
+    assert all(p.offset + live_bytes([p.bytes], [Life(0, 0)]) <= arena for p in places.values())
     sizes = [size for size, _ in values]
     assert live_bytes(sizes, list(lives.values())) <= arena
     for a, b in combinations(lives, 2):
@@ -169,6 +174,61 @@ def test_values_that_meet_lie_apart_and_close(values: list[tuple[int, Life]]) ->
         for t in range(10)
     )
     assert live_bytes(sizes, list(lives.values())) == max(together)
+
+
+def taken(sizes: list[int], lives: list[Life], offsets: list[int], threads: int) -> int:
+    """The lines that threads write to in the second of two runs, and others had last."""
+    had: dict[int, int] = {}
+    found = 0
+    for run in (1, 2):
+        for i in sorted(range(len(sizes)), key=lambda i: lives[i].first):
+            lines = sizes[i] // ALIGNMENT
+            for number in range(lines):
+                line, thread = offsets[i] // ALIGNMENT + number, number * threads // lines
+                found += run == 2 and had.get(line, thread) != thread
+                had[line] = thread
+    return found
+
+
+ALIKE = st.integers(0, 9).map(lambda n: Life(n, n + 1))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), ALIKE), min_size=1, max_size=12),
+    st.integers(2, 3),
+)
+def test_threads_take_no_more_lines_from_each_other(
+    values: list[tuple[int, Life]], threads: int
+) -> None:
+    sizes, lives = [ALIGNMENT * 6 * n for n, _ in values], [life for _, life in values]
+    found: dict[int, list[int]] = {}
+    for n in (1, threads):
+        places: dict[str, Place] = {}
+        named = {str(i): life for i, life in enumerate(lives)}
+        place_fixed([(size, str(i)) for i, size in enumerate(sizes)], named, places, n)
+        found[n] = [int(places[v].offset) for v in named]
+    spans = [(x.first, x.last) for x in lives]
+    meetings = [
+        [j for j, y in enumerate(lives) if j != i and x.first <= y.last and y.first <= x.last]
+        for i, x in enumerate(lives)
+    ]
+    own = OwnLines(sizes, spans, meetings, threads)
+    for offsets in found.values():
+        assert own.taken(offsets) == taken(sizes, lives, offsets, threads) * ALIGNMENT
+    assert own.taken(found[threads]) <= own.taken(found[1])
+
+
+def test_halves_lie_over_halves_of_other_values() -> None:
+    # In turn, two of 8 lines live together and then two of 4: all thirds would fit anywhere.
+    lives = [Life(1, 2), Life(2, 3), Life(3, 4), Life(4, 5), Life(5, 6)]
+    sizes = [ALIGNMENT * n for n in (8, 8, 4, 4, 2)]
+    for threads, moved in ((1, True), (2, False)):
+        places: dict[str, Place] = {}
+        named = {str(i): life for i, life in enumerate(lives)}
+        arena = place_fixed([(s, str(i)) for i, s in enumerate(sizes)], named, places, threads)
+        assert arena == 16 * ALIGNMENT
+        offsets = [int(places[v].offset) for v in named]
+        assert (taken(sizes, lives, offsets, 2) > 0) == moved
 
 
 @pytest.mark.parametrize(
