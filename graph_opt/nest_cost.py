@@ -246,7 +246,7 @@ class NestCost:
         if self.grouped:
             return self._apart - w.broadcast
         others = (d for d in self.nest.bound if d in u.moves and u.moves[d] != along)
-        held = w.held * self.machine.l1 / self.machine.line_bytes
+        held = self.machine.l1 / 2 / self.machine.line_bytes
         return w.other_line if prod(self.extents[d] for d in others) >= held else 0.0
 
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
@@ -284,7 +284,7 @@ class NestCost:
         """
         vectors = self.points / self.extents[vector] * self._vectors(vector)
         w = self.coefficients
-        apart = vectors * (w.scattered * self.lanes - w.contiguous)
+        apart = vectors * (w.scattered * self.lanes - 1)
         return tuple(
             (u.read, d)
             for u in self.strided(vector, inner)
@@ -304,7 +304,7 @@ class NestCost:
     @property
     def _apart(self) -> float:
         """What a vector costs of elements that lie near, but apart: a load and a permutation."""
-        return 2 * self.coefficients.contiguous
+        return 2.0
 
     @property
     def _store_apart(self) -> float:
@@ -352,11 +352,11 @@ class NestCost:
                     shared += self._lines_again(loop, v, u.touched)
                 total += shared
             elif picks := self._picks(u, v, inner):
-                total += vectors * picks * w.contiguous
+                total += vectors * picks
             elif u.is_const:
                 total += vectors * w.packed
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):
-                total += vectors * w.contiguous
+                total += vectors
                 if self.grouped and beside and self.neighbours(u, inner) != u.moves[v]:
                     # Every lane's neighbours are put together from as many vectors, where lanes
                     # along a constant would have theirs side by side.
@@ -364,7 +364,7 @@ class NestCost:
             else:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
                 scattered = vectors * (steps * self._apart or w.scattered * self.lanes)
-                packed = vectors * w.contiguous
+                packed = vectors
                 if u.moves[v] is None and is_gathered(u.read):
                     if self.nest.bound:
                         scattered = vectors * self.machine.coefficients.sharing.gather * self.lanes
@@ -380,7 +380,7 @@ class NestCost:
         else:
             stores = self.stored / extent * each
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
-            total += stores * (w.contiguous if same else self._store_apart)
+            total += stores * (1.0 if same else self._store_apart)
             for o in self.nest.outs:
                 total += self._lines_again(inner.get(o.name), v, self.stored)
         return total

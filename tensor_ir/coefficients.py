@@ -29,8 +29,6 @@ class Tiles:
     """Slow-down for every register that it is short of."""
     spill: float
     """Slow-down for every register that does not exist."""
-    loop: float
-    """What a short loop costs that is not unrolled."""
     together: float
     """How sharply the longer of the times that hide each other prevails."""
     stream: float
@@ -52,11 +50,6 @@ class Tiles:
     """To find where a row lies whose distance from the one before is known in the run only."""
     uneven: float
     """The most that a tile may cost that fits evenly into a chunk of packed rows, over the best."""
-    written: int
-    """Multiplications of the part of a long sum that is written out, and elements of a window."""
-    written_bytes: int
-    """Those of a sum of bytes: each part takes addresses and a branch, which its operations do not
-    hide (Zen 3: 1 to 3 % for twice as many)."""
 
 
 @record
@@ -75,21 +68,19 @@ class Blocks:
     """Steps of the reduction ahead to ask for rows of an operand that lie far apart. Shorter
     reductions are over before lines come that they ask for at their start."""
     far_bytes: int
-    """From this distance on, the hardware does not know the next row from the one before."""
+    """From this distance on, the hardware does not know the next row from the one before. What
+    streams from the second cache is asked for so far ahead."""
     few_tiles: int
     """Up to so many tiles use the vector operand again: waiting for it from memory then shows.
 
     So many at least use a block of it before the next is loaded, where only a run tells how many
     there are."""
-    few_uses: int
-    """Each element of an operand is used at least so often if its lines are asked for anyway."""
     few_lines: int
     """Pieces of rows of so many lines or fewer are stored side by side: of 96 bytes, of 1,000 rows
     of 1,933 sums of 20 products, they took half as long as one below the other (Zen 4, AVX2)."""
     reuse: int
-    """Tiles that use a block of the vector operand before the next is loaded."""
-    near_lines: int
-    """Lines ahead to ask for an operand that streams from the second cache."""
+    """Tiles that use a block of the vector operand before the next is loaded. What is used as often
+    is asked for, though it may be near."""
     most_lines: int
     """What follows a reduction is asked for if it is in so many lines."""
     piece_lines: int
@@ -107,16 +98,12 @@ class Windows:
     (Zen 5)."""
     most_rows: int
     """Rows of a tile."""
-    most_vectors: int
-    """Vectors of a tile without rows, or of a row where there are few."""
     loaded: int
     """Registers for what is just being loaded."""
     held: int
     """Registers for what is being loaded and sorted, and for where its elements go."""
     tile: float
     """Cycles of a tile besides its loads and its arithmetic."""
-    ahead_bytes: int
-    """How far ahead memory is asked for."""
 
 
 @record
@@ -127,14 +114,9 @@ class Vectors:
     """The shortest loop or dim along which vectors pay, or a reciprocal of its own where it
     divides, or rows of registers for matrices; and the shortest side of a square that is
     transposed, of the rows of a tile, too."""
-    long: int
-    """Vectors in the states of a reduction over so many at least."""
     copies: int
-    """Vectors that an iteration computes, to fill each other's waits."""
-    operations: int
-    """Operations of all vectors of an iteration, at most. Bodies of more keep a processor as busy
-    alone: chains of 64, 128 and 250 sums, products, tanh and exp take between 0.93 and 1.07 of the
-    time with one vector as with four (Zen 4, AVX-512), and half of the time to compile."""
+    """Vectors that an iteration computes, to fill each other's waits: of what is computed element
+    by element, of a row that is reduced, and of windows where a tile has few rows."""
 
 
 @record
@@ -161,18 +143,14 @@ class Sharing:
 
 @record
 class Layouts:
-    """Of the orders of values in memory: cycles of an element, or of a lane of a vector."""
+    """Of the orders of values in memory: of an element, or a lane. A vector of neighbours is 1."""
 
     broadcast: float
     """An element that goes into all lanes."""
     other_line: float
     """What a broadcast adds where each step of a long sum reads another line than that before."""
-    held: float
-    """Share of the first cache: a sum over fewer lines finds them there for the next tile, too."""
     packed: float
     """A vector of a constant, which lies as it is read."""
-    contiguous: float
-    """A vector of neighbours in memory."""
     scattered: float
     """A lane of scattered elements."""
     store_crossed: float
@@ -323,12 +301,6 @@ class Remainders:
 class Counting:
     """Of what a summary counts, in operations on vectors."""
 
-    joined: float
-    """What puts one of several neighbours in its place in a lane."""
-    divided: float
-    """A quotient or remainder in a place."""
-    extremes: float
-    """A minimum or maximum of floats, which is NaN where an operand is."""
     forward: float
     """Cycles from a store until a load has what it stored."""
     stored: float

@@ -48,9 +48,9 @@ class Machine:
     vectors to the next, `gather_cycles` that from one gather of elements of 32 bits to the next;
     `fma_latency` the cycles until a multiply-add has its result. Caches are
     bytes per core; addresses that differ by multiples of `l1_way_bytes` share the lines of one set
-    of the first one. `l3` is shared by all cores. `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and
-    `memory_bytes_per_cycle` arrive at one thread that reads in order, `foreign_bytes_per_cycle`
-    where another core has just written them.
+    of the first one. The hardware asks for nothing beyond a page. `l3` is shared by all cores.
+    `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and `memory_bytes_per_cycle` arrive at one thread
+    that reads in order, `foreign_bytes_per_cycle` where another core has just written them.
 
     With `cores` 1 no kernel is split among threads; otherwise their number is left to the time of
     running. `launch_cycles` is what it takes to start threads that wait for it, and to wait for
@@ -80,6 +80,7 @@ class Machine:
     l3: int = 32 << 20
     l3_bytes_per_cycle: float = 24.0
     line_bytes: int = 64
+    page_bytes: int = 4 << 10
     memory_bytes_per_cycle: float = 8.0
     foreign_bytes_per_cycle: float = 3.0
     cores: int = 2

@@ -10,6 +10,9 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, coord_names
 
+MOST_TAPS = 64
+"""Elements of a window that schedules of windows write out."""
+
 
 @record
 class Window:

@@ -33,7 +33,7 @@ def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
     if t.buffer_bytes > machine.l2 // 2:
         return True
     uses = prod(shape.common_extents[x.var] for x in shape.shared if not t.depends(x.var))
-    return t.buffer_bytes > machine.l1 and uses >= machine.coefficients.blocks.few_uses
+    return t.buffer_bytes > machine.l1 and uses >= machine.coefficients.blocks.reuse
 
 
 def waits_for_pages(r: Reduction, tile: RegisterTile, machine: Machine) -> bool:

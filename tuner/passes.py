@@ -13,7 +13,7 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import windows_of
-from rutc.tensor_ir.windows import partners
+from rutc.tensor_ir.windows import MOST_TAPS, partners
 from rutc.tuner.access import Reduction, Shape, analyse
 from rutc.tuner.collapse import collapse
 from rutc.tuner.lengths import affordable
@@ -56,7 +56,7 @@ class Pass:
         return any(t.strides.get(vector, 0) not in (0, 1) for t in touches)
 
 
-def pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
+def pass_of(kernel: Kernel, shape: Shape) -> Pass | None:
     """What passes windows in a kernel; None where nothing does."""
     if len(shape.reductions) != 1:
         return None
@@ -70,25 +70,25 @@ def pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
     found = partners(moved, free, bound, single)
     if not found or bound & shape.symbolic:
         return None
-    if prod(extents[b] for b in bound) > machine.coefficients.tiles.written:
+    if prod(extents[b] for b in bound) > MOST_TAPS:
         return None
     return Pass(kernel, shape, r, moved, found)
 
 
-def with_fused_loops(found: Pass, machine: Machine) -> Pass | None:
+def with_fused_loops(found: Pass) -> Pass | None:
     """The kernel after loops that no window tells apart have become one."""
     fused = collapse(found.shape, frozenset(found.partners.values()))
     if not fused:
         return found
     kernel = apply_schedule(found.kernel, fused)
-    again = pass_of(kernel, analyse(kernel, found.shape.constants), machine)
+    again = pass_of(kernel, analyse(kernel, found.shape.constants))
     return None if again is None else replace(again, fused=fused)
 
 
-def fused_pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
+def fused_pass_of(kernel: Kernel, shape: Shape) -> Pass | None:
     """What passes windows in a kernel, after loops that no window tells apart have become one."""
-    found = pass_of(kernel, shape, machine)
-    return None if found is None else with_fused_loops(found, machine)
+    found = pass_of(kernel, shape)
+    return None if found is None else with_fused_loops(found)
 
 
 def vectors_along(found: Pass, machine: Machine) -> list[str]:

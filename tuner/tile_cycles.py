@@ -448,7 +448,8 @@ class TileCosts:
             # Each product loads them.
             work *= 1 + w.tight
         for extent in full.values():
-            work += w.loop / extent
+            # To count an iteration and to jump takes a cycle.
+            work += 1 / extent
         return work
 
 

@@ -127,9 +127,9 @@ def vectors_beside(found: Pass, vector: str, rows: tuple[str, int], machine: Mac
         return vectors_of_row(found, vector, machine)
     held = max(shape.extents[b] for b, v in found.partners.items() if v == rows[0])
     states = rows[1] * state_registers(r)
-    w = machine.coefficients.windows
+    w = machine.coefficients
     most = ceil(shape.extents[vector] / machine.width)
-    fit = min((machine.registers - w.loaded - held) // states, most, w.most_vectors)
+    fit = min((machine.registers - w.windows.loaded - held) // states, most, w.vectors.copies)
     at_once = machine.fma_latency * machine.fma_per_cycle
 
     def cycles(n: int) -> float:

@@ -79,7 +79,7 @@ class TakeRemainders(ChoosesWays["Parted"]):
         if isinstance(products, Reason):
             return products
         nest, factors = products
-        if len(nest.bound) != 1 or is_window(nest, editor, self.machine):
+        if len(nest.bound) != 1 or is_window(nest, editor):
             return Reason("it sums along several dims, or over a small window")
         constant = by_constant(nest, factors, editor)
         if isinstance(constant, Reason):

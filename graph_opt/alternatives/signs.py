@@ -83,7 +83,7 @@ class TakeSigns(ChoosesWays["Signed"]):
         if isinstance(products, Reason):
             return products
         nest, factors = products
-        if is_window(nest, editor, self.machine):
+        if is_window(nest, editor):
             return Reason("it sums over a small window, without pairs")
         found = by_constant(nest, factors, editor)
         if isinstance(found, Reason):

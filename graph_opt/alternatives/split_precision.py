@@ -339,7 +339,7 @@ def _comes_from_windows(value: str, editor: Editor, machine: Machine) -> bool:
     while n is not None and n.reducer is None:
         whole = (r for e in n.body for r in reads(e) if len(r.coords) == len(n.out.dims))
         n = next((found for r in whole if (found := editor.nest(r.value)) is not None), None)
-    return n is not None and is_window(n, editor, machine)
+    return n is not None and is_window(n, editor)
 
 
 def _sides(n: Nest, source: Read, weights: Read, editor: Editor) -> tuple[int, int]:

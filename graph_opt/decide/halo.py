@@ -14,7 +14,7 @@ from rutc.tensor_ir.lower import beyond
 from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES
 from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.ranges import common_sizes
-from rutc.tensor_ir.windows import partners, share_inside, window
+from rutc.tensor_ir.windows import MOST_TAPS, partners, share_inside, window
 
 UNKNOWN = 8
 """What a dim has where no window goes along it and the run tells how many indices: more than 1."""
@@ -48,8 +48,7 @@ def masked_at_edges(
     extents |= dict.fromkeys(names, UNKNOWN)
     bound = {d for d in nest.bound if extents[d] > 1}
     lane, along = inner.get(nest.out.name), inner.get(r.value)
-    most = coefficients.tiles.written
-    if not bound or prod(extents[d] for d in bound) > most or lane is None or along is None:
+    if not bound or prod(extents[d] for d in bound) > MOST_TAPS or lane is None or along is None:
         return False
     if lane in names or along in names or extents[lane] < coefficients.vectors.shortest:
         return False

@@ -36,7 +36,7 @@ from rutc.tensor_ir import (
 from rutc.tensor_ir.expr import index_names, reads, substitute
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.products import are_small, pairs_are_small, summed_along
-from rutc.tensor_ir.windows import partners
+from rutc.tensor_ir.windows import MOST_TAPS, partners
 
 
 @matches("reduction")
@@ -78,7 +78,7 @@ class MultiplyPairs:
             return Reason("there is an instruction for such products, or none for pairs")
         if any(self.machine.has_matrices(p.q.dtype) for p in found):
             return Reason("registers for matrices take such products")
-        if is_window(n, editor, self.machine):
+        if is_window(n, editor):
             return Reason("it sums over a small window, without pairs")
         if any(is_scanned(p, n, editor) for p in found):
             return Reason("a factor has the dim that a scan goes along")
@@ -291,13 +291,12 @@ def _moved_by(p: Quantised) -> Quantised | None:
     return Quantised(replace(p.q, dtype=dtype, fill=fill), zero)
 
 
-def is_window(n: Nest, editor: Editor, machine: Machine) -> bool:
+def is_window(n: Nest, editor: Editor) -> bool:
     """Whether the sum has a schedule of its own, which writes out its window."""
     taps = editor.size(n.bound)
     bound = {d for d in n.bound if editor.size((d,)) != 1}
     every = [r for e in n.body for r in reads(e)]
-    most = machine.coefficients.tiles.written
-    return taps is not None and taps <= most and bool(partners(every, {*n.out.dims}, bound))
+    return taps is not None and taps <= MOST_TAPS and bool(partners(every, {*n.out.dims}, bound))
 
 
 def _stays(p: Quantised, n: Nest, editor: Editor, machine: Machine) -> bool:

@@ -8,6 +8,7 @@ from math import ceil
 from rutc.tensor_ir.affine import Index, Var
 from rutc.tensor_ir.cost.addresses import Names, Places
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, executions
+from rutc.tensor_ir.cost.operations import DIVIDED, JOINED
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Access, Buffer, Kernel
@@ -101,7 +102,7 @@ class Accesses(Places):
 
     def _one_by_one(self, tally: Tally, count: float) -> float:
         """The loads of so many members of groups, each by itself, which are put together."""
-        tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
+        tally.add("arithmetic", count * JOINED)
         return count
 
     def runs(self, address: Index, lanes: Frame, frames: Frames) -> list[int]:
@@ -174,7 +175,7 @@ class Accesses(Places):
                 if (key := ("quotient", atom)) in tally.seen:
                     continue
                 tally.seen.add(key)
-                count = times * self.machine.coefficients.counting.divided
+                count = times * DIVIDED
                 if self.lanes(names, frames) is None:
                     tally.add("scalar", count)
                 else:

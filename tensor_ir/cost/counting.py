@@ -281,7 +281,7 @@ class Counter(Accesses):
         states = len(s.states)
         scratch = Tally("", 1.0, 1.0)
         for e in s.reducer.merge:
-            add_operations(e, scratch, joins * times, self.machine.coefficients.counting)
+            add_operations(e, scratch, joins * times)
         for kind, count in scratch.work.items():
             tally.add(kind, count * self.least)
         for name, count in scratch.functions.items():
@@ -487,7 +487,7 @@ class _Expression:
             if taken is not None:
                 return self._chosen(e, taken)
         names = NONE.union(*map(self.visit, e.args))
-        kind, count = kind_of(e, counter.machine.coefficients.counting)
+        kind, count = kind_of(e)
         if kind == "function":
             at, times = counter.home(names, frames)
             share = counter.part(dtype, names, frames)

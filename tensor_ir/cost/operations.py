@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rutc.tensor_ir.coefficients import Counting
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.expr import (
     ELEMENTARY,
@@ -21,9 +20,15 @@ from rutc.tensor_ir.roots import ROOTS, roots_taken
 
 FUNCTION_STEPS, DIVISION_STEPS = 10, 3
 """Multiply-adds, one after the other, that elementary functions and divisions take as long as."""
+DIVIDED = 4.0
+"""Instructions of a quotient or remainder of integers by a number that is known."""
+EXTREMES = 3.0
+"""Those of a minimum or maximum of floats, which is NaN where an operand is."""
+JOINED = 3.0
+"""Those that put one of several neighbours in its place in a lane."""
 
 
-def kind_of(e: Apply, coefficients: Counting) -> tuple[str, float]:
+def kind_of(e: Apply) -> tuple[str, float]:
     """The kind of an operation and how many instructions it is; elementary ones are functions."""
     dtype = e.args[-1].dtype
     match e:
@@ -35,9 +40,9 @@ def kind_of(e: Apply, coefficients: Counting) -> tuple[str, float]:
         return "function", 1.0
     if e.op in ("div", "mod", "fmod", "sqrt"):
         known = not dtype.is_float and isinstance(e.args[-1], Lit)
-        return ("arithmetic", coefficients.divided) if known else ("divisions", 1.0)
+        return ("arithmetic", DIVIDED) if known else ("divisions", 1.0)
     if e.op in ("min", "max") and dtype.is_float:
-        return "arithmetic", coefficients.extremes
+        return "arithmetic", EXTREMES
     if e.op in ("sign", "isinf"):
         return "arithmetic", 2.0
     return "arithmetic", 1.0
@@ -67,22 +72,22 @@ def reads_of(elements: tuple[Expr, ...]) -> list[Read]:
     return found
 
 
-def add_operations(e: Expr, tally: Tally, count: float, coefficients: Counting) -> None:
+def add_operations(e: Expr, tally: Tally, count: float) -> None:
     """Count the operations of a whole expression so many times."""
     if not isinstance(e, Apply):
         return
     if is_larger(e):
         tally.add("arithmetic", count)
         for a in e.args[1:]:
-            add_operations(a, tally, count, coefficients)
+            add_operations(a, tally, count)
         return
-    kind, each = kind_of(e, coefficients)
+    kind, each = kind_of(e)
     if kind == "function":
         tally.call(e.op, count)
     else:
         tally.add(kind, count * each)
     for a in e.args:
-        add_operations(a, tally, count, coefficients)
+        add_operations(a, tally, count)
 
 
 def depth_of(e: Expr, own: set[str], machine: Machine) -> float | None:
@@ -121,7 +126,7 @@ def _is_product(e: Expr) -> bool:
 def _latency(e: Apply, machine: Machine) -> float:
     """Cycles until an operation has its result."""
     fma = float(machine.fma_latency)
-    match kind_of(e, machine.coefficients.counting)[0]:
+    match kind_of(e)[0]:
         case "function":
             return FUNCTION_STEPS * fma
         case "divisions":

@@ -15,6 +15,7 @@ from rutc.driver.compile_job import with_schedule
 from rutc.emit.targets import aarch64
 from rutc.tensor_ir.cost import Costs, Estimate, Summary, estimate, summarise
 from rutc.tensor_ir.cost.fitted import FREE, load
+from rutc.tensor_ir.cost.operations import DIVIDED, EXTREMES
 from rutc.tensor_ir.cost.work import KINDS
 from rutc.tensor_ir.expr import ELEMENTARY
 from rutc.tensor_ir.kernel import Kernel
@@ -193,7 +194,7 @@ def test_the_larger_of_two_numbers_is_one_operation() -> None:
     output "y" [i] = %y
     """
     lanes = "lanes(k, 16, k); mark(k.o, unroll)"
-    for reducer, each in (("maxnum", 1.0), ("max", V4.coefficients.counting.extremes)):
+    for reducer, each in (("maxnum", 1.0), ("max", EXTREMES)):
         work = summarise(after(text.format(reducer), lanes), V4).work
         # Four vectors are added to one, whose lanes are put together in five steps.
         assert work["arithmetic"] == 37 * (4 + 5) * each
@@ -208,7 +209,7 @@ def test_quotients_are_counted_where_loops_tell_them() -> None:
     %y : f32{i,j} = %x[r=i // 2, c=j % 7]
     output "y" [i, j] = %y
     """
-    each = V4.coefficients.counting.divided
+    each = DIVIDED
     assert summarise(after(text), V4).work["scalar"] == each * (9 + 9 * 35)
     work = summarise(after(text, "split(j, 16); mark(j.i, vector)"), V4).work
     assert work["scalar"] == each * 9
@@ -394,7 +395,7 @@ def test_rows_that_data_choose_are_stored_whole() -> None:
         ("i32", "%d[i]", "divisions", 2.0),
         ("i16", "%d[i]", "divisions", 1.0),
         ("i64", "%d[i]", "divisions", 16.0),
-        ("i32", "3", "arithmetic", V4.coefficients.counting.divided),
+        ("i32", "3", "arithmetic", DIVIDED),
     ],
 )
 def test_vectors_of_integers_are_divided_as_floats(

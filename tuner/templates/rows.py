@@ -15,7 +15,7 @@ from rutc.tuner.access import Shape, Touch
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.packing import dim_of_loop, packed
 from rutc.tuner.space import Axis, Default, Template
-from rutc.tuner.vectors import copies_of_body, vectorised
+from rutc.tuner.vectors import MOST_AT_ONCE, copies_of_body, vectorised
 
 MOST_WRITTEN_OUT = 16
 """Vectors of a reduction that is unrolled."""
@@ -108,12 +108,12 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:
         if lane is None:
             lanes.append(None)
             continue
-        w = machine.coefficients.vectors
-        long = shape.extents[lane] >= w.long * machine.width or lane in shape.symbolic
-        blocks = ceil(shape.extents[lane] / (w.long * machine.width))
-        done = blocks * w.long * max(sum(map(operations, r.update.elements)), 1)
-        few = blocks <= MOST_WRITTEN_OUT and done <= w.operations and lane not in shape.symbolic
-        lanes.append(Lane(lane, w.long if long else 1, unroll=few or not long))
+        several = machine.coefficients.vectors.copies
+        long = shape.extents[lane] >= several * machine.width or lane in shape.symbolic
+        blocks = ceil(shape.extents[lane] / (several * machine.width))
+        done = blocks * several * max(sum(map(operations, r.update.elements)), 1)
+        few = blocks <= MOST_WRITTEN_OUT and done <= MOST_AT_ONCE and lane not in shape.symbolic
+        lanes.append(Lane(lane, several if long else 1, unroll=few or not long))
     beside: list[tuple[str, int]] = []
     for v, holds_loops in _beside(shape):
         own = [t for t in shape.touches if v in t.loops]

@@ -86,7 +86,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Onward] |
         cycles //= machine.width
     parallel = None if pays(cycles, machine) else 0
     vectors = 0 if lane is None else own.copies
-    rows = 1 if vectors or last is None else own.long
+    rows = 1 if vectors or last is None else own.copies
     # Short ones are summed by themselves, in vectors of several.
     liked = lane is not None or shape.extents[along] > own.shortest
     return Default(Onward(order, vectors, rows, parallel), liked)

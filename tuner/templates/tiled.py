@@ -54,6 +54,12 @@ from rutc.tuner.tile_cycles import bound_order
 from rutc.tuner.tile_loads import held_operand
 from rutc.tuner.tile_registers import LONGEST_UNROLLED, crowded, multiplications
 
+MOST_WRITTEN_OUT = 160
+"""Multiplications of a reduction that is written out as a whole, and of the part of a long sum of
+bytes: each part takes addresses and a branch, which its operations do not hide (Zen 3: 1 to 3 % for
+twice as many)."""
+MOST_OF_LONG = 64
+"""Those of the part of any other long sum."""
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
 
@@ -357,7 +363,8 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     loop = loops.original.get(wanted[0], wanted[0])
                     near = not t.nibbles and moves_evenly(kernel, t.buffer, loop)
                     if Mark(first, Kind.UNROLL) not in steps and near:
-                        ahead = machine.coefficients.blocks.near_lines * line
+                        far = machine.coefficients.blocks.far_bytes
+                        ahead = far // machine.line_bytes * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     if tile.inside:
         steps.append(Inside(tile.inside))
@@ -465,12 +472,11 @@ def _unrolled(
         extent = extents[v]
         if extent == 0 or crowded(r, tile, v, extent, machine):
             break
-        if extent * size <= 160 and extent <= LONGEST_UNROLLED:
+        if extent * size <= MOST_WRITTEN_OUT and extent <= LONGEST_UNROLLED:
             steps.append(Mark(v, Kind.UNROLL))
             size *= extent
             continue
-        w = machine.coefficients.tiles
-        most = w.written_bytes if multiplications(r, machine) > 1 else w.written
+        most = MOST_WRITTEN_OUT if multiplications(r, machine) > 1 else MOST_OF_LONG
         factor = next((f for f in (8, 4, 2) if f * size <= most and extent % f == 0), 1)
         if extent % machine.width == 0 and any(t.across(tile.vector, v) for t in r.reads):
             # Whole squares are transposed: each part loads a vector for every lane.

@@ -108,17 +108,17 @@ class Windows:
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] | None:
     """The vector with the fewest idle lanes, and rows that share most of what they read."""
-    found = pass_of(kernel, shape, machine)
+    found = pass_of(kernel, shape)
     if found is None or (vector := _vector(found, machine)) is None:
         return None
     liked = _liked(found, vector, machine)
-    found = with_fused_loops(found, machine)
+    found = with_fused_loops(found)
     if found is None or (vector := _vector(found, machine)) is None:
         return None
     kernel, shape = found.kernel, found.shape
     extents = shape.extents
     rows = tile_rows(found, vector, machine)
-    vectors = min(machine.coefficients.windows.most_vectors, ceil(extents[vector] / machine.width))
+    vectors = min(machine.coefficients.vectors.copies, ceil(extents[vector] / machine.width))
     if rows is not None:
         vectors = vectors_beside(found, vector, rows, machine)
     tiled = {vector, *(rows[:1] if rows is not None else ())}
@@ -166,19 +166,20 @@ def _overlap(found: Pass) -> bool:
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     """The values of every parameter."""
-    found = fused_pass_of(kernel, shape, machine)
+    found = fused_pass_of(kernel, shape)
     if found is None:
         return {"vector": ()}
     shape = found.shape
     shared = [x.var for x in shape.shared]
     moved = list(dict.fromkeys(found.partners.values()))
-    w = machine.coefficients.windows
-    rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], w.most_rows) + 1)]
+    w = machine.coefficients
+    most = w.windows.most_rows
+    rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], most) + 1)]
     looped = (b for b in sorted(found.partners) if may_be_looped(found, b))
     edged = [v for v in moved if v not in shape.symbolic]
     return {
         "vector": tuple(vectors_along(found, machine)),
-        "vectors": tuple(range(1, w.most_vectors + 1)),
+        "vectors": tuple(range(1, w.vectors.copies + 1)),
         "rows": (None, *(x for x in rows if may_be_rows(found, x[0]))),
         "together": (True, False),
         "taps": tuple(permutations(sorted(found.partners))),
@@ -235,7 +236,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     Raises:
         NotApplicable: the parameters do not fit the kernel.
     """
-    found = fused_pass_of(kernel, shape, machine)
+    found = fused_pass_of(kernel, shape)
     if found is None:
         raise NotApplicable("it passes no windows")
     shape, vector, rows = found.shape, point.vector, point.rows
@@ -319,7 +320,7 @@ def _ahead(found: Pass, others: Sequence[str], machine: Machine) -> Iterator[Ste
     The tiles of one plane read, and store, here and there in it, which no hardware foresees but
     where one row is read after the other, in halves at least.
     """
-    ahead, line = machine.coefficients.windows.ahead_bytes, machine.line_bytes
+    ahead, line = machine.page_bytes, machine.line_bytes
     moved, extents = set(found.partners.values()), found.shape.extents
     # A slice of one image has no next one.
     several = [v for v in others if v not in moved and extents[v] > 1]
