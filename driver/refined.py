@@ -46,14 +46,12 @@ EVALUATED = 12
 def refined(found: Realisation, machine: Machine) -> Realisation:
     """The plan that estimates find better, where that is soon known.
 
-    A graph with a dim that commonly has one index and may have many keeps its plan: of those,
-    estimates say nothing.
+    A graph with a dim that commonly has one index and may have many keeps its orders: of those,
+    estimates say nothing. What a kernel passes on they tell of one index as of many.
     """
     known = found.known
-    if any(known.extents[d] == 1 for d in known.varying):
-        return found
     nests = [n for n in walk_nodes(found.graph.nodes) if isinstance(n, Nest)]
-    if len(nests) <= FEW:
+    if len(nests) <= FEW and all(known.extents[d] != 1 for d in known.varying):
         points = sum(prod(known.extents[d] for d in n.dims) for n in nests)
         if not found.graph.symbols:
             found = _of_few(found, machine)

@@ -120,3 +120,16 @@ def test_parts_are_not_put_together_for_windows_that_read_beyond_them() -> None:
     got = run_plan(found.plan, inputs)
     for name, array in interpret(graph, inputs).items():
         assert_agree(name, got[name], array, exact=True, reduction=1)
+
+
+def test_kernels_go_whose_batch_is_commonly_one() -> None:
+    """What they pass on is as much of each example."""
+    source = PARTS.replace("dims", "symbols n = 1..64@1\ndims b = n,")
+    for plain, of_batch in ((",y}", ",y,b}"), (",z}", ",z,b}"), ("[y", "[b, y"), ("[z", "[b, z")):
+        source = source.replace(plain, of_batch)
+    for v in "abv":
+        source = source.replace(f"%{v}[", f"%{v}[b, ")
+    first = chosen(parse(source), V3)
+    assert stored(first) == {"v", "w"}
+    found = refined(first, V3)
+    assert stored(found) == {"w"}
