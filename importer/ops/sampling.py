@@ -114,9 +114,9 @@ def grid_sample(
     coords: list[Coord] = [out[0].index, out[1].index]
     product: Expr | None = None
     for i, (t, at) in enumerate(zip(taps, positions, strict=True)):
-        p = b.read(at, where)
-        coords.append(sampler.place(p, t.index, x.shape[2 + i]))
-        weight = sampler.weight(p, t.index)
+        place, factor = _around(b, sampler, at, x.shape[2 + i])
+        coords.append(b.read(place, [*where, t.index]))
+        weight = b.read(factor, [*where, t.index])
         product = weight if product is None else apply("mul", product, weight)
     assert product is not None
     element = _element(b, x, coords)
@@ -129,6 +129,14 @@ def _positions(b: Builder, sampler: Sampler, x: Tensor, grid: Tensor, axis: int)
     rank = x.rank - 2
     element = b.read(grid, [*(a.index for a in axes), rank - 1 - axis])
     return b.nest(axes, sampler.position(element, x.shape[2 + axis]))
+
+
+def _around(b: Builder, sampler: Sampler, at: Tensor, extent: Index) -> tuple[Tensor, Tensor]:
+    """(place, weight) of the elements around every position along an axis {n, .., tap}."""
+    axes = b.axes((*at.shape, sampler.taps))
+    position, tap = b.read(at, [a.index for a in axes[:-1]]), axes[-1].index
+    place = b.nest(axes, sampler.place(position, tap, extent))
+    return place, b.nest(axes, sampler.weight(position, tap))
 
 
 def _element(b: Builder, x: Tensor, coords: Sequence[Coord]) -> Expr:
