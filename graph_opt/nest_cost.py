@@ -280,11 +280,12 @@ class NestCost:
     ) -> tuple[tuple[Read, str], ...]:
         """Reads at places that data tell of which a copy with a dim innermost costs less.
 
-        The vector's elements then lie side by side wherever they are.
+        The vector's elements then lie side by side wherever they are, and not each on a line that
+        nothing foresees.
         """
         vectors = self.points / self.extents[vector] * self._vectors(vector)
         w = self.coefficients
-        apart = vectors * (w.scattered * self.lanes - 1)
+        apart = vectors * (self._gather - 1)
         return tuple(
             (u.read, d)
             for u in self.strided(vector, inner)
@@ -300,6 +301,11 @@ class NestCost:
             return 0
         lanes = min(self.extents[v], self.machine.width)
         return self.machine.picks(u.read.dtype.bytes, self.extents[d], lanes)
+
+    @property
+    def _gather(self) -> float:
+        """What a vector costs of elements at places that data tell."""
+        return self.machine.coefficients.sharing.gather * self.lanes
 
     @property
     def _apart(self) -> float:
@@ -365,9 +371,10 @@ class NestCost:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
                 scattered = vectors * (steps * self._apart or w.scattered * self.lanes)
                 packed = vectors
-                if u.moves[v] is None and is_gathered(u.read):
-                    if self.nest.bound:
-                        scattered = vectors * self.machine.coefficients.sharing.gather * self.lanes
+                gathered = is_gathered(u.read)
+                if gathered and self.nest.bound:
+                    scattered = vectors * self._gather
+                if gathered and u.moves[v] is None:
                     packed = scattered
                 elif u.read.value not in copied:
                     packed += u.touched * w.copy

@@ -334,6 +334,22 @@ def test_a_resampled_axis_is_stored_across_rather_than_gathered_along(
     assert innermost(plan_of(text, machine), "a") == along
 
 
+def test_of_a_picture_that_is_sampled_anywhere_a_copy_has_its_channels_side_by_side() -> None:
+    """An element at a place that data tell lies on a line that nothing foresees."""
+    plan = plan_of(
+        """
+        graph "sampled"
+        dims c = 8, h = 40, w = 40, y = 30, x = 30, k = 2, j = 2
+        %i : f32{c,h,w} = input "i" [c, h, w]
+        %p : i64{k,x,y} = input "p" [k, y, x]
+        %q : i64{j,x,y} = input "q" [j, y, x]
+        %b : f32{c,x,y} = sum{j,k} %i[c, h=%p[k, x, y], w=%q[j, x, y] else 0.0]
+        output "b" [c, y, x] = %b
+        """,
+    )
+    assert innermost(plan, "i.near.c") == "c"
+
+
 def test_a_sum_over_strided_windows_lies_as_its_operand_does() -> None:
     plan = plan_of(
         """
