@@ -196,11 +196,12 @@ def run(
     dim: Sizes = None,
     target: OneTarget = None,
     threads: Threads = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Run a compiled model once and show a summary of its outputs."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.report.arguments import check_npz, parse_sizes
         from rutc.report.shown_values import values_json, values_table
         from rutc.verify.npz import save_npz
@@ -378,11 +379,12 @@ def doctor(
             metavar="FILE.json", help="Write what describes this processor, for compile --target."
         ),
     ] = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show what rutc finds on this machine: compiler, CPU features and rates, versions, cache."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.report.doctor import examine
 
         findings = examine(remeasure=remeasure, save_target=save_target)
@@ -402,11 +404,12 @@ def doctor(
 @app.command()
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show how large the cache of compiled parts is, or clear it."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.emit import cache as objects
         from rutc.report import display
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rutc.report.console import command
-from rutc.report.flags import AsJson, Db, Debug
+from rutc.report.flags import AsJson, Db, Debug, Quiet
+from rutc.report.printable import counted
 
 if TYPE_CHECKING:
     from rutc.tuner.database import Database
@@ -33,9 +34,11 @@ Records = Annotated[
 
 
 @app.command()
-def stats(db: Db = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def stats(
+    db: Db = None, quiet: Quiet = False, as_json: AsJson = False, debug: Debug = False
+) -> None:
     """Show what is stored: tasks, trials, machines, versions, size."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.report import records
         from rutc.report.arguments import check_database
         from rutc.tuner.database import Database
@@ -49,9 +52,15 @@ def stats(db: Db = None, as_json: AsJson = False, debug: Debug = False) -> None:
 
 
 @app.command()
-def export(file: Records, db: Db = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def export(
+    file: Records,
+    db: Db = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
     """Write all records into a file."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.report import records
         from rutc.report.arguments import check_database
         from rutc.tuner.database import Database
@@ -59,7 +68,7 @@ def export(file: Records, db: Db = None, as_json: AsJson = False, debug: Debug =
         check_database(db)
         with Database.open(db, create=False) as database:
             count = records.write_export(database, file)
-        screen.result({"file": file, "trials": count}, f"{file}: {records.counted(count, 'trial')}")
+        screen.result({"file": file, "trials": count}, f"{file}: {counted(count, 'trial')}")
 
 
 @app.command("import")
@@ -67,11 +76,12 @@ def import_command(
     file: Records,
     replace: Replace = False,
     db: Db = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Add the records of a file that export wrote, all of them or none."""
-    _added(db, lambda database: database.load(file, replace=replace), as_json, debug)
+    _added(db, lambda database: database.load(file, replace=replace), quiet, as_json, debug)
 
 
 @app.command()
@@ -81,16 +91,19 @@ def merge(
     ],
     replace: Replace = False,
     db: Db = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Add the records of another database, all of them or none."""
-    _added(db, lambda database: database.merge(other, replace=replace), as_json, debug)
+    _added(db, lambda database: database.merge(other, replace=replace), quiet, as_json, debug)
 
 
-def _added(db: str | None, add: Callable[[Database], Added], as_json: bool, debug: bool) -> None:
+def _added(
+    db: str | None, add: Callable[[Database], Added], quiet: bool, as_json: bool, debug: bool
+) -> None:
     """Adds records to a database, and shows what became of them."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.report import records
         from rutc.report.arguments import check_database
         from rutc.tuner.database import Database

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rutc.driver.options import EIGHT_BITS, FP32, USUAL
 from rutc.report.listing import Table, numeral
+from rutc.report.printable import counted
 
 if TYPE_CHECKING:
     from rutc.driver.options import Report
@@ -51,7 +52,7 @@ def bundle_text(report: Report, folder: Path) -> str:
 def report_text(report: Report) -> str:
     """Returns what a compilation made, in two lines, and what is said of its precision and plan."""
     return (
-        f"{report.library}: {report.kernels} kernels, {_of_a_run(report)}\n"
+        f"{report.library}: {counted(report.kernels, 'kernel')}, {_of_a_run(report)}\n"
         f"{_targets(report)}{_precision(report)}{_records(report)}"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
@@ -87,7 +88,8 @@ def _precision(report: Report) -> str:
     if not report.narrow_values:
         return f"no values stored as {report.precision}: no kernel would be faster by it\n"
     sizes = instead(report.narrow_bytes, report.narrow_saved)
-    return f"{report.narrow_values} values stored as {report.precision}: {sizes}\n"
+    values = counted(report.narrow_values, "value")
+    return f"{values} stored as {report.precision}: {sizes}\n"
 
 
 def _records(report: Report) -> str:
@@ -96,7 +98,9 @@ def _records(report: Report) -> str:
     if report.plan_source not in ("", USUAL):
         parts.append(f"plan: {report.plan_source}")
     if report.recorded:
-        parts.append(f"schedules on record: {report.recorded} of {report.kernels} kernels")
+        parts.append(
+            f"schedules on record: {report.recorded} of {counted(report.kernels, 'kernel')}"
+        )
     return "; ".join(parts) + "\n" if parts else ""
 
 

@@ -15,6 +15,7 @@ from rutc.emit import cache
 from rutc.emit.targets.select import host_features, native_target, remeasured, save_native
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
+from rutc.report.printable import counted
 from rutc.tensor_ir.dtype import DType
 
 PACKAGES = (
@@ -139,7 +140,7 @@ def _tuning_records() -> Finding:
 
     try:
         with Database.open(create=False) as database:
-            return Finding(name, f"{location}: {database.count()} trials")
+            return Finding(name, f"{location}: {counted(database.count(), 'trial')}")
     except UserError as error:
         return Finding(name, f"{location} (cannot be used)", str(error))
 

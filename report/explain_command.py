@@ -20,6 +20,7 @@ from rutc.report.flags import (
     PlanBy,
     PlanTime,
     Precision,
+    Quiet,
     Schedules,
     Shapes,
     States,
@@ -51,6 +52,7 @@ def explain(
     plan_time: PlanTime = None,
     keep_subnormals: KeepSubnormals = False,
     db: Schedules = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -59,7 +61,7 @@ def explain(
     It is what compile makes with the same options and database: what of it was measured, and what
     estimates say of it. For a node also why it did not fuse.
     """
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.driver.asked import asked
         from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
         from rutc.report.explain import explain as explain_node

@@ -9,7 +9,7 @@ import typer
 
 from rutc.emit.files import shown
 from rutc.report.console import command
-from rutc.report.flags import AsJson, Debug, Dims, Inputs, OneTarget, Shapes, Threads, Values
+from rutc.report.flags import AsJson, Debug, Dims, Inputs, OneTarget, Quiet, Shapes, Threads, Values
 
 
 def inspect(
@@ -37,11 +37,12 @@ def inspect(
     value: Values = None,
     target: OneTarget = None,
     threads: Threads = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.report.arguments import (
             check_page,
             check_useless,

@@ -17,6 +17,7 @@ from rutc.importer import import_model
 from rutc.importer.contents import contents
 from rutc.report import display
 from rutc.report.page import artifact_page, model_page
+from rutc.report.printable import counted
 from rutc.report.profiled import profiled
 from rutc.runtime.artifact import ArtifactFile, open_artifact, programs_of
 from rutc.runtime.bundles import bundles
@@ -228,7 +229,7 @@ def _measured(
         source = PlanSource(plan["from"], told and OnRecord(**told))
         lines.append(f"plan: {source}")
     found = sum(bool(k.get("records")) for k in kernels)
-    lines.append(f"schedules on record: {found} of {len(kernels)} kernels")
+    lines.append(f"schedules on record: {found} of {counted(len(kernels), 'kernel')}")
     return lines
 
 
@@ -240,7 +241,9 @@ def _stored(manifest: Mapping[str, object]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for name, sizes in found.items():
         own, saved = (sum(column) for column in zip(*sizes, strict=True))
-        lines.append(f"stored as {name}: {len(sizes)} values, {display.instead(own, saved)}")
+        lines.append(
+            f"stored as {name}: {counted(len(sizes), 'value')}, {display.instead(own, saved)}"
+        )
     return lines
 
 
@@ -331,10 +334,11 @@ def inspect_model(
         "operators": dict(held.operators),
         "nodes": dict(sorted(kinds.items())),
     }
+    weight_bytes = display.quantity(held.weight_bytes, "B", display.BYTES)
     shown: list[RenderableType] = [
-        f"{path}: {sum(held.operators.values())} nodes, "
+        f"{path}: {counted(sum(held.operators.values()), 'node')}, "
         f"{', '.join(f'{domain} {version}' for domain, version in held.opsets.items())}, "
-        f"{held.weights} weights of {display.quantity(held.weight_bytes, 'B', display.BYTES)}",
+        f"{counted(held.weights, 'weight')} of {weight_bytes}",
         display.ports_table(*ports),
         *_open_sizes(open_sizes),
         display.operators_table(held.operators),

@@ -8,6 +8,7 @@ from pathlib import Path
 from rutc.emit.files import cannot_write, check_replaceable, sweep, temporary_file
 from rutc.report.display import BYTES, Json, quantity
 from rutc.report.listing import Table
+from rutc.report.printable import counted
 from rutc.tuner.database import Database, Stats
 from rutc.tuner.stored import Added
 
@@ -40,11 +41,6 @@ def stats_tables(stats: Stats) -> list[Table]:
     for version, number in stats.versions:
         versions.add(version, str(number))
     return [statuses, machines, versions]
-
-
-def counted(number: int, what: str) -> str:
-    """Returns a number of things: `1 trial`, `2 trials`."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def added_json(added: Added, where: str) -> Json:

@@ -31,7 +31,7 @@ from rutc.report.flags import (
     Target,
     Values,
 )
-from rutc.report.records import counted
+from rutc.report.printable import counted
 
 if TYPE_CHECKING:
     from rutc.driver.beside import Ratio
@@ -270,7 +270,9 @@ def _shown(screen: Screen, line: _Line) -> Callable[[Progressing, Tuning], None]
         before = best.get(id(t), t.default_cycles)
         if not screen.quiet and not screen.as_json and t.best_cycles < 0.98 * before:
             gain = 100 * (t.default_cycles / t.best_cycles - 1)
-            screen.note(f"{t.name}: {gain:.0f} % faster than default after {t.trials} trials")
+            screen.note(
+                f"{t.name}: {gain:.0f} % faster than default after {counted(t.trials, 'trial')}"
+            )
         best[id(t)] = min(before, t.best_cycles)
 
     return shown
@@ -282,13 +284,17 @@ def _shown_plan(screen: Screen, line: _Line) -> Callable[[PlanProgress], None]:
 
     def shown(found: PlanProgress) -> None:
         nonlocal told
+        from rutc.report.listing import numeral
+
         line.before = 0
         line.move("plans", found.tried)
         line.before = found.tried
         for step in found.steps[told:]:
             if not screen.quiet and not screen.as_json:
                 gain = 100 * (1 / step.ratio.median - 1)
-                screen.note(f"{step.candidate}: {gain:.0f} % faster, {step.ratio.us:.0f} us before")
+                screen.note(
+                    f"{step.candidate}: {gain:.0f} % faster, {numeral(step.ratio.us)} us before"
+                )
         told = len(found.steps)
 
     return shown
@@ -367,7 +373,7 @@ def tuning_table(found: TuningReport) -> Table:
             str(t.launches),
             str(t.trials),
             f"{t.default_cycles:.0f}" if isfinite(t.default_cycles) else "",
-            f"+{100 * gain:.0f} %" if gain > 0 else "",
+            f"+{100 * gain:.0f} %" if round(100 * gain) > 0 else "",
             inside,
             verdict,
         )
@@ -414,14 +420,16 @@ def tuning_lines(found: TuningReport) -> list[str]:
     if not found.tuned and not found.interrupted:
         least = f"{FEWEST_NS / 1000:g} us"
         lines.append(f"no kernel was searched that takes {least} or more and has other schedules")
-    trials = "1 trial" if found.trials == 1 else f"{found.trials} trials"
-    lines.append(f"{trials} in {found.seconds:.0f} s{failed}; kept in {found.database}")
+    lines.append(
+        f"{counted(found.trials, 'trial')} in {found.seconds:.0f} s{failed}; "
+        f"kept in {found.database}"
+    )
     tried = sum(t.us is not None for t in found.tuned)
     if found.runs:
         used = sum(t.believed for t in found.tuned)
         lines.append(
-            f"with the schedules of {used} kernels, of {tried} that were faster one by one, a run "
-            f"is {runs_text(found.runs)}: rutc compile takes them"
+            f"with the schedules of {counted(used, 'kernel')}, of {tried} that were faster "
+            f"one by one, a run is {runs_text(found.runs)}: rutc compile takes them"
         )
     elif tried:
         lines.append(

@@ -102,7 +102,7 @@ class ArtifactFile:
             if self._digest([weights]).hex() != manifest.get("weights_sha256"):
                 raise ModelError(_damaged(self.path))
         elif _file_bytes(manifest) is not None:
-            _check_weights(weights_path(self.path) if given is None else given, manifest)
+            _check_weights(self._beside(manifest) if given is None else given, manifest)
 
     def check_weights_file(self) -> Path | None:
         """Returns the file of weights beside it, None if it needs none, after a look at its end.
@@ -114,13 +114,30 @@ class ArtifactFile:
         expected = _file_bytes(manifest)
         if expected is None:
             return None
-        path = weights_path(self.path)
+        path = self._beside(manifest)
         file, size = _opened(path)
         with file:
             stored = b"".join(blocks(file, (max(size - DIGEST_BYTES, 0), size)))
         if size != expected or stored.hex() != manifest.get("weights_sha256"):
             raise ModelError(f"the weights file {path} does not belong to {self.path}")
         return path
+
+    def _beside(self, manifest: Mapping[str, object]) -> Path:
+        """The path of the file of weights that the library reads, which is there.
+
+        Raises:
+            ModelError: it is missing.
+        """
+        path = weights_path(self.path)
+        if os.path.lexists(path):
+            return path
+        about = manifest.get("weights_file")
+        named = about.get("name") if isinstance(about, Mapping) else None
+        first = f" ({named} when it was compiled)" if named not in (None, path.name) else ""
+        raise ModelError(
+            f"cannot load {path}: No such file or directory; the weights of {self.path.name} lie "
+            f"beside it in a file of its name{first}: rename and move both together"
+        )
 
     def _section(self, name: str) -> bytes:
         if name not in self.sections:

@@ -84,7 +84,7 @@ static int allocate(rutc_session *session) {
     session->thread_scratch = rutc_allocate(bytes);
     if (session->thread_scratch == NULL) {
       return rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY,
-                       "no memory for the scratch of %d threads: %lld bytes each",
+                       "no memory for scratch: %d times %lld bytes, once for each thread",
                        (int)session->options.threads, (long long)scratch_bytes);
     }
   }

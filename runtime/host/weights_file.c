@@ -76,7 +76,8 @@ static int open_file(const char *path, const char **shown, rutc_error *error) {
     rutc_fail(error, RUTC_SYSTEM, "cannot open the weights file %s: %s%s", *shown, strerror(errno),
               path != NULL || errno != ENOENT
                   ? ""
-                  : "; it lies beside the library, or where options.weights_path says");
+                  : "; a library's weights lie beside it in a file of its name: rename and move both "
+                    "together, or say where they are (options.weights_path, in Python weights=)");
   }
   return file;
 }

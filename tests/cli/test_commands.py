@@ -241,7 +241,7 @@ def test_a_profile_says_what_is_timed(
 def test_inspect_shows_a_model(rutc: Rutc, model: Path) -> None:
     result = rutc("inspect", model)
     assert result.status == 0, result.stderr
-    for word in ("ai.onnx", "weights", "tensor(float)", "x", "y", "operator"):
+    for word in ("ai.onnx", "1 weight of", "tensor(float)", "x", "y", "operator"):
         assert word in result.stdout
 
 

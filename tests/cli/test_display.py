@@ -111,6 +111,7 @@ def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
         return report_text(replace(report, **more)).splitlines()[0]
 
     assert said().endswith(", 2 KiB of working memory")
+    assert said(kernels=1).startswith("m.so: 1 kernel, ")
     for_threads = said(thread_bytes=1536)
     assert for_threads.endswith(", 2 KiB of working memory, 1.5 KiB for each thread")
     several: dict[str, Any] = {"sizes": "n=8 h=320", "thread_bytes": 1536, "arena_most": 1 << 20}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.conftest import Rutc
 
-COMMANDS = ["compile", "run", "verify", "bench", "inspect", "explain", "doctor", "cache"]
+COMMANDS = ["compile", "run", "verify", "bench", "inspect", "explain", "tune", "doctor", "cache"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -15,6 +15,12 @@ def test_every_command_explains_itself(rutc: Rutc, command: str) -> None:
     result = rutc(command, "--help")
     assert result.status == 0
     assert "--json" in result.stdout
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "db stats", "db export", "db import", "db merge"])
+def test_every_command_takes_what_all_of_them_do(rutc: Rutc, command: str) -> None:
+    shown = rutc(*command.split(), "--help").stdout
+    assert all(option in shown for option in ("--quiet", "--json", "--debug"))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 import rutc as package
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
+from rutc.runtime import ModelError, load
 from rutc.verify import OutputComparison, Verification, verify_model
 from tests.cli.conftest import Rutc, build
 from tests.machines import lacking
@@ -137,6 +138,23 @@ def test_inspect_tells_where_it_is(rutc: Rutc, tmp_path: Path, external: Path) -
     assert "does not belong to" in rutc("inspect", library).stdout
 
 
+@pytest.mark.parametrize("command", [["inspect"], ["run"]], ids=" ".join)
+def test_a_library_that_was_renamed_alone(
+    rutc: Rutc, tmp_path: Path, external: Path, command: list[str]
+) -> None:
+    """What is missing is said, where it was looked for, how it was called, and what to do."""
+    shutil.copy(external.with_suffix(".weights"), tmp_path)
+    library = shutil.copy(external, tmp_path / "other.so")
+    done = rutc(*command, library)
+    told = (done.stdout + done.stderr).replace("\n", "")
+    assert f"cannot load {tmp_path / 'other.weights'}: No such file or directory" in told
+    assert "(net.weights when it was compiled): rename and move both together" in told
+    with pytest.raises(ModelError, match=r"other\.weights: No such .* move both together, or say"):
+        load(library)
+    shutil.move(tmp_path / "net.weights", tmp_path / "other.weights")
+    assert rutc(*command, library).status == 0
+
+
 def test_inspect_of_embedded_weights(rutc: Rutc, artifact: Path) -> None:
     assert rutc("inspect", artifact, "--json").json["weights"] is None
 
@@ -165,7 +183,7 @@ assert not any(m.partition(".")[0] in ("rutc", "onnx", "llvmlite") for m in sys.
     command = [sys.executable, "-c", script]
     served = subprocess.run(command, cwd=moved, capture_output=True, text=True, check=False)
     assert served.returncode == 0, served.stderr
-    assert "small.weights: No such file or directory; it lies beside" in served.stdout
+    assert "small.weights: No such file or directory; a library's weights lie" in served.stdout
 
 
 def test_who_has_no_weights_has_no_file_of_them(rutc: Rutc, tmp_path: Path) -> None:

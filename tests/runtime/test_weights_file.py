@@ -500,8 +500,9 @@ def test_c_programs_say_where_the_weights_are(tmp_path: Path) -> None:
     (tmp_path / "model.weights").unlink()
     missing = _answers(run_c(tmp_path, OPENINGS))
     assert re.search(
-        r"cannot open the weights file .*/model\.weights: No such file or directory; it lies "
-        r"beside the library, or where options\.weights_path says$",
+        r"cannot open the weights file .*/model\.weights: No such file or directory; a "
+        r"library's weights lie beside it in a file of its name: rename and move both together, or "
+        r"say where they are \(options\.weights_path, in Python weights=\)$",
         missing["beside"],
     )
 
