@@ -30,6 +30,7 @@ from rutc.importer.nest_builder import Place
 from rutc.importer.open_sizes import SizeFoundError, end_if_told
 from rutc.importer.ops.control import branched
 from rutc.importer.order import title
+from rutc.importer.possible_sizes import sizes_hint, with_possible_sizes
 from rutc.importer.proto import (
     ElementTypeError,
     array_of,
@@ -85,19 +86,27 @@ def import_model(
     _check_supported(graph, path)
     fixed = fixed_elements([i for i in graph.input if i.name not in weights], values or {})
     given = {**(shapes or {}), **{n: array.shape for n, array in fixed.items()}}
-    learned: Learned = {}
-    least = 0
-    while True:
-        inputs = Inputs(Builder(), dict(dims or {}), given, fixed, learned, least)
-        try:
-            return _Importer(folder, inputs.b).run(graph, weights, inputs, name)
-        except SizeFoundError as found:
-            learned = {**learned, **inputs.learn(found)}
-        except UserError:
-            # What an operator computes of a size may have a meaning only where there is something.
-            if least or not inputs.b.open_sizes:
-                raise
-            learned, least = {}, 1
+
+    def of_sizes(dims: Dims) -> Graph:
+        learned: Learned = {}
+        least = 0
+        while True:
+            inputs = Inputs(Builder(), dict(dims), given, fixed, learned, least)
+            try:
+                return _Importer(folder, inputs.b).run(graph, weights, inputs, name)
+            except SizeFoundError as found:
+                learned = {**learned, **inputs.learn(found)}
+            except UserError:
+                # What an operator computes of a size may have a meaning only where there is
+                # something.
+                if least or not inputs.b.open_sizes:
+                    raise
+                learned, least = {}, 1
+
+    try:
+        return of_sizes(dims or {})
+    except UserError as error:
+        raise with_possible_sizes(error, dims or {}, of_sizes) or error from None
 
 
 def _key(node: NodeProto) -> Key:
@@ -275,14 +284,8 @@ class _Importer:
             given = given_text(node, inputs)
             tensors = [t for t in inputs if isinstance(t, Tensor)]
             sizes = sorted({n for t in tensors for x in t.shape for n in x.names()})
-            hint = ""
-            if sizes:
-                hint = (
-                    f"; fixing the symbolic sizes ({', '.join(sizes)}) may help, or narrower "
-                    "ranges: --dim NAME=N, NAME=LOW..HIGH, or multiples NAME=LOW..HIGH/STEP"
-                )
             kind = NeedsRank if isinstance(e, NeedsRank) else UserError
-            raise kind(_cannot(node, f"{e} [{given}]{hint}")) from e
+            raise kind(_cannot(node, f"{e} [{given}]{sizes_hint(sizes)}")) from e
         except ElementTypeError as e:
             raise UserError(_cannot(node, e)) from e
         except ZeroDivisionError as e:

@@ -87,6 +87,24 @@ def test_a_stated_range_stands(model, message, request):
         interpret(g, {"x": np.ones((2, 40, 4), "f4")})
 
 
+@pytest.mark.parametrize(
+    "dims", [{"seq": 40}, {"seq": 40, "batch": 2}, {"seq": 40, "batch": (1, 8)}]
+)
+def test_a_fixed_size_that_is_none_of_the_models_is_told(dims, cut):
+    """What is wrong is the size that was given, not one that is open."""
+    with pytest.raises(UserError) as refused:
+        import_model(cut, dims=dims)
+    said = str(refused.value)
+    assert said.startswith("--dim seq=40 does not fit: the model takes 0..33: Add (node")
+    assert "batch=" not in said
+    assert "fixing the symbolic sizes" not in said
+
+
+def test_other_errors_say_what_they_say_without_a_size(cut):
+    with pytest.raises(UserError, match=r"^a size is given for 'n', which no input has"):
+        import_model(cut, dims={"n": 40})
+
+
 def test_a_branch_says_nothing_of_a_size(tmp_path):
     """Long texts are right where the other branch is taken."""
     then = helper.make_graph(
