@@ -218,6 +218,13 @@ class Machine:
         """
         return self.registers > 2 * self.fma_latency * self.fma_per_cycle
 
+    def bytes_again(self, size: float) -> float:
+        """The bytes a cycle of what is read in every run, so many in all.
+
+        Half of the second cache keeps them until the next one.
+        """
+        return self.l2_bytes_per_cycle if size <= self.l2 // 2 else self.l3_bytes_per_cycle
+
     def holds_signs(self, sums: int, columns: int) -> bool:
         """Whether so many sums leave registers for magnitudes and signs of so many vectors.
 

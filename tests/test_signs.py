@@ -1,5 +1,6 @@
 """Products of bytes with magnitudes and signs of constants apart: exact, and where they are."""
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -131,6 +132,19 @@ def test_constants_of_few_rows_are_read_once(rows: int, machine: Machine, *, wan
     text = PRODUCT.format(m=rows, n=1024, k=256, a="u8", b="i8", zero=3, other=0)
     graph = with_weights(parse(text), extremes((256, 1024), DType.I8, 0))
     assert signed(optimize(graph, pipeline=pipeline_for(machine))) is wanted
+
+
+@pytest.mark.parametrize(
+    ("rows", "deep", "wanted"), [(1, 512, True), (1, 768, False), (1, 2048, False), (4, 1024, True)]
+)
+def test_what_half_of_the_second_cache_does_not_keep_is_read_once(
+    rows: int, deep: int, *, wanted: bool
+) -> None:
+    """The last cache gives it at half the rate: products in pairs take no longer."""
+    near = replace(V3, l2=1 << 20, l2_bytes_per_cycle=2 * V3.l3_bytes_per_cycle)
+    text = PRODUCT.format(m=rows, n=deep, k=deep, a="u8", b="i8", zero=3, other=0)
+    graph = with_weights(parse(text), extremes((deep, deep), DType.I8, 0))
+    assert signed(optimize(graph, pipeline=pipeline_for(near))) is wanted
 
 
 def test_magnitudes_are_multiplied_four_at_a_time() -> None:

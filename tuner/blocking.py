@@ -136,7 +136,7 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     busy = max(busy_cycles(r, tile.size, machine) for r in shape.reductions)
     read, stored = sum(t.buffer_bytes for t in panels), stored_bytes(kernel, shape)
     near, again = read <= machine.l2 // 2, _tiles_across(shape, tile, panels)
-    rate = machine.l2_bytes_per_cycle if near else machine.l3_bytes_per_cycle
+    rate = machine.bytes_again(read)
     if (
         any(t.gathered and not t.unit(tile.vector) for t in panels)
         or (again > 1 and step > w.busy * busy * rate)

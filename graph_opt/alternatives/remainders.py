@@ -124,8 +124,8 @@ class TakeRemainders(ChoosesWays["Parted"]):
             return whole * w.filtering.small
         if m.loads_ahead:
             return whole
-        read = 2 * p.deep * p.columns / m.l2_bytes_per_cycle
-        return min(whole, max(whole * w.filtering.signed, read))
+        read = 2 * p.deep * p.columns
+        return min(whole, max(whole * w.filtering.signed, read / m.bytes_again(read)))
 
     def _cycles(self, products: float) -> float:
         """What so many products of factors in 16 bits take."""

@@ -111,9 +111,10 @@ class TakeSigns(ChoosesWays["Signed"]):
         m, w = self.machine, self.machine.coefficients.filtering
         rate = m.fma_per_cycle * m.width * w.reached
         direct = editor.typical(s.nest.dims) / (rate * w.paired)
-        read = s.less.size / m.l2_bytes_per_cycle
-        apart = max(direct * w.signed, 2 * read)
-        return apart + editor.typical(s.nest.out.dims) / rate, max(direct, read)
+        once, twice = s.less.size, 2 * s.less.size
+        apart = max(direct * w.signed, twice / m.bytes_again(twice))
+        paired = max(direct, once / m.bytes_again(once))
+        return apart + editor.typical(s.nest.out.dims) / rate, paired
 
 
 @record
