@@ -16,10 +16,9 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.certainty import Question
 from rutc.driver.in_model import SECONDS
-from rutc.driver.launch_times import LEAST_US, Profiled, TimedLibrary, run_in_turns
+from rutc.driver.launch_times import LEAST_US, Profiled, TimedLibrary, run_in_turns, values_to_time
 from rutc.driver.served import Served
 from rutc.driver.trials import interval
-from rutc.verify.session_values import session_values
 
 TIMEOUT_S = 60.0
 """A library that takes longer for a round hangs."""
@@ -114,7 +113,7 @@ def _answering(
 ) -> Callable[[Question], Runs]:
     """What answers how long the steps of a library take, in turns with those of the usual one."""
     first = Profiled(usual.library, threads)
-    given = session_values(first.session, (), dims=sizes)
+    given = values_to_time(first, sizes)
 
     def runs(question: Question) -> Runs:
         with Profiled(question.artifact.library, threads) as second:

@@ -16,7 +16,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.beside import Beside, Ratio, Runs, ratio_of, thread_counts
 from rutc.driver.certainty import Asked, Question
-from rutc.driver.in_model import SECONDS, HandedOut, Planned, Subject, subjects_of
+from rutc.driver.in_model import HandedOut, Planned, Subject, subjects_of
 from rutc.driver.launch_times import TimedLibrary, written
 from rutc.driver.served import Unanswered
 from rutc.tuner.choice import Choice
@@ -90,9 +90,12 @@ def confirmed(
     return Confirmed(seen, frozenset(), {})
 
 
-def confirmation_s(cpu: int | None) -> float:
-    """Returns the seconds in which one artifact takes turns with the default one, at most."""
-    return 2 * SECONDS * PROCESSES * len(thread_counts(cpu))
+def runs_to_confirm(cpu: int | None) -> int:
+    """Returns how often as long as the default artifact runs once one and it take turns, at most.
+
+    Both count: how long that is tells how much of the processor others leave.
+    """
+    return 2 * PROCESSES * len(thread_counts(cpu))
 
 
 def _told(

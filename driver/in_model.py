@@ -17,6 +17,7 @@ from dataclasses import field
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from rutc.base.record import record
 from rutc.driver.build import PlanVersion, machine_of, plans_of
 from rutc.driver.certainty import Asked, Question
 from rutc.driver.compile_job import CompileJob, key, make, scheduled
-from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
+from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, values_to_time, written
 from rutc.driver.launches import Pending
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.served import Ended, Served, Unanswered
@@ -39,7 +40,6 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import Range, common_size, without_common
 from rutc.tuner.choice import Choice
-from rutc.verify.session_values import session_values
 from rutc.verify.sizes import narrowed
 
 ROUND = 64
@@ -205,6 +205,8 @@ class ModelBench(Served):
         super().__init__(partial(_served, self.default, planned.machine, planned.sizes), cpu)
         self._usual: dict[Subject, Usual] = {}
         self._run_s = 0.0
+        self.usual_s = 0.0
+        """The seconds that passed while default schedules ran, known with what they take."""
         self._calls = np.zeros(0)
         self._rounds = 0
 
@@ -216,7 +218,9 @@ class ModelBench(Served):
             UserError: the model does not run.
         """
         if not self._usual:
+            began = monotonic()
             turns = self._ask(None)
+            self.usual_s = monotonic() - began
             self._calls = turns.calls
             self._run_s = float(np.median(turns.usual.sum(axis=1))) * 1e-6
             for subject, places in self._places.items():
@@ -384,7 +388,7 @@ def _served(
     """What answers how long a library's launches take beside the default one's."""
     clock = Clock(machine)
     usual = Profiled(default.library)
-    given = session_values(usual.session, (), dims=sizes)
+    given = values_to_time(usual, sizes)
 
     def turns(question: Question | None) -> Turns:
         if question is None:

@@ -18,10 +18,12 @@ from rutc.driver.compile_job import Chooser
 from rutc.emit.library import build_library
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
+from rutc.runtime import ModelError
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.bench import run_in_place
 from rutc.verify.compare import Value
 from rutc.verify.interleaved import Run
+from rutc.verify.session_values import refusal, session_values
 from rutc.verify.whole import WholeSession
 
 FEWEST_RUNS = 5
@@ -116,6 +118,20 @@ class Profiled:
         if [self.names[number] for number in steps] != list(launches):
             raise InternalError("the steps of a library are not the launches of its plan")
         return steps
+
+
+def values_to_time(profiled: Profiled, sizes: Mapping[str, int] | None) -> Mapping[str, Value]:
+    """Returns inputs of common sizes, or of these, of which a run has been done.
+
+    Raises:
+        UserError: the model refuses them.
+    """
+    given = session_values(profiled.session, (), dims=sizes)
+    try:
+        profiled.run(given)
+    except ModelError as error:
+        raise refusal(profiled.session, sizes or {}, error) from error
+    return given
 
 
 Enough = Callable[[Sequence[np.ndarray]], bool]

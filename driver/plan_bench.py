@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Self
 
 import numpy as np
@@ -77,7 +78,9 @@ class PlanBench:
         self.launches = self.launches_of(found)
         self.artifact = self._written(found)
         self._beside = Beside(self.artifact, sizes, cpu)
+        began = monotonic()
         runs = self._beside.runs(Question(self.artifact))
+        self.asked_s = monotonic() - began
         own = _by_launch(self.launches, runs.us[0])
         self.us = {x: float(np.median(t)) for x, t in own.items()}
         self.total_us = float(np.median(runs.whole[0]))

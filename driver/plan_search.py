@@ -139,6 +139,7 @@ class PlanSearch:
         began = monotonic()
         bench = self._open(self._first)
         opened = monotonic() - began
+        compared_s = opened + AGAIN * len(self._threads) * bench.asked_s
         try:
             yield self.outcome
             sources = [(self._by_algorithm, ALGORITHMS), (self._by_neighbour, 1.0)]
@@ -149,7 +150,7 @@ class PlanSearch:
                 while (
                     self.outcome.tried < trials
                     and monotonic() - idle_since < IDLE * seconds
-                    and rounds.another()
+                    and rounds.another(compared_s if self.outcome.steps else 0.0)
                 ):
                     if waiting is None:
                         waiting = source(bench)

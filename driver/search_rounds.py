@@ -17,10 +17,13 @@ class Rounds:
         self._began: float | None = None
         self._lengths = deque([longest], maxlen=2)
 
-    def another(self) -> bool:
-        """Whether to begin another round; the one before ends by this."""
+    def another(self, after: float = 0.0) -> bool:
+        """Whether to begin another round; the one before ends by this.
+
+        What follows the last round takes `after` seconds.
+        """
         now = monotonic()
         if self._began is not None:
             self._lengths.append(now - self._began)
         self._began = now
-        return now + max(self._lengths) < self._end
+        return now + max(self._lengths) + after < self._end

@@ -19,7 +19,7 @@ from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.beside import Ratio
 from rutc.driver.cluster import Cluster, ClusterBench
-from rutc.driver.confirmed import Confirmed, confirmation_s, confirmed
+from rutc.driver.confirmed import Confirmed, confirmed, runs_to_confirm
 from rutc.driver.in_model import ModelBench, Planned, Subject, timed_sizes
 from rutc.driver.in_precision import in_precision
 from rutc.driver.launches import Pending
@@ -185,7 +185,7 @@ def tune_model(
                 jobs,
             )
             # At the end, the model is built again as it was for this, and run.
-            at_last = ARTIFACTS * (tuning.seconds + confirmation_s(cpu))
+            at_last = ARTIFACTS * (tuning.seconds + runs_to_confirm(cpu) * local.usual_s)
             rest = limits.after(before + at_last, planned_trials)
             try:
                 for subject in tuning.run(rest):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ import pytest
 from onnx import helper
 
 import rutc
-from rutc.driver import beside, plan_search, search_rounds
+from rutc.driver import beside, plan_bench, plan_search, search_rounds
 from rutc.driver.beside import Ratio, thread_counts
 from rutc.driver.launch_times import Enough, Profiled, run_in_turns, written
 from rutc.driver.launches import Pending
@@ -231,6 +232,36 @@ def test_time_in_which_nothing_is_found_is_left_for_schedules(
     longer, _ = search(graph, usual, tmp_path)
     list(longer.run(300.0))
     assert now[0] > 60.0
+
+
+def test_time_to_compare_what_was_found_is_left(
+    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes that others leave of the processors: the limit is time that passes."""
+    now = [0.0]
+
+    def round_(search: PlanSearch, bench: PlanBench, tries: Sequence[PlanChange]) -> list[Kept]:
+        now[0] += 10.0
+        search.outcome.steps.append(Kept(tries[0], Ratio(0.5, 0.5, 0.5, 1.0)))
+        return []
+
+    real = beside.Beside.runs
+
+    def slow(*given: Any, **options: Any) -> beside.Runs:
+        now[0] += 10.0
+        return real(*given, **options)
+
+    for module in (plan_search, plan_bench, search_rounds):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(plan_search, "ROUND", 1)
+    monkeypatch.setattr(plan_search, "IDLE", inf)
+    monkeypatch.setattr(PlanSearch, "_round", round_)
+    monkeypatch.setattr(beside.Beside, "runs", slow)
+    monkeypatch.setattr(beside, "run_in_turns", Clock(1.0))
+    found, _ = search(graph, usual, tmp_path)
+    list(found.run(150.0))
+    assert found.outcome.runs
+    assert 100.0 < now[0] <= 150.0
 
 
 def test_what_does_not_run_is_told_from_the_others(

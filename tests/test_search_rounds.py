@@ -37,6 +37,14 @@ def test_no_round_is_begun_that_would_end_late(clock: Clock) -> None:
     assert begun(clock, 12.0, [5.0, 1.0, 1.0, 1.0, 1.0, 1.0]) == 6  # the first was longer
 
 
+def test_time_for_what_follows_is_left(clock: Clock) -> None:
+    found = Rounds(clock.now + 10.0, 2.0)
+    assert found.another(7.0)
+    clock.now += 2.0
+    assert not found.another(7.0)
+    assert found.another()
+
+
 def test_the_first_is_begun_whatever_it_takes(clock: Clock) -> None:
     assert begun(clock, 0.5, [7.0, 0.1]) == 1
     assert begun(clock, 0.0, [7.0]) == 0

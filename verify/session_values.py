@@ -15,7 +15,7 @@ from rutc.tensor_ir.ranges import sizes_text
 from rutc.verify.compare import Value
 from rutc.verify.input_values import gather, given_names
 from rutc.verify.ports import input_specs
-from rutc.verify.rounds import Draw, joined
+from rutc.verify.rounds import Draw, joined, sums_told
 from rutc.verify.sizes import (
     Sizes,
     advice,
@@ -109,6 +109,25 @@ def run_once(session: InferenceSession, sources: Sequence[str], dims: Mapping[st
     at = f" at {sizes_text(sizes)}" if sizes else ""
     said = f"{str(failure).rstrip('.')}. {those} were generated{at}. {advice(session)}"
     raise UserError(said) from failure
+
+
+def refusal(session: InferenceSession, dims: Mapping[str, int], failure: ModelError) -> UserError:
+    """Returns why no run of a compiled model can be timed at its common sizes, or these `dims`.
+
+    It refuses what is generated. Where it runs at others, that is told: which size is the sum of
+    two, or all of them.
+    """
+    common = sizes_text(session_common_sizes(session, dims))
+    at = f" at {common}" if common else ""
+    said = f"{str(failure).rstrip('.')}. Inputs were generated{at}"
+    for other in _others(session, dims):
+        with suppress(ModelError):
+            _outputs(session, other.made(session).values)
+            sums = [f"--dim {told}" for told in sums_told(other)]
+            sizes = [f"--size {told}" for told in sizes_text(other.sizes).split()]
+            return UserError(f"{said}; say {' '.join(sums or sizes)}, as it runs so")
+    more = "others with --size NAME=N, or which is a sum of others: --dim NAME=A+B"
+    return UserError(f"{said}; say {more}" if common else said)
 
 
 def _outputs(session: InferenceSession, values: Mapping[str, Value]) -> dict[str, Value]:

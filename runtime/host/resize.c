@@ -51,8 +51,8 @@ static int reserve_scratch(rutc_session *session, int64_t bytes) {
   char *memory = each <= INT64_MAX / threads ? rutc_allocate(each * threads) : NULL;
   if (memory == NULL) {
     return rutc_fail(&session->error, RUTC_OUT_OF_MEMORY,
-                     "no memory for scratch: %d times %lld bytes, once for each thread", (int)threads,
-                     (long long)each);
+                     "no memory for scratch: %d times %lld bytes, once for each thread",
+                     (int)threads, (long long)each);
   }
   free(session->thread_scratch);
   session->thread_scratch = memory;

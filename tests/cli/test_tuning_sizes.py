@@ -167,3 +167,28 @@ def test_plans_of_symbolic_sizes_are_taken(model: Path, tmp_path: Path) -> None:
     assert made.report.plan_source.startswith("on record, 1.25 times as fast")
     assert made.verification is not None
     assert made.verification.passed
+
+
+def test_sizes_at_which_no_run_can_be_timed_have_advice(rutc: Rutc, tmp_path: Path) -> None:
+    """A mask has a column for each of two parts, which the model does not say."""
+    kinds = {"x": "past", "z": "new", "mask": "total"}
+    given = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, size])
+        for name, size in kinds.items()
+    ]
+    nodes = [
+        helper.make_node("Concat", ["x", "z"], ["both"], axis=1),
+        helper.make_node("Mul", ["both", "mask"], ["seen"]),
+        helper.make_node("Softmax", ["seen"], ["y"], axis=0),
+    ]
+    made = helper.make_graph(nodes, "g", given, [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(made, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    command = ["tune", tmp_path / "m.onnx", "--trials", "1", "--db", tmp_path / "d.sqlite"]
+    for plans in ("--plans", "--no-plans"):
+        refused = rutc(*command, plans)
+        assert refused.status == 2, refused.stderr
+        assert "Inputs were generated at past=" in refused.stderr
+        assert "say --dim total=past+new, as it runs so" in refused.stderr
+    done = rutc(*command, "--dim", "total=past+new")
+    assert done.status == 0, done.stderr
