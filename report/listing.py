@@ -49,9 +49,11 @@ def numeral(x: float) -> str:
 def draw(item: RenderableType, width: int | None) -> None:
     """Writes what is shown to stdout, `width` columns wide; None: as wide as the terminal is.
 
-    A table that is too wide goes without the lines between columns, which take a third of 80, and
-    titles have a line for each word.
+    Columns in which nothing stands are left out. A table that is too wide goes without the lines
+    between columns, which take a third of 80, and titles have a line for each word.
     """
+    if isinstance(item, Table) and item.row_count:
+        item.columns = [c for c in item.columns if any(str(cell) for cell in c.cells)]
     console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False, width=width)
     if isinstance(item, Table) and _least(item, console) > console.width:
         item.box = box.SIMPLE_HEAD

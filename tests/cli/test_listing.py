@@ -53,6 +53,19 @@ def _any_rows(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
 
+def test_columns_in_which_nothing_stands_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """With their titles; one that has a text in any row stays."""
+    table = Table("kernel", "best", "measured", "used", names=("kernel",))
+    table.add("g1", "", "", "")
+    table.add("g2", "", "7", "")
+    text = " ".join(word for line in _drawn(table, 80, capsys) for word in line if word)
+    assert "kernel measured" in text
+    assert "best" not in text
+    assert "used" not in text
+    empty = Table("kernel", "best")
+    assert any("best" in line for line in _drawn(empty, 80, capsys))
+
+
 def test_long_formulas_are_left_to_json() -> None:
     assert shape_text(["batch", 4, "(h + 31)//32"]) == "[batch, 4, (h + 31)//32]"
     formula = "past + max(-past + total, seq)*min(1, min(max(-past + total, 0), seq))"
