@@ -17,6 +17,7 @@ from rutc.errors import CheckFailed, UserError
 from rutc.report import db_commands, explain_command, inspect_command, tune_command
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
+    OUTPUTS,
     AsJson,
     Bundle,
     Calibrate,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="rutc",
     help="Compile ONNX models ahead of time into standalone shared libraries.",
+    epilog="`rutc compile model.onnx` writes model.so and model.h after checking what they "
+    "compute; `rutc COMMAND --help` lists a command's options.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -83,7 +86,14 @@ def _root(
 def compile_command(
     model: Model,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The library; default: MODEL.so.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT.so",
+            help="The library; default: MODEL.so.",
+            rich_help_panel=OUTPUTS,
+        ),
     ] = None,
     target: Targets = "native",
     precision: Precision = "fp32",
@@ -327,7 +337,9 @@ def bench(
     target: OneTarget = None,
     threads: Annotated[
         list[int] | None,
-        typer.Option("--threads", min=1, help="A thread count; repeatable. Default: 1."),
+        typer.Option(
+            "--threads", metavar="N", min=1, help="A thread count; repeatable. Default: 1."
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long per thread count, each.")] = 3.0,
     quiet: Quiet = False,

@@ -23,6 +23,19 @@ def test_every_command_takes_what_all_of_them_do(rutc: Rutc, command: str) -> No
     assert all(option in shown for option in ("--quiet", "--json", "--debug"))
 
 
+def test_options_stand_in_groups(rutc: Rutc) -> None:
+    """No group is longer than a reader looks through, and those of all commands come last."""
+    groups: list[tuple[str, int]] = []
+    for line in rutc("compile", "--help").stdout.splitlines():
+        if title := re.match(r"╭─ (.*?) ─", line):
+            groups.append((title[1], 0))
+        elif re.match(r"│ +--", line):
+            groups[-1] = groups[-1][0], groups[-1][1] + 1
+    assert sum(count for _, count in groups) >= 25
+    assert max(count for _, count in groups) <= 6
+    assert groups[-1] == ("What is shown", 3)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
