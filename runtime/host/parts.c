@@ -37,17 +37,34 @@ static uint64_t taken_of(rutc_part *part) {
   return atomic_load_explicit(&part->taken, memory_order_relaxed);
 }
 
-/* Does the first claim that is left for the part's own thread, or the last one for another; whether
- * there was one. */
-static int do_next(const job *self, rutc_part *part, int own) {
-  uint64_t one = own ? 1 : (uint64_t)1 << HALF;
-  uint64_t before = atomic_fetch_add_explicit(&part->taken, one, memory_order_relaxed);
+/* Does the first claims that are left for the part's own thread, as many as it wants, or the last one
+ * for another; how many there were. */
+static int64_t do_next(const job *self, rutc_part *part, int64_t wanted, int own) {
+  uint64_t more = own ? (uint64_t)wanted : (uint64_t)wanted << HALF;
+  uint64_t before = atomic_fetch_add_explicit(&part->taken, more, memory_order_relaxed);
   int64_t spare = left(part, before);
   if (spare <= 0) return 0;
-  int64_t claim = taken_by_thread(before) + (own ? 0 : spare - 1);
-  int64_t begin = claim * part->claim, end = begin + part->claim;
+  int64_t count = wanted < spare ? wanted : spare;
+  int64_t claim = taken_by_thread(before) + (own ? 0 : spare - count);
+  int64_t begin = claim * part->claim, end = begin + count * part->claim;
   self->work(self->arg, part, begin, end < part->tasks ? end : part->tasks);
-  return 1;
+  return count;
+}
+
+/* Does the claims of a thread's own part; the nanoseconds that one takes, 0 where there were none.
+ *
+ * Once it knows that, it takes as many at once as others would leave to it: to take one has to wait
+ * until all that was written is in the cache, and that may come from far away. */
+static int64_t do_own(const job *self, rutc_part *part) {
+  int64_t start = rutc_now_ns(), done = 0, claim_ns = 0, wanted = 1;
+  while (left(part, taken_of(part)) > 0) {
+    int64_t count = do_next(self, part, wanted, 1);
+    if (count == 0) break;
+    done += count;
+    claim_ns = (rutc_now_ns() - start) / done;
+    wanted = claim_ns < SOON_NS ? SOON_NS / (claim_ns + 1) : 1;
+  }
+  return claim_ns;
 }
 
 /* Whether others had better take a claim of a part: it has not begun, or will take long. What its
@@ -69,13 +86,11 @@ static int needs_others(rutc_part *part, int64_t claim_ns, int watch) {
 void rutc_take_parts(rutc_part *parts, int64_t count, int64_t index, rutc_work work,
                      const void *arg) {
   job self = {.work = work, .arg = arg};
-  int64_t start = rutc_now_ns(), done = 0;
-  while (do_next(&self, &parts[index], 1)) done++;
-  int64_t claim_ns = done > 0 ? (rutc_now_ns() - start) / done : 0;
+  int64_t claim_ns = do_own(&self, &parts[index]);
   for (int watch = 0; watch <= 1; watch++) {
     for (int64_t i = 1; i < count; i++) {
       rutc_part *part = &parts[(index + i) % count];
-      while (needs_others(part, claim_ns, watch) && do_next(&self, part, 0)) {
+      while (needs_others(part, claim_ns, watch) && do_next(&self, part, 1, 0)) {
       }
     }
   }

@@ -3,7 +3,7 @@
  * A part is taken claim by claim. Its thread begins at the front and others at the back, so that what
  * two threads do lies apart: they seldom write to the same lines, and what a thread reads is mostly
  * its own. What another one is about to finish is left to it, for where its caches are far away it
- * takes longer to get what is there than to wait.
+ * takes longer to get what is there than to wait; so a thread takes that much of its own at once.
  */
 #ifndef RUTC_PARTS_H
 #define RUTC_PARTS_H

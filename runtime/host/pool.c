@@ -36,12 +36,13 @@ struct rutc_pool {
   int64_t watch_ns;
   int64_t busy_watch_ns;
   atomic_int busy; /* a run is in progress: the next launch comes soon */
-  void (*task)(void *arg, int64_t index);
-  void *arg;
   atomic_int stop;
+  worker *workers; /* threads - 1 of them; workers[i] is thread i + 1 */
+  /* Whoever enters gets what it has to do with the line that it needs for that. */
   _Alignas(CACHE_LINE) atomic_uint inside; /* workers in the launch; CLOSED: none may enter */
   atomic_uint caller_asleep;
-  worker *workers; /* threads - 1 of them; workers[i] is thread i + 1 */
+  void (*task)(void *arg, int64_t index);
+  void *arg;
 };
 
 static void sleep_while(atomic_uint *word, unsigned value) {

@@ -10,21 +10,28 @@ MAIN = """
 #include <stdlib.h>
 
 static rutc_part parts[8];
+static int64_t task_us, at_once[8], calls;
 
 static void work(const void *arg, const rutc_part *part, int64_t begin, int64_t end) {
   (void)arg;
   for (int64_t i = begin; i < end; i++) {
-    printf("%d ", (int)(part->begin + i % part->size + i / part->size * 100));
+    int64_t until_ns = rutc_now_ns() + task_us * 1000;
+    while (rutc_now_ns() < until_ns) rutc_pause();
+    if (task_us == 0) printf("%d ", (int)(part->begin + i % part->size + i / part->size * 100));
   }
+  if (task_us > 0) at_once[calls++] = end - begin;
 }
 
-/* threads, tasks, claims, what the second thread took before; the first one does the rest. */
+/* threads, tasks, claims, what the second thread took before; the first one does the rest. Tells
+ * the tasks, or how many there were at a time of such that take so many microseconds. */
 int main(int argc, char **argv) {
   if (argc < 5) return 1;
+  if (argc > 5) task_us = atoi(argv[5]);
   int threads = atoi(argv[1]);
   rutc_share_out(parts, 1, atoi(argv[2]), threads, atoi(argv[3]));
   atomic_store(&parts[1].taken, (unsigned long long)atoi(argv[4]));
   rutc_take_parts(parts, threads, 0, work, NULL);
+  for (int64_t i = 0; i < calls; i++) printf("%d ", (int)at_once[i]);
   return 0;
 }
 """
@@ -56,3 +63,14 @@ def test_the_order_of_tasks(
     program: Telling, threads: int, tasks: int, claims: int, taken: int, order: list[int]
 ) -> None:
     assert program(threads, tasks, claims, taken) == order
+
+
+@pytest.mark.parametrize(
+    ("us", "counts"), [(1, [1, 7]), (6, [1, 3, 3, 1]), (25, [1, 1, 1, 1, 1, 1, 1, 1])]
+)
+def test_short_claims_are_taken_together(program: Telling, us: int, counts: list[int]) -> None:
+    # As many as take no longer than others would wait for them. A thread that had to wait for its
+    # CPU takes its claims to be longer than they are.
+    found = [program(2, 16, 8, 8, us) for _ in range(20)]
+    assert all(sum(x) == 8 and x[0] == 1 and max(x) <= max(counts) for x in found)
+    assert counts in found
