@@ -86,9 +86,9 @@ static int needs_others(rutc_part *part, int64_t claim_ns, int watch) {
 void rutc_take_parts(rutc_part *parts, int64_t count, int64_t index, rutc_work work,
                      const void *arg) {
   job self = {.work = work, .arg = arg};
-  int64_t claim_ns = do_own(&self, &parts[index]);
+  int64_t own = index < count, claim_ns = own ? do_own(&self, &parts[index]) : 0;
   for (int watch = 0; watch <= 1; watch++) {
-    for (int64_t i = 1; i < count; i++) {
+    for (int64_t i = own; i < count; i++) {
       rutc_part *part = &parts[(index + i) % count];
       while (needs_others(part, claim_ns, watch) && do_next(&self, part, 1, 0)) {
       }

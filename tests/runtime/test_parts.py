@@ -22,15 +22,17 @@ static void work(const void *arg, const rutc_part *part, int64_t begin, int64_t 
   if (task_us > 0) at_once[calls++] = end - begin;
 }
 
-/* threads, tasks, claims, what the second thread took before; the first one does the rest. Tells
+/* threads, tasks, claims, what the second thread took before, and which thread does the rest. Tells
  * the tasks, or how many there were at a time of such that take so many microseconds. */
 int main(int argc, char **argv) {
-  if (argc < 5) return 1;
-  if (argc > 5) task_us = atoi(argv[5]);
+  if (argc < 6) return 1;
+  if (argc > 6) task_us = atoi(argv[6]);
   int threads = atoi(argv[1]);
+  for (int i = 0; i < 8; i++) parts[i] = (rutc_part){.begin = 90, .size = 1, .tasks = 1, .claim = 1,
+                                                     .claims = 1};
   rutc_share_out(parts, 1, atoi(argv[2]), threads, atoi(argv[3]));
   atomic_store(&parts[1].taken, (unsigned long long)atoi(argv[4]));
-  rutc_take_parts(parts, threads, 0, work, NULL);
+  rutc_take_parts(parts, threads, atoi(argv[5]), work, NULL);
   for (int64_t i = 0; i < calls; i++) printf("%d ", (int)at_once[i]);
   return 0;
 }
@@ -62,7 +64,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Telling:
 def test_the_order_of_tasks(
     program: Telling, threads: int, tasks: int, claims: int, taken: int, order: list[int]
 ) -> None:
-    assert program(threads, tasks, claims, taken) == order
+    assert program(threads, tasks, claims, taken, 0) == order
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,12 @@ def test_the_order_of_tasks(
 def test_short_claims_are_taken_together(program: Telling, us: int, counts: list[int]) -> None:
     # As many as take no longer than others would wait for them. A thread that had to wait for its
     # CPU takes its claims to be longer than they are.
-    found = [program(2, 16, 8, 8, us) for _ in range(20)]
+    found = [program(2, 16, 8, 8, 0, us) for _ in range(20)]
     assert all(sum(x) == 8 and x[0] == 1 and max(x) <= max(counts) for x in found)
     assert counts in found
+
+
+def test_a_thread_that_has_no_part_takes_what_others_have_left(program: Telling) -> None:
+    """Memory for its part has what some other launch had, or nothing was ever there."""
+    assert program(2, 6, 3, 0, 3) == [5, 4, 3, 2, 1, 0]
+    assert program(2, 6, 3, 3, 2) == [2, 1, 0]
