@@ -166,6 +166,25 @@ def test_windows_are_narrowed_where_rows_ask_for_what_others_read(
 
 
 @on_native_and_v3
+def test_the_halo_of_any_number_of_images_is_left_out(machine: Machine, tmp_path: Path) -> None:
+    """Nothing tests there whether it is outside, as memory has the fill, but a loop may know."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[3, 0, 3, 0])
+    save(tmp_path / "model.onnx", node, ("n", 32, 17, 17), numbers((64, 32, 7, 1), 0))
+    graph = import_model(tmp_path / "model.onnx", dims={"n": (0, 9, 1, 1)})
+    plan = decide(optimize(graph), machine)
+    assert any(x.halo for x in plan.layouts.values())
+    (schedule,) = (f.schedule for f in _facts(plan, machine) if f.flops)
+    assert "inside(" in schedule
+    library = build(plan, machine, tmp_path)
+    for n in (1, 3, 0):
+        x = with_extremes(numbers((n, 32, 17, 17), n))
+        with np.errstate(all="ignore"):
+            expected = interpret(graph, {"x": x})["y"]
+        for threads in (1, 2):
+            np.testing.assert_array_equal(run(library, {"x": x}, threads)["y"], expected)
+
+
+@on_native_and_v3
 def test_infinite_weights_meet_the_zeros_outside(machine: Machine, tmp_path: Path) -> None:
     """0 * inf is NaN: nothing may be left out."""
     weights = numbers((4, 9, 3, 3), 0)
@@ -202,8 +221,8 @@ def test_taps_that_are_outside_everywhere_are_left_out(tmp_path: Path) -> None:
     assert fact.flops < 2.1 * 32 * 24 * 16 * 16
 
 
-def _facts(plan: Plan) -> list[KernelFacts]:
-    return Builder(plan, V3, "model", 1, keep_subnormals=True).build().facts
+def _facts(plan: Plan, machine: Machine = V3) -> list[KernelFacts]:
+    return Builder(plan, machine, "model", 1, keep_subnormals=True).build().facts
 
 
 def _convolution(extent: int, dilation: int, folder: Path) -> Plan:

@@ -51,9 +51,13 @@ def costed(shape: Shape, vector: str, vectors: int, rows: Rows, machine: Machine
 def _costed(
     shape: Shape, vector: str, vectors: int, rows: Rows, machine: Machine, most: float
 ) -> RegisterTile | None:
-    """The tile with its cost; None where that is more than `most`."""
+    """The tile with its cost; None where that is more than `most`.
+
+    A tile of more rows than a run commonly has is weighed whole: what others share along the
+    windows is worth more to a single row than what lies outside of these.
+    """
     shares = inside_shares(shape, {**dict(rows), vector: vectors * machine.width})
-    if not shares:
+    if not shares or any(v in shape.symbolic and shape.common_extents[v] < f for v, f in rows):
         return _cost_inside(shape, vector, vectors, rows, {}, machine, most)
     inside = _cost_inside(shape, vector, vectors, rows, shares, machine, most)
     whole = _cost_inside(shape, vector, vectors, rows, {}, machine, most if inside is None else inf)

@@ -9,7 +9,7 @@ from functools import cache, reduce
 from rutc.base.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Max, Min, Range, Var, floordiv, maximum, minimum
 from rutc.tensor_ir.division import close_bounds, extreme_operands
-from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.expr import Expr, Read, reads, transform
 from rutc.tensor_ir.kernel import (
     Branch,
     Kernel,
@@ -120,7 +120,8 @@ def windows_of(
 ) -> Iterator[tuple[Index, Index, tuple[int, int]]]:
     """(coordinate, extent, halo): what a loop moves that adds nothing to an update outside.
 
-    The halo is what memory has of the fill before and after.
+    The halo is what memory has of the fill before and after. What is read there without a test
+    gives that fill, too.
     """
 
     def finite(name: str) -> bool:
@@ -130,13 +131,21 @@ def windows_of(
         for r in dict.fromkeys(reads(e)):
             if not any(_moved(c, var) for _, c in r.coords):
                 continue
-            if not adds_nothing(update.reducer, update.elements, r, finite):
-                continue
             layout = kernel.buffer(r.value).layout
+            told = r if r.fill is not None or not layout.halo else replace(r, fill=layout.fill)
+            elements = update.elements
+            if told is not r:
+                elements = tuple([_with_read(x, r, told) for x in elements])
+            if not adds_nothing(update.reducer, elements, told, finite):
+                continue
             extents = dict(layout.extents)
             for d, c in r.coords:
                 if isinstance(c, Index) and _moved(c, var):
-                    yield c, Index.of(extents[d]), layout.room(d, r.fill)
+                    yield c, Index.of(extents[d]), layout.room(d, told.fill)
+
+
+def _with_read(e: Expr, old: Read, new: Read) -> Expr:
+    return transform(e, lambda x: new if x == old else x)
 
 
 def _moved(c: object, var: str) -> bool:
