@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from math import ceil, inf, log2, prod
+from math import ceil, gcd, inf, log2, prod
 
 from rutc.base.record import record
 from rutc.graph_opt.exprs import index_coords, is_gathered
@@ -245,9 +245,27 @@ class NestCost:
             return inf
         if self.grouped:
             return self._apart - w.broadcast
-        others = (d for d in self.nest.bound if d in u.moves and u.moves[d] != along)
+        others = [d for d in self.nest.bound if d in u.moves and u.moves[d] != along]
         held = self.machine.l1 / 2 / self.machine.line_bytes
-        return w.other_line if prod(self.extents[d] for d in others) >= held else 0.0
+        if prod(self.extents[d] for d in others) >= held:
+            return w.other_line
+        return w.other_line * max((self._crammed(u, d) for d in others), default=0.0)
+
+    def _crammed(self, u: ReadUse, loop: str) -> float:
+        """How long lines wait for each other, a loop's step each, where few sets have all of them.
+
+        They wait at each step where one set of the first cache has twice as many as it holds;
+        several sets have room beside each other. What lies outside of a value is beside it, in a
+        halo, which puts steps elsewhere.
+        """
+        dim, machine = u.moves[loop], self.machine
+        if dim is None or u.read.fill is not None:
+            return 0.0
+        way, line = machine.l1_way_bytes, machine.line_bytes
+        inside = prod(self.extents[d] for d, _ in u.read.coords if d != dim)
+        sets = way // max(gcd(inside * u.read.dtype.bytes, way), line)
+        over = self.extents[loop] / (sets * machine.l1 / way) - 1
+        return min(max(over, 0.0), 1.0) / sets
 
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""

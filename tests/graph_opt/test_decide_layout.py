@@ -1,5 +1,7 @@
 """Layouts: innermost dims, copies that pay, halos, and orders that an interface fixes."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -401,6 +403,31 @@ def test_planes_of_few_channels_or_few_uses_stay_as_they_are(
 ) -> None:
     plan = plan_of(text.replace(sizes, fewer))
     assert all(layout.axes[-1].dim != "c" for layout in plan.layouts.values())
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels", "sums", "along"),
+    [
+        (4096, 64, 256, "c"),
+        (1024, 320, 320, "c"),
+        # Steps of 12,544 bytes go over a quarter of all sets, those of 3,136 over all.
+        (3136, 64, 256, "p"),
+        (784, 64, 256, "p"),
+        (4096, 8, 256, "p"),
+        (4096, 64, 32, "p"),
+    ],
+)
+def test_planes_that_lie_in_one_set_of_the_first_cache_are_laid_side_by_side(
+    pixels: int, channels: int, sums: int, along: str
+) -> None:
+    """A set holds few lines, however few the channels are: they come anew for every tile."""
+    text = PIXELS.replace('input "w" [c, o]', 'const [c, o] data "w"')
+    for size in (f"c = {channels}", f"p = {pixels}", f"o = {sums}"):
+        text = re.sub(rf"{size[0]} = \d+", size, text)
+    plan = plan_of(constants(text, w=(channels, sums)))
+    (total,) = (n for n in plan.graph.nodes if isinstance(n, Nest) and n.bound)
+    (planes,) = (r.value for e in total.body for r in reads(e) if "o" not in dict(r.coords))
+    assert innermost(plan, planes) == along
 
 
 def test_a_computed_value_is_stored_once_as_long_sums_read_it() -> None:
