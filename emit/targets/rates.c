@@ -1,12 +1,11 @@
 /* Loops that measure what a core of this machine does in a cycle.
 
    Compiled for the processor at hand, with BYTES the width of its vector registers. What a loop
-   computes passes through `keep`, so that no part of it can be left out. */
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
-
+   computes passes through `keep`, so that no part of it can be left out. Instructions stand here as
+   they are: the header that has functions for them takes twice as long to read as all this to
+   compile, and a first compilation waits for it. */
 typedef float vector __attribute__((vector_size(BYTES)));
+typedef int places __attribute__((vector_size(BYTES)));
 
 #if defined(__x86_64__)
 #define keep(x) __asm__ volatile("" : "+x"(x))
@@ -67,21 +66,22 @@ void divisions(long count) {
 /* Gathers of elements that lie apart; the loads of a vector where no instruction does it. */
 void gathers(const vector *from, long count) {
 #if defined(__AVX512F__) && BYTES == 64
-  __m512i at = _mm512_set_epi32(0, 9, 2, 11, 4, 13, 6, 15, 8, 1, 10, 3, 12, 5, 14, 7);
+  places at = {7, 14, 5, 12, 3, 10, 1, 8, 15, 6, 13, 4, 11, 2, 9, 0};
+  vector x = {};
   for (long i = 0; i < count; i += 8)
-    EACH(k, 8) {
-      __asm__ volatile("" : "+r"(from));
-      __m512 x = _mm512_i32gather_ps(at, from + k, 4);
-      keep(x);
-    }
+    EACH(k, 8)
+      __asm__ volatile("kxnorw %%k1, %%k1, %%k1\n\tvgatherdps (%1,%2,4), %0%{%%k1%}"
+                       : "+v"(x)
+                       : "r"(from + k), "v"(at)
+                       : "k1");
 #elif defined(__AVX2__) && BYTES == 32
-  __m256i at = _mm256_set_epi32(0, 5, 2, 7, 4, 1, 6, 3);
+  places at = {3, 6, 1, 4, 7, 2, 5, 0}, all;
+  vector x = {};
   for (long i = 0; i < count; i += 8)
-    EACH(k, 8) {
-      __asm__ volatile("" : "+r"(from));
-      __m256 x = _mm256_i32gather_ps((const float *)(from + k), at, 4);
-      keep(x);
-    }
+    EACH(k, 8)
+      __asm__ volatile("vpcmpeqd %1, %1, %1\n\tvgatherdps %1, (%2,%3,4), %0"
+                       : "+x"(x), "=&x"(all)
+                       : "r"(from + k), "x"(at));
 #else
   for (long i = 0; i < count; i++)
     EACH(k, BYTES / 4) {

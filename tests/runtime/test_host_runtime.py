@@ -17,6 +17,7 @@ from rutc.emit.host_runtime import (
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
 from rutc.emit.program import Call, Copy, Port, Program, Step
+from rutc.emit.targets.measured import SOURCE as RATES
 from rutc.emit.toolchain import Running, Toolchain, find_toolchain
 from rutc.runtime import load
 
@@ -55,6 +56,19 @@ def test_every_source_is_in_one_unit() -> None:
     assert calling_units([]) == ()
     assert [unit.name for unit in calling_units([], strings=True)] == ["calling"]
     assert [unit.name for unit in calling_units([], objects=True)] == ["exchanging"]
+
+
+def test_a_first_compilation_reads_no_header_of_all_intrinsics() -> None:
+    """It takes longer to read than the longest of these sources to compile."""
+    for sources, flags in (
+        (sorted(HOST_SOURCES.glob("*.c")), []),
+        ([RATES], ["-march=native", "-DBYTES=64"]),
+    ):
+        command = ["cc", *flags, "-M", *sources]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        read = {Path(name).name for name in found.split()}
+        assert read >= {source.name for source in sources}
+        assert "immintrin.h" not in read
 
 
 def test_routines_are_compiled_for_what_the_program_needs_anyway() -> None:
