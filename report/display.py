@@ -84,6 +84,8 @@ def _precision(report: Report) -> str:
     if report.precision == FP32:
         return ""
     if report.precision in EIGHT_BITS:
+        if not report.sums:
+            return "no sums of products in 8 bits: the model has none of floats and weights\n"
         return f"{report.integer_sums} of {report.sums} sums of products in 8 bits\n"
     if not report.narrow_values:
         return f"no values stored as {report.precision}: no kernel would be faster by it\n"

@@ -101,7 +101,7 @@ def _compiler() -> Finding:
     except UserError as error:
         return Finding("C compiler", "none", str(error))
     version = found.identity.splitlines()[1:2]
-    return Finding("C compiler", " ".join([" ".join(found.command), *version]))
+    return Finding("C compiler", ": ".join([" ".join(found.command), *version]))
 
 
 def _gpu() -> str:

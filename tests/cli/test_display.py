@@ -105,6 +105,13 @@ def test_whole_numbers_are_shown_as_such() -> None:
     assert [str(real[key]) for key in ("min", "mean", "max")] == ["0.5", "1.25", "2.0"]
 
 
+@pytest.mark.parametrize(("own", "said"), [(0, "no sums of products in 8 bits: "), (3, "2 of 3 ")])
+def test_sums_in_8_bits_are_told_where_there_are_some(own: int, said: str) -> None:
+    report = Report(Path("m.so"), Path("m.h"), {}, 3, 2048, 10, 5, precision="int8")
+    told = report_text(replace(report, integer_sums=2 if own else 0, sums=own)).splitlines()
+    assert told[1].startswith(said)
+
+
 def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
     def said(**more: Any) -> str:
         report = Report(Path("m.so"), Path("m.h"), {}, 3, 2048, 10, 5)
