@@ -12,7 +12,7 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, bind, reads, reads_plainly
 from rutc.tensor_ir.kernel import Access, Init, Merge, Update
-from rutc.tensor_ir.outside import adds_nothing
+from rutc.tensor_ir.outside import outside_adds_nothing
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.reducer import as_locals
 
@@ -98,18 +98,22 @@ class ReductionEmitter:
         return found
 
     def _padded(self, s: Update) -> tuple[Read, ...]:
-        """The reads of an update that take in nothing where they are outside of their buffers."""
-        return tuple(
-            r
-            for e in s.elements
-            for r in reads(e)
-            if reads_plainly(r)
-            and adds_nothing(s.reducer, s.elements, r, lambda v: self.expressions.buffers[v].finite)
-        )
+        """The reads of an update that take in nothing where they are outside of their values."""
+        buffers = self.expressions.buffers
+
+        def adds_nothing(r: Read) -> bool:
+            layout = buffers[r.value].layout
+            return outside_adds_nothing(
+                s.reducer, s.elements, r, layout, lambda v: buffers[v].finite
+            )
+
+        found = (r for e in s.elements for r in reads(e))
+        return tuple(r for r in found if reads_plainly(r) and adds_nothing(r))
 
     def _outside(self, r: Read) -> bool:
+        """Whether a read is known to be outside of its value, be it in memory's halo."""
         buffer = self.expressions.buffers[r.value]
-        return self.expressions.places.never_inside(r.coords, buffer, r.fill)
+        return self.expressions.places.never_inside(r.coords, buffer, None)
 
     def _adds_pairs(self, s: Update) -> bool:
         """Whether an update adds products that LLVM makes of pairs of factors in 16 bits."""

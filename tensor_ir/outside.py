@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import isfinite
 
-from rutc.tensor_ir.expr import Apply, Cast, Expr, Lit, Local, Read
+from rutc.tensor_ir.expr import Apply, Cast, Expr, Lit, Local, Read, transform
 from rutc.tensor_ir.graph import Const
+from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.reducer import Reducer
 
 Number = int | float | bool | str
@@ -28,6 +30,21 @@ def adds_nothing(
         return False
     found = _known(elements[0], read, finite)
     return found is not None and found == reducer.identity[0].value
+
+
+def outside_adds_nothing(
+    reducer: Reducer,
+    elements: tuple[Expr, ...],
+    read: Read,
+    layout: Layout,
+    finite: Callable[[str], bool],
+) -> bool:
+    """The same of a read of memory: without a test, it gives the fill of the halo outside."""
+    if read.fill is not None or layout.fill is None:
+        return adds_nothing(reducer, elements, read, finite)
+    told = replace(read, fill=layout.fill)
+    known = tuple([transform(e, lambda x: told if x == read else x) for e in elements])
+    return adds_nothing(reducer, known, told, finite)
 
 
 def is_finite(e: Expr, finite: Callable[[str], bool], read: Read | None = None) -> bool:

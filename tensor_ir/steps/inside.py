@@ -9,7 +9,7 @@ from functools import cache, reduce
 from rutc.base.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Max, Min, Range, Var, floordiv, maximum, minimum
 from rutc.tensor_ir.division import close_bounds, extreme_operands
-from rutc.tensor_ir.expr import Expr, Read, reads, transform
+from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Branch,
     Kernel,
@@ -22,7 +22,7 @@ from rutc.tensor_ir.kernel import (
     rewrite,
     walk_stmts,
 )
-from rutc.tensor_ir.outside import adds_nothing
+from rutc.tensor_ir.outside import outside_adds_nothing
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
@@ -132,20 +132,12 @@ def windows_of(
             if not any(_moved(c, var) for _, c in r.coords):
                 continue
             layout = kernel.buffer(r.value).layout
-            told = r if r.fill is not None or not layout.halo else replace(r, fill=layout.fill)
-            elements = update.elements
-            if told is not r:
-                elements = tuple([_with_read(x, r, told) for x in elements])
-            if not adds_nothing(update.reducer, elements, told, finite):
+            if not outside_adds_nothing(update.reducer, update.elements, r, layout, finite):
                 continue
             extents = dict(layout.extents)
             for d, c in r.coords:
                 if isinstance(c, Index) and _moved(c, var):
-                    yield c, Index.of(extents[d]), layout.room(d, told.fill)
-
-
-def _with_read(e: Expr, old: Read, new: Read) -> Expr:
-    return transform(e, lambda x: new if x == old else x)
+                    yield c, Index.of(extents[d]), layout.room(d, r.fill or layout.fill)
 
 
 def _moved(c: object, var: str) -> bool:

@@ -13,7 +13,7 @@ from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.graph import Nest
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_loops
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, rewrite, walk_loops
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
@@ -261,12 +261,22 @@ def test_taps_of_which_lanes_are_apart_share_their_loads(
 
 
 @pytest.mark.parametrize("finite", [True, False])
-def test_taps_that_are_outside_are_not_multiplied(*, finite: bool) -> None:
-    """Of rows of a window that lie outside of a picture, where weights are finite numbers."""
-    case = window([Axis(5, 5, before=2, after=2), Axis(16, 1)], channels=1)
+@pytest.mark.parametrize("halo", [False, True])
+@pytest.mark.parametrize("tested", [True, False])
+def test_taps_that_are_outside_are_not_multiplied(
+    *, tested: bool, halo: bool, finite: bool
+) -> None:
+    """Of rows of a window that lie outside of a picture, where weights are finite numbers.
+
+    It is the same whether memory has something there, and whether reads would test for it.
+    """
+    case = window([Axis(5, 5, before=2, after=2), Axis(16, 1)], channels=1, halo=halo)
     kernel = tuned(case, V4, frozenset({"w"}))[0]
     known = tuple(replace(b, finite=finite and b.name == "w") for b in kernel.args)
-    text = emit_kernel(replace(kernel, args=known), V4).text
+    body = kernel.body
+    if halo and not tested:
+        body = rewrite(body, read=lambda r: replace(r, fill=None))
+    text = emit_kernel(replace(kernel, args=known, body=body), V4).text
     inside, products = 3 + 4 + 5 + 4 + 3, len(PRODUCT.findall(compile_assembly(text, V4)))
     assert products == inside if finite else products > inside
 
