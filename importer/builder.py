@@ -111,8 +111,11 @@ class Builder(SizeBuilder):
 
     def whole(self, t: Tensor) -> Tensor:
         """`t` with a dim for every axis, as a routine sees it; a copy where it lacks some."""
-        if t.known is None and not t.units and all(a.dim is not None for a in t.axes):
-            return t
+        lacking = sum(a.dim is None for a in t.axes)
+        if t.known is None and len(t.units) == lacking:
+            units = iter(t.units)
+            named = (Axis(next(units), ONE) if a.dim is None else a for a in t.axes)
+            return replace(t, axes=tuple(named), units=())
         axes = self.full_axes(t.shape)
         coords = [a.index if s.dim is not None else ZERO for a, s in zip(axes, t.axes, strict=True)]
         return self.emit(axes, (t.dtype,), (), None, (self.read(t, coords),), None)[0]

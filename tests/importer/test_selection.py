@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
-from rutc.tensor_ir import Bind
+from rutc.tensor_ir import Bind, Call
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret import interpret
 from tests.close import assert_close
@@ -89,6 +89,13 @@ def test_boxes_and_scores_that_differ_in_number(tmp_path, make_node, make_model)
 def test_top_k_of_a_number_known_when_it_runs(k, check, make_node, rng):
     inputs = {"x": rng.integers(0, 3, (4, 6)).astype("f4"), "k": np.array([k])}
     check(make_node("TopK", ["x", "k"], ["y", "i"], axis=1), inputs, outputs=("y", "i"))
+
+
+def test_a_routine_reads_an_input_with_axes_of_one_element_itself(check, make_node, rng):
+    inputs = {"x": rng.standard_normal((1, 5, 1, 4)).astype("f4")}
+    node = make_node("TopK", ["x", "k"], ["y", "i"], axis=1)
+    graph = check(node, inputs, {"k": np.array([2])}, outputs=("y", "i"))
+    assert [c.args for c in graph.nodes if isinstance(c, Call)] == [("x",)]
 
 
 def test_sizes_outside_of_their_range_name_the_node(tmp_path, make_node, make_model):
