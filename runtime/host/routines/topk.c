@@ -26,17 +26,20 @@ typedef struct group {
 } group;
 
 static group group_of(const shape *s, int64_t first, int64_t rows) {
-  group g = {.s = s, .rows = rows};
+  group g; /* of places, those of so many rows are used */
+  g.s = s;
+  g.rows = rows;
   const DLTensor *outs = s->call->outs;
   int64_t outer = first / s->inner, lane = first - outer * s->inner;
-  for (int64_t i = 0; i < rows; i++) {
-    int64_t result = outer * s->k * s->inner + lane;
-    g.from[i] = (const char *)s->call->args[0].data + (outer * s->n * s->inner + lane) * s->bytes;
+  int64_t element = outer * s->n * s->inner + lane, result = outer * s->k * s->inner + lane;
+  for (int64_t i = 0; i < rows; i++, element++, result++) {
+    g.from[i] = (const char *)s->call->args[0].data + element * s->bytes;
     g.values[i] = (char *)outs[0].data + result * s->bytes;
     g.places[i] = (int64_t *)outs[1].data + result;
     if (++lane == s->inner) {
       lane = 0;
-      outer++;
+      element += (s->n - 1) * s->inner;
+      result += (s->k - 1) * s->inner;
     }
   }
   return g;

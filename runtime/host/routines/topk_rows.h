@@ -164,8 +164,10 @@ static void RUTC_OF(abreast)(const RUTC_KEY *restrict keys, int64_t n, int64_t k
 }
 
 /* A key of each of some rows: one register of the processor, since compilers take vectors of several
- * apart into single elements. */
+ * apart into single elements. Keys with the first bit changed, as numbers with a sign, have the same
+ * order, which is compared in one operation everywhere. */
 typedef RUTC_KEY RUTC_OF(lanes) __attribute__((vector_size(__BIGGEST_ALIGNMENT__)));
+typedef RUTC_SIGNED RUTC_OF(signs) __attribute__((vector_size(__BIGGEST_ALIGNMENT__)));
 
 enum { RUTC_OF(wide) = __BIGGEST_ALIGNMENT__ / sizeof(RUTC_KEY) };
 
@@ -180,76 +182,89 @@ static inline int RUTC_OF(any)(RUTC_OF(lanes) mask) {
 static inline RUTC_OF(lanes) RUTC_OF(load)(const RUTC_KEY *from) {
   RUTC_OF(lanes) x;
   memcpy(&x, from, sizeof x);
-  return x;
+  return x ^ ((RUTC_KEY)1 << (RUTC_OF(key_bits) - 1));
 }
 
-/* The result number T of each row, T < most: a key that belongs before it moves the one before it
- * here. Until there is one, the result is the key number T, above all others. */
-#define RUTC_RESULT(T)                                                                       \
-  if (T < most) {                                                                            \
-    const int before = T > 0 ? T - 1 : 0;                                                    \
-    if (T == j) at[T] = none + (RUTC_KEY)j;                                                  \
-    const RUTC_OF(lanes) here = (RUTC_OF(lanes))(x < best[T]);                               \
-    const RUTC_OF(lanes) moved = T > 0 ? (RUTC_OF(lanes))(x < best[before]) : none;          \
-    const RUTC_OF(lanes) key = (best[before] & moved) | (x & ~moved);                        \
-    const RUTC_OF(lanes) place = (at[before] & moved) | ((none + (RUTC_KEY)j) & ~moved);     \
-    best[T] = (key & here) | (best[T] & ~here);                                              \
-    at[T] = (place & here) | (at[T] & ~here);                                                \
-  }
+/* Which lanes of x come before those of y. */
+static inline RUTC_OF(lanes) RUTC_OF(before)(RUTC_OF(lanes) x, RUTC_OF(lanes) y) {
+  return (RUTC_OF(lanes))((RUTC_OF(signs))x < (RUTC_OF(signs))y);
+}
 
-/* The places of the first k of as many rows as a register has keys of, k <= most; registers hold all
- * of them: `most` is a constant for the compiler. */
+/* Exchanges the lanes of a mask. */
+static inline __attribute__((always_inline)) void RUTC_OF(exchange)(
+    RUTC_OF(lanes) mask, RUTC_OF(lanes) *x, RUTC_OF(lanes) *y) {
+  const RUTC_OF(lanes) changed = (*x ^ *y) & mask;
+  *x ^= changed;
+  *y ^= changed;
+}
+
+/* The places of the first k of as many rows as a register has keys of; registers hold all of them: k
+ * is a constant for the compiler. */
 static inline __attribute__((always_inline)) void RUTC_OF(in_registers)(
-    const RUTC_KEY *restrict keys, int64_t n, int64_t k, const int most,
-    RUTC_KEY *restrict places) {
+    const RUTC_KEY *restrict keys, int64_t n, const int k, RUTC_KEY *restrict places) {
   const RUTC_OF(lanes) none = {0};
-  RUTC_OF(lanes) best[REGISTERS], at[REGISTERS];
-  for (int t = 0; t < REGISTERS; t++) {
-    best[t] = ~none;
-    at[t] = none;
+  RUTC_OF(lanes) best[REGISTERS], at[REGISTERS], below;
+  /* The first k are the results so far, once they are in order. */
+  for (int t = 0; t < k; t++) {
+    best[t] = RUTC_OF(load)(keys + t * LANES);
+    at[t] = none + (RUTC_KEY)t;
+    for (int u = t; u > 0; u--) {
+      below = RUTC_OF(before)(best[u], best[u - 1]);
+      RUTC_OF(exchange)(below, &best[u], &best[u - 1]);
+      RUTC_OF(exchange)(below, &at[u], &at[u - 1]);
+    }
   }
-  for (int64_t j = 0; j < n; j++) {
+  for (int64_t j = k; j < n; j++) {
     /* Of the first keys one is mostly better than a row's last result: no branch tells which. */
-    if (j >= RUTC_OF(wide) * most) {
+    if (j >= RUTC_OF(wide) * k) {
       for (; j + NEXT <= n; j += NEXT) {
-        RUTC_OF(lanes) below = none;
+        below = none;
         for (int i = 0; i < NEXT; i++) {
-          below |= (RUTC_OF(lanes))(RUTC_OF(load)(keys + (j + i) * LANES) < best[most - 1]);
+          below |= RUTC_OF(before)(RUTC_OF(load)(keys + (j + i) * LANES), best[k - 1]);
         }
         if (RUTC_OF(any)(below)) break;
       }
-      while (j < n && !RUTC_OF(any)((RUTC_OF(lanes))(RUTC_OF(load)(keys + j * LANES) <
-                                                     best[most - 1]))) {
+      while (j < n &&
+             !RUTC_OF(any)(RUTC_OF(before)(RUTC_OF(load)(keys + j * LANES), best[k - 1]))) {
         j++;
       }
       if (j == n) break;
     }
+    /* A key takes the place of the first result that it comes before, and all from there on go on
+     * to the next one. */
     const RUTC_OF(lanes) x = RUTC_OF(load)(keys + j * LANES);
-    RUTC_RESULT(7) RUTC_RESULT(6) RUTC_RESULT(5) RUTC_RESULT(4)
-    RUTC_RESULT(3) RUTC_RESULT(2) RUTC_RESULT(1) RUTC_RESULT(0)
+    RUTC_OF(lanes) moved = x, place = none + (RUTC_KEY)j;
+#pragma GCC unroll 8
+    for (int t = 0; t < k; t++) {
+      below = RUTC_OF(before)(x, best[t]);
+      RUTC_OF(exchange)(below, &moved, &best[t]);
+      RUTC_OF(exchange)(below, &place, &at[t]);
+    }
   }
-  for (int64_t t = 0; t < k; t++) memcpy(places + t * LANES, &at[t], sizeof at[t]);
+  for (int t = 0; t < k; t++) memcpy(places + t * LANES, &at[t], sizeof at[t]);
 }
-#undef RUTC_RESULT
 
 /* The places of the first k of LANES rows that lie side by side; there is room for their keys. */
 static void RUTC_OF(first_of_rows)(const RUTC_KEY *restrict keys, int64_t n, int64_t k,
                                    RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
-  if (k > REGISTERS) {
-    RUTC_OF(abreast)(keys, n, k, best, places);
-    return;
+#define RUTC_CASE(K)                                           \
+  case K:                                                      \
+    for (int i = 0; i < LANES; i += RUTC_OF(wide)) {           \
+      RUTC_OF(in_registers)(keys + i, n, K, places + i);       \
+    }                                                          \
+    return
+  switch (k) {
+    RUTC_CASE(1);
+    RUTC_CASE(2);
+    RUTC_CASE(3);
+    RUTC_CASE(4);
+    RUTC_CASE(5);
+    RUTC_CASE(6);
+    RUTC_CASE(7);
+    RUTC_CASE(8);
+    default: RUTC_OF(abreast)(keys, n, k, best, places);
   }
-  for (int i = 0; i < LANES; i += RUTC_OF(wide)) {
-    if (k == 1) {
-      RUTC_OF(in_registers)(keys + i, n, k, 1, places + i);
-    } else if (k == 2) {
-      RUTC_OF(in_registers)(keys + i, n, k, 2, places + i);
-    } else if (k <= 4) {
-      RUTC_OF(in_registers)(keys + i, n, k, 4, places + i);
-    } else {
-      RUTC_OF(in_registers)(keys + i, n, k, REGISTERS, places + i);
-    }
-  }
+#undef RUTC_CASE
 }
 
 /* {rows, columns} -> {columns, rows} */
@@ -285,6 +300,28 @@ static void RUTC_OF(turn)(const RUTC_KEY *restrict keys, int64_t rows, int64_t c
 /* Writes what was selected of some rows: item j of row i is at `places[j * step + i * apart]`. */
 static void RUTC_OF(write)(const group *g, const RUTC_KEY *places, int64_t step, int64_t apart) {
   const int64_t k = g->s->k, inner = g->s->inner;
+  switch (g->s->bytes) {
+    case 1: RUTC_WRITE(uint8_t);
+    case 2: RUTC_WRITE(uint16_t);
+    case 4: RUTC_WRITE(uint32_t);
+    default: RUTC_WRITE(uint64_t);
+  }
+}
+#undef RUTC_WRITE
+
+#define RUTC_WRITE(T)                                                                \
+  for (int64_t j = 0; j < k; j++, from += LANES, to += inner) {                      \
+    const T *rows = (const T *)(const void *)g->from[0];                             \
+    T *values = (T *)(void *)g->values[0] + j * inner;                               \
+    for (int i = 0; i < LANES; i++) to[i] = (int64_t)from[i];                        \
+    for (int i = 0; i < LANES; i++) values[i] = rows[(int64_t)from[i] * inner + i];  \
+  }                                                                                  \
+  return
+
+/* The same of LANES rows that lie side by side; the group has the first one. */
+static void RUTC_OF(write_beside)(const group *g, const RUTC_KEY *restrict from) {
+  const int64_t k = g->s->k, inner = g->s->inner;
+  int64_t *restrict to = g->places[0];
   switch (g->s->bytes) {
     case 1: RUTC_WRITE(uint8_t);
     case 2: RUTC_WRITE(uint16_t);
@@ -340,7 +377,7 @@ static void RUTC_OF(together)(const shape *s, RUTC_KEY *keys, RUTC_KEY *turned,
   for (int64_t begin = 0; begin < all; begin += run) {
     for (int64_t at = 0; at < run; at += LANES) {
       const int64_t first = begin + (run - at < LANES ? run - LANES : at);
-      const group g = group_of(s, first, LANES);
+      const group g = group_of(s, first, s->inner < LANES ? LANES : 1);
       if (s->inner >= LANES) {
         RUTC_OF(keys)(s->type, g.from[0], n, s->inner, LANES, s->largest, keys, LANES);
       } else if (s->inner == 1) {
@@ -352,7 +389,11 @@ static void RUTC_OF(together)(const shape *s, RUTC_KEY *keys, RUTC_KEY *turned,
         }
       }
       RUTC_OF(first_of_rows)(keys, n, s->k, best, places);
-      RUTC_OF(write)(&g, places, LANES, 1);
+      if (s->inner >= LANES) {
+        RUTC_OF(write_beside)(&g, places);
+      } else {
+        RUTC_OF(write)(&g, places, LANES, 1);
+      }
     }
   }
 }
