@@ -55,7 +55,7 @@ class Tile(Step):
 
     `kinds` says how the moved loops are carried out: unrolled or vectorised. An unrolled loop of
     n iterations, n symbolic and at most f, does one of the `numbers_of_rows`, of those that n may
-    need: iterations from n on do the last one again.
+    need: iterations from n on do the last one again. Where n may be 0, a branch asks for it.
     """
 
     loops: tuple[str, ...]
@@ -121,13 +121,13 @@ class Tile(Step):
             inner = with_index(body, {var: at})
             return self._chosen(loops, inner, dict(others), expanded, ranges)
 
-        fewest = max(fewest, 1)
+        surely, fewest = fewest > 0, max(fewest, 1)
         numbers = [n for n in numbers_of_rows(most) if n >= fewest]
         result = fixed(numbers[1] + 1 if len(numbers) > 1 else fewest, most)
         for extent, fewer in pairwise((*numbers[1:], fewest - 1)):
             then = fixed(fewer + 1, extent)
             result = (Branch(end, Index.of(extent + 1), then, result),)
-        return result
+        return result if surely else (Branch(ZERO, end, result, ()),)
 
 
 def rows_apart(most: int) -> int:

@@ -134,6 +134,14 @@ def test_every_row_is_computed_where_the_number_of_blocks_is_known(end: str) -> 
     check(9, 15, 8, end)
 
 
+@pytest.mark.parametrize("least", [0, 1, 5])
+@pytest.mark.parametrize("most", [5, 13])
+def test_every_row_is_computed_where_one_block_holds_them_all(least: int, most: int) -> None:
+    """None where there is none: what lies where a first row would is not the kernel's."""
+    tile = Tile(("i", "j"), (Kind.UNROLL, Kind.VECTOR))
+    check_rows(apply_schedule(kernel(least, most), (tile,)), least, most)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 16])
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("least", [0, 1])
