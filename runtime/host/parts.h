@@ -30,8 +30,8 @@ void rutc_share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t count,
 typedef void (*rutc_work)(const void *arg, const rutc_part *part, int64_t begin, int64_t end);
 
 /* Takes claims until none is left: first those of part `index`, then what the others have left, for
- * a thread may come late or not at all while other processes hold its CPU. One that comes too late for
- * another launch, or was called for none, may find this one, which has no part for it. */
+ * a thread may come late or not at all while other processes hold its CPU. One that comes too late
+ * for another launch, or was called for none, may find this one, which has no part for it. */
 void rutc_take_parts(rutc_part *parts, int64_t count, int64_t index, rutc_work work,
                      const void *arg);
 

@@ -284,6 +284,15 @@ static void RUTC_OF(turn)(const RUTC_KEY *restrict keys, int64_t rows, int64_t c
   }
 }
 
+/* What RUTC_WRITE does, with the type of values of so many bytes. */
+#define RUTC_WRITE_VALUES(BYTES)   \
+  switch (BYTES) {                 \
+    case 1: RUTC_WRITE(uint8_t);   \
+    case 2: RUTC_WRITE(uint16_t);  \
+    case 4: RUTC_WRITE(uint32_t);  \
+    default: RUTC_WRITE(uint64_t); \
+  }
+
 #define RUTC_WRITE(T)                                                 \
   for (int64_t i = 0; i < g->rows; i++) {                             \
     const T *row = (const T *)(const void *)g->from[i];               \
@@ -300,12 +309,7 @@ static void RUTC_OF(turn)(const RUTC_KEY *restrict keys, int64_t rows, int64_t c
 /* Writes what was selected of some rows: item j of row i is at `places[j * step + i * apart]`. */
 static void RUTC_OF(write)(const group *g, const RUTC_KEY *places, int64_t step, int64_t apart) {
   const int64_t k = g->s->k, inner = g->s->inner;
-  switch (g->s->bytes) {
-    case 1: RUTC_WRITE(uint8_t);
-    case 2: RUTC_WRITE(uint16_t);
-    case 4: RUTC_WRITE(uint32_t);
-    default: RUTC_WRITE(uint64_t);
-  }
+  RUTC_WRITE_VALUES(g->s->bytes)
 }
 #undef RUTC_WRITE
 
@@ -322,14 +326,10 @@ static void RUTC_OF(write)(const group *g, const RUTC_KEY *places, int64_t step,
 static void RUTC_OF(write_beside)(const group *g, const RUTC_KEY *restrict from) {
   const int64_t k = g->s->k, inner = g->s->inner;
   int64_t *restrict to = g->places[0];
-  switch (g->s->bytes) {
-    case 1: RUTC_WRITE(uint8_t);
-    case 2: RUTC_WRITE(uint16_t);
-    case 4: RUTC_WRITE(uint32_t);
-    default: RUTC_WRITE(uint64_t);
-  }
+  RUTC_WRITE_VALUES(g->s->bytes)
 }
 #undef RUTC_WRITE
+#undef RUTC_WRITE_VALUES
 
 /* Rows of neighbours, one after the other: keys are made in chunks. */
 static void RUTC_OF(along)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *keys,
