@@ -148,4 +148,6 @@ def marks(entry: Entry) -> str:
         said.append("bf16 matrix registers")
     if entry.get("bound") is False:
         said.append("unbound")
+    if "exact_ratio" in entry:
+        said.append(f"{entry['exact_ratio']} of its exact mode")
     return f" ({', '.join(said)})" if said else ""

@@ -23,7 +23,7 @@ from benchmarks.store import Entry
 from rutc.driver.compiler import Options, compile_model
 from rutc.errors import RutcError, UserError
 from rutc.runtime import ModelError, load
-from rutc.verify.bench import Room, room_for, rutc_job
+from rutc.verify.bench import EXACT, Room, exact_job, room_for, rutc_job
 from rutc.verify.interleaved import Job, Measured, take_turns
 from rutc.verify.verify import verify_model
 
@@ -105,6 +105,7 @@ def beside(
         jobs = {
             "rutc": rutc_job(made.library, threads, inputs, made.room),
             **peer_jobs(peers, path, threads, inputs, made.room),
+            **(exact_job(path, threads, inputs, made.room) if "onnxruntime" in peers else {}),
             **more(made),
         }
         with between(threads) as lines:
@@ -113,6 +114,8 @@ def beside(
     entry = {**made.facts, **{f"{name}_us": round(median, 1) for name, median in us.items()}}
     if "onnxruntime" in us:
         entry["ratio"] = round(us["rutc"] / us["onnxruntime"], 2)
+    if EXACT in us:
+        entry["exact_ratio"] = round(us["rutc"] / us[EXACT], 2)
     return entry | lines | told(found)
 
 

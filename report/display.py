@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rutc.verify import Verification
     from rutc.verify.bench import BenchTiming
     from rutc.verify.bisect import Divergence
+    from rutc.verify.interleaved import Latency
 
 Json = dict[str, object]
 BYTES = 1024.0
@@ -240,14 +241,19 @@ def timings_json(timings: Sequence[BenchTiming]) -> list[Json]:
     return [
         {
             "threads": timing.threads,
-            "rutc": {**asdict(timing.rutc), "per_second": timing.rutc.per_second},
-            "onnxruntime": None
-            if timing.reference is None
-            else {**asdict(timing.reference), "per_second": timing.reference.per_second},
+            "rutc": _latency(timing.rutc),
+            "onnxruntime": _latency(timing.reference),
+            "onnxruntime_exact": _latency(timing.exact),
             "ratio": timing.ratio,
         }
         for timing in timings
     ]
+
+
+def _latency(measured: Latency | None) -> Json | None:
+    if measured is None:
+        return None
+    return {**asdict(measured), "per_second": measured.per_second}
 
 
 def timings_table(timings: Sequence[BenchTiming]) -> Table:
@@ -259,10 +265,7 @@ def timings_table(timings: Sequence[BenchTiming]) -> Table:
     compared = any(timing.reference is not None for timing in timings)
     table = Table(*columns, *(["ratio"] if compared else []), names=("",))
     for timing in timings:
-        rows = [("rutc", timing.rutc), ("onnxruntime", timing.reference)]
-        for name, latency in rows:
-            if latency is None:
-                continue
+        for name, latency in timing.latencies.items():
             ratio = f"{timing.ratio:.3f}" if name == "rutc" and timing.ratio is not None else ""
             table.add(
                 str(timing.threads),

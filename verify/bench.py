@@ -15,27 +15,39 @@ from rutc.errors import UserError
 from rutc.runtime import InferenceSession, ModelError
 from rutc.verify.compare import Value
 from rutc.verify.interleaved import Job, Latency, Run, require, take_turns
-from rutc.verify.reference import Reference, listed
+from rutc.verify.reference import Reference, listed, saturates
 from rutc.verify.whole import WholeSession
 
 Inputs = Mapping[str, Value]
 Room = Mapping[str, tuple[str, tuple[int, ...]]]
 """The dtypes and shapes of a model's outputs, by name."""
 ALIGNMENT = 64
+EXACT = "onnxruntime, exact"
+"""The name of the job of ONNX Runtime in its exact mode."""
 
 
 @record
 class BenchTiming:
-    """One thread count: the latency of the model and, if compared, of ONNX Runtime."""
+    """One thread count: the latency of the model and, if compared, of ONNX Runtime.
+
+    `exact` is that of its exact mode, where its sums of products of bytes may saturate otherwise.
+    """
 
     threads: int
     rutc: Latency
     reference: Latency | None
+    exact: Latency | None = None
 
     @property
     def ratio(self) -> float | None:
         """The model's median time over ONNX Runtime's: below 1 is faster."""
         return self.rutc.median_us / self.reference.median_us if self.reference else None
+
+    @property
+    def latencies(self) -> dict[str, Latency]:
+        """What was measured of each."""
+        all_ = {"rutc": self.rutc, "onnxruntime": self.reference, EXACT: self.exact}
+        return {name: latency for name, latency in all_.items() if latency is not None}
 
 
 def bench(
@@ -70,9 +82,11 @@ def bench(
         jobs = {"rutc": rutc_job(library, count, inputs, room, target)}
         if model is not None:
             jobs["onnxruntime"] = Job(run_onnxruntime, (model, count, inputs, room), "onnxruntime")
+            jobs |= exact_job(model, count, inputs, room)
         found = take_turns(jobs, seconds)
         peer = require(found["onnxruntime"]) if model is not None else None
-        results.append(BenchTiming(count, require(found["rutc"]), peer))
+        exact = found[EXACT].latency if EXACT in found else None
+        results.append(BenchTiming(count, require(found["rutc"]), peer, exact))
     if on_progress:
         on_progress("bench", len(threads), len(threads))
     return tuple(results)
@@ -175,9 +189,22 @@ def _from_there(session: InferenceSession, length: int, run: Run) -> None:
     run()
 
 
-def run_onnxruntime(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
-    """Returns a run of ONNX Runtime with all its optimisations."""
-    reference = Reference(model, threads, optimise=True)
+def exact_job(model: Path, threads: int, inputs: Inputs, room: Room | None) -> dict[str, Job]:
+    """Returns the job of ONNX Runtime's exact mode where it gives another result otherwise.
+
+    It is for models whose sums of products of bytes may saturate. It fails of operators that the
+    mode lacks.
+    """
+    if not saturates(model):
+        return {}
+    return {EXACT: Job(partial(run_onnxruntime, exact=True), (model, threads, inputs, room))}
+
+
+def run_onnxruntime(
+    model: Path, threads: int, inputs: Inputs, room: Room | None, *, exact: bool = False
+) -> Run:
+    """Returns a run of ONNX Runtime with all its optimisations, perhaps in its exact mode."""
+    reference = Reference(model, threads, optimise=True, exact=exact)
     ours, theirs = sorted(inputs), sorted(port.name for port in reference.inputs)
     if ours != theirs:
         raise UserError(

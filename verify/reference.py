@@ -56,12 +56,20 @@ class Reference:
         threads: Threads of a run; None leaves the choice to ONNX Runtime.
         optimise: Whether ONNX Runtime may rewrite the graph. Benchmarks compare with its best;
             verification runs the model as it is written, as accurate as its types are.
+        exact: Whether no sum of products of bytes may saturate; None: where it is not optimised.
 
     Raises:
         UserError: ONNX Runtime does not load the model.
     """
 
-    def __init__(self, model: Path, threads: int | None = None, *, optimise: bool = False) -> None:
+    def __init__(
+        self,
+        model: Path,
+        threads: int | None = None,
+        *,
+        optimise: bool = False,
+        exact: bool | None = None,
+    ) -> None:
         # Loaded where it is needed: compiling without verification does without it.
         import onnxruntime as ort
 
@@ -74,7 +82,7 @@ class Reference:
         if threads is not None:
             options.intra_op_num_threads = threads
             options.inter_op_num_threads = 1
-        if not optimise:
+        if exact or (exact is None and not optimise):
             # Where a CPU has no dot products of bytes, sums of two products saturate otherwise.
             options.add_session_config_entry("session.x64quantprecision", "1")
         content = restated(model, exact=not optimise)
@@ -82,7 +90,7 @@ class Reference:
             options.add_session_config_entry(_EXTERNAL, str(model.absolute().parent))
         levels = ort.GraphOptimizationLevel
         tried = [levels.ORT_ENABLE_ALL if optimise else levels.ORT_ENABLE_BASIC]
-        if not optimise and _sums_of_bytes_saturate() and multiplies_bytes(model):
+        if not optimise and saturates(model):
             # The exact mode is a rewrite of this level, and may ask for operators that it lacks.
             tried.insert(0, levels.ORT_ENABLE_EXTENDED)
         for number, level in enumerate(tried, start=1):
@@ -247,10 +255,17 @@ _ADVICE = (
 )
 
 
-def _sums_of_bytes_saturate() -> bool:
-    """Whether this processor lacks dot products of bytes, so that others stand in."""
+def saturates(model: Path) -> bool:
+    """Whether ONNX Runtime's sums of a model's products of bytes may saturate on this processor.
+
+    They do where it lacks dot products of bytes, so that others stand in, but in the exact mode.
+
+    Raises:
+        UserError: The file is no model.
+    """
     features = host_features()
-    return "avx2" in features and features.isdisjoint(("avxvnni", "avx512vnni"))
+    lacking = "avx2" in features and features.isdisjoint(("avxvnni", "avx512vnni"))
+    return lacking and multiplies_bytes(model)
 
 
 def _is_text(path: Path) -> bool:

@@ -88,8 +88,10 @@ def test_a_verification_is_shown_whole(width: int, capsys: pytest.CaptureFixture
 def test_timings_are_shown_whole(width: int, capsys: pytest.CaptureFixture[str]) -> None:
     slow = Latency(12345, 61234.56, 61000.1, 62000.2, 123456.7, 60999.9)
     fast = replace(slow, median_us=26.19)
-    cells = _drawn(timings_table([BenchTiming(1, fast, slow)]), width, capsys)
-    for number in ("61235", "123457", "12345", "26.19", "38183", "0.000"):
+    cells = _drawn(
+        timings_table([BenchTiming(1, fast, slow, replace(slow, runs=777))]), width, capsys
+    )
+    for number in ("61235", "123457", "12345", "26.19", "38183", "0.000", "777"):
         assert any(number in line for line in cells)
 
 

@@ -10,8 +10,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from rutc.driver.compiler import Options, compile_model
 from rutc.importer.restated import restated
+from rutc.verify.bench import exact_job, room_for
 from rutc.verify.input_values import generate, spec
+from rutc.verify.interleaved import take_turns
 from rutc.verify.reference import Reference
 
 EXACT = "session.x64quantprecision"
@@ -35,6 +38,8 @@ def test_a_reference_of_verification_sums_bytes_without_saturation(tmp_path: Pat
     options = Reference(path, optimise=True)._session.get_session_options()
     with pytest.raises(RuntimeError, match=EXACT):
         options.get_session_config_entry(EXACT)
+    options = Reference(path, optimise=True, exact=True)._session.get_session_options()
+    assert options.get_session_config_entry(EXACT) == "1"
 
 
 def _quantised(folder: Path, op: str, right: type[np.generic]) -> Path:
@@ -73,6 +78,25 @@ def test_products_of_bytes_are_right_on_processors_without_them(
     left = np.full((2, 3), 90, np.int8 if op == "QGemm" else np.uint8)
     scale = 0.25 if op == "QGemm" else 1.0
     assert (reference.run({"x": left})["y"] == 3 * 90 * 100 * scale).all()
+
+
+@pytest.mark.parametrize(
+    ("op", "lacking", "timed"),
+    [("MatMulInteger", True, True), ("MatMulInteger", False, False), ("QGemm", True, False)],
+)
+def test_the_exact_mode_is_timed_too_where_sums_may_saturate_without_it(
+    op: str, lacking: bool, timed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails of operators that the mode lacks, and nothing else does."""
+    features = {"avx2"} if lacking else {"avx2", "avx512vnni"}
+    monkeypatch.setattr("rutc.verify.reference.host_features", lambda: frozenset(features))
+    path = _quantised(tmp_path, op, np.int8)
+    inputs = {"x": np.full((2, 3), 90, np.int8 if op == "QGemm" else np.uint8)}
+    room = room_for(compile_model(path, tmp_path / "m.so", Options(), None).library, inputs)
+    jobs = exact_job(path, 1, inputs, room)
+    assert bool(jobs) is lacking
+    found = take_turns(jobs, 0.001) if jobs else {}
+    assert [m.latency is not None for m in found.values()] == [timed] * lacking
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
