@@ -1,7 +1,8 @@
 """What this machine's processor does in a cycle: measured once, and kept in the user's cache.
 
 Rates are rounded to 1 or 1.5 times a power of two: two measurements then agree, and so does the
-code that is chosen by them. What disturbs a measurement only slows it down, so the fastest of
+code that is chosen by them. What decides between two of these lies beside whole numbers of cycles
+(`coarse`), as processors mostly have them. What disturbs a measurement only slows it down, so the fastest of
 several short runs counts. What a core shares with others (the last cache, memory, the time until
 another thread runs) depends on what they do, and is not measured.
 """
@@ -39,6 +40,10 @@ CLOSE = 1.08
 """Rounds this far apart are about as fast."""
 COUNT = 48 * 1000
 """Operations of a run: a multiple of what each loop does in one iteration."""
+UPWARD = 0.96
+"""By what the middle between two rounded rates, as their ratios go, is moved: it would be at 4.9,
+6.9, 9.8, 13.9 and 19.6 cycles, so that operations that take 5, 7, 10, 14 or 20 were rounded by
+chance. Here no whole number up to 12 is nearer than 4 % to it."""
 RATES = (
     "fma_per_cycle",
     "bf16_pairs_per_cycle",
@@ -186,9 +191,9 @@ def _agree(rounds: list[float]) -> bool:
 
 
 def coarse(rate: float) -> float:
-    """The nearest of 1, 1.5, 2, 3, 4, 6, 8 and so on, and of such parts of one.
+    """The nearest of 1, 1.5, 2, 3, 4, 6, 8 and so on, and of such parts of one, but for `UPWARD`.
 
     `coarse(1.97)` -> 2.0, `coarse(0.71)` -> 0.75
     """
     power = 2.0 ** int(log2(rate) // 1)
-    return min((power, 1.5 * power, 2 * power), key=lambda x: abs(log2(rate / x)))
+    return min((power, 1.5 * power, 2 * power), key=lambda x: abs(log2(rate / UPWARD / x)))
