@@ -18,6 +18,7 @@ from pathlib import Path
 from struct import Struct
 from typing import IO, Any
 
+from rutc.base.blas import one_blas_thread
 from rutc.errors import RutcError
 
 LENGTH = Struct("<Q")
@@ -78,6 +79,7 @@ class BenchServer:
         self._process.communicate()
 
 
+@one_blas_thread()
 def main() -> None:
     """Answers until there is nobody who asks."""
     from rutc.driver.in_model import ModelBench

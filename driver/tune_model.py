@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 
+from rutc.base.blas import one_blas_thread
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.beside import Ratio
@@ -87,6 +88,7 @@ class TuningReport:
     """Why plans were not searched though they were to be."""
 
 
+@one_blas_thread()
 def tune_model(
     model: Path,
     database: Database,
