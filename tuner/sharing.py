@@ -24,14 +24,27 @@ from typing import Any
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, Index, Range, Size, minimum, plain, product, typical
 from rutc.tensor_ir.expr import Coord, coord_names, reads
-from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_stmts
+from rutc.tensor_ir.kernel import (
+    Buffer,
+    Kernel,
+    Loop,
+    Stmt,
+    accesses,
+    exprs,
+    walk_loops,
+    walk_stmts,
+)
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.steps.step import ranges_of, simplified, with_index
 from rutc.tuner.choice import worth_threads
 
 SWEEPS = 4
 MOST_CYCLES = 1 << 62
 """More are not counted in a run."""
+
+Places = Mapping[str, list[tuple[tuple[str, Coord], ...]]]
+"""The coordinates of accesses to each buffer."""
 
 
 @record
@@ -99,7 +112,7 @@ def ways(kernel: Kernel, loops: Sequence[Loop], threads: int) -> tuple[Way, ...]
     """The ways to share a scheduled kernel whose tasks are the iterations of `loops`."""
     symbols = dict(kernel.symbols)
     extents = [typical(x.hi - x.lo, symbols) for x in loops]
-    places = _places(kernel)
+    places = _places(kernel.body)
     found: list[Way] = []
     for k in range(len(loops)):
         run = prod(extents[k:])
@@ -110,8 +123,9 @@ def ways(kernel: Kernel, loops: Sequence[Loop], threads: int) -> tuple[Way, ...]
         if split is not None:
             part = max(extents[split] // threads, 1)
             var = loops[split].var
+            moved = _moved(loops[split], places, symbols)
             pieces = tuple(
-                _piece(b, places.get(b.name, []), var, part, threads, symbols) for b in kernel.args
+                _piece(b, moved.get(b.name, []), var, part, threads, symbols) for b in kernel.args
             )
         turns = plain(product(x.hi - x.lo for x in loops[:k]))
         largest = -(-run // threads) * threads / max(run, 1)
@@ -128,14 +142,53 @@ def stored(kernel: Kernel) -> frozenset[str]:
     return frozenset(a.buffer for s in walk_stmts(kernel.body) for a in accesses(s))
 
 
-def _places(kernel: Kernel) -> dict[str, list[tuple[tuple[str, Coord], ...]]]:
+def _places(body: tuple[Stmt, ...]) -> Places:
     """The coordinates at which each buffer is accessed."""
     found: dict[str, list[tuple[tuple[str, Coord], ...]]] = {}
-    for s in walk_stmts(kernel.body):
+    for s in walk_stmts(body):
         for a in accesses(s):
             found.setdefault(a.buffer, []).append(a.coords)
         for r in (r for e in exprs(s) for r in reads(e)):
             found.setdefault(r.value, []).append(r.coords)
+    return found
+
+
+def _moved(loop: Loop, places: Places, symbols: Mapping[str, Range]) -> Places:
+    """The places in a kernel, and what moves with a loop whose iterations have code of their own.
+
+    Where no coordinate has the loop's variable, since it is constant in the code of each iteration,
+    a place moves evenly from the lowest one in the first iteration to that in the last.
+    """
+    if not (loop.lo.is_const and loop.hi.is_const):
+        return places
+    first, last = loop.lo.value, loop.hi.value - 1
+    still = {b for b, own in places.items() if not any(_has(loop.var, c) for c in own)}
+    if last <= first or not still:
+        return places
+    begin, end = (_lowest(loop, at, symbols) for at in (first, last))
+    found = dict(places)
+    for buffer in still & begin.keys() & end.keys():
+        dims = begin[buffer].keys() & end[buffer].keys()
+        steps = {d: (end[buffer][d] - begin[buffer][d]) // (last - first) for d in sorted(dims)}
+        coords = tuple((d, n * Index.of(loop.var)) for d, n in steps.items() if n)
+        found[buffer] = [*places[buffer], coords]
+    return found
+
+
+def _has(var: str, coords: tuple[tuple[str, Coord], ...]) -> bool:
+    return any(var in coord_names(c) for _, c in coords)
+
+
+def _lowest(loop: Loop, at: int, symbols: Mapping[str, Range]) -> dict[str, dict[str, int]]:
+    """The lowest coordinates in an iteration of a loop, of each buffer's dims."""
+    body = simplified(with_index(loop.body, {loop.var: Index.of(at)}), symbols)
+    ranges = ranges_of(walk_loops(body), symbols)
+    found: dict[str, dict[str, int]] = {}
+    for buffer, places in _places(body).items():
+        own = found.setdefault(buffer, {})
+        for dim, c in (x for coords in places for x in coords):
+            if isinstance(c, Index) and (bounds := c.bounds(ranges)) is not None:
+                own[dim] = min(bounds[0], own.get(dim, bounds[0]))
     return found
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from rutc.emit.kernel import parallel_loops
 from rutc.tensor_ir.affine import ONE, ZERO, Index
-from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.steps import Peel, apply_schedule
+from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.steps import Mark, Part, Peel, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import loops_of_long_tasks, worth_threads
 from rutc.tuner.sharing import Operand, Piece, Shared, Way, large, share, stored, ways
@@ -81,6 +81,31 @@ def test_vectors_are_shared_whose_last_one_has_code_of_its_own(kind: str) -> Non
     schedule = choose(kernel, eager(V4), constants).schedule
     (peeled,) = (s.var for s in schedule if isinstance(s, Peel))
     assert peeled in [x.var for x in parallel_loops(apply_schedule(kernel, schedule))]
+
+
+def test_a_loop_whose_iterations_have_code_of_their_own_has_pieces() -> None:
+    kernel, _ = lowered("""
+        graph "halves"
+        dims c = 8, y = 4, x = 28
+        %x : f32{c,y,x} = input "x" [c, y, x]
+        %b : f32{c} = input "b" [c]
+        %z : f32{c,y,x} = exp(%x[c, y, x]) + %b[c]
+        output "z" [c, y, x] = %z
+        """)
+    parallel = (Mark("c", Kind.PARALLEL), Mark("y", Kind.PARALLEL))
+    whole, apart = (
+        apply_schedule(kernel, schedule)
+        for schedule in (parallel, (*parallel, Part("y", (1, 2, 3))))
+    )
+    assert apart != whole
+    found, parted = (ways(k, parallel_loops(k), 2) for k in (whole, apart))
+    assert parted == found
+    of_rows = next(way for way in found if way.turns == 8)
+    assert [p and (p.dim, p.run_bytes) for p in of_rows.pieces] == [
+        ("y", 2 * 28 * 4),
+        None,
+        ("y", 2 * 28 * 4),
+    ]
 
 
 def test_turns_divide_the_tasks() -> None:
