@@ -34,14 +34,10 @@ class Tiles:
     stream: float
     """Share of the second cache's transfer time that is not hidden behind arithmetic, of what
     tiles read for the first time or blocks again."""
-    load_bits: int
-    """A hidden load of so many bits costs twice what one of an element does."""
     lines_anew: float
     """Share of the rows' lines that the tile before has not left in the first cache."""
     evicted: float
     """What it costs to get a line from the second cache before it is written to."""
-    stores: int
-    """Vectors that a tile may store at once while arithmetic goes on."""
     far: float
     """Slow-down for every doubling of the bytes that a tile's rows lie apart."""
     unknown: float
@@ -67,9 +63,6 @@ class Blocks:
     near_steps: int
     """Steps of the reduction ahead to ask for rows of an operand that lie far apart. Shorter
     reductions are over before lines come that they ask for at their start."""
-    far_bytes: int
-    """From this distance on, the hardware does not know the next row from the one before. What
-    streams from the second cache is asked for so far ahead."""
     few_tiles: int
     """Up to so many tiles use the vector operand again: waiting for it from memory then shows.
 
@@ -81,8 +74,6 @@ class Blocks:
     reuse: int
     """Tiles that use a block of the vector operand before the next is loaded. What is used as often
     is asked for, though it may be near."""
-    most_lines: int
-    """What follows a reduction is asked for if it is in so many lines."""
     piece_lines: int
     """Pieces of rows that a block of a sum over windows reads have so many lines at least: of 3x3
     windows of stride 2 over 512 channels, blocks of 64 took 0.8 of the time of 16 (Zen 3)."""
@@ -90,33 +81,14 @@ class Blocks:
 
 @record
 class Windows:
-    """Of windows: which tiles they have, and where loops over their inside pay."""
+    """Of windows: what their tiles cost, and where loops over their inside pay."""
 
     least_gain: float
     """What loops over the inside have to bring the cost to: their ends are not known. Convolutions
     by 3x3 in steps of two whose maps become 7x7 bring it to 0.95, and took 0.94 to 0.97 of the time
     (Zen 5)."""
-    most_rows: int
-    """Rows of a tile."""
-    loaded: int
-    """Registers for what is just being loaded."""
-    held: int
-    """Registers for what is being loaded and sorted, and for where its elements go."""
     tile: float
     """Cycles of a tile besides its loads and its arithmetic."""
-
-
-@record
-class Vectors:
-    """Of vectors in kernels without tiles."""
-
-    shortest: int
-    """The shortest loop or dim along which vectors pay, or a reciprocal of its own where it
-    divides, or rows of registers for matrices; and the shortest side of a square that is
-    transposed, of the rows of a tile, too."""
-    copies: int
-    """Vectors that an iteration computes, to fill each other's waits: of what is computed element
-    by element, of a row that is reduced, and of windows where a tile has few rows."""
 
 
 @record
@@ -127,15 +99,9 @@ class Sharing:
     """Kernels estimated to take less than so many launches of threads run on one."""
     wakes: int
     """A model estimated to take less than it takes to wake threads so often runs on one thread."""
-    turn: float
-    """Cycles that it costs a thread to go on to the next turn."""
-    cache_bytes: float
-    """Bytes per cycle that kernels bound by their own thread's caches take in and give."""
     least: float
     """Cycles that a kernel with parallel loops takes at least: schedules make none in smaller
     ones."""
-    efficiency: float
-    """Share of the peak that kernels commonly reach."""
     gather: int
     """Cycles of an element that is read at a place which depends on data; measured: 1.1 to 1.7, all
     else included, where Zen 4 walks for 100 rows through 100 trees."""
@@ -165,7 +131,7 @@ class Layouts:
 
 @record
 class Fusion:
-    """Of what is computed together, or anew, and of values with a halo."""
+    """Of what is computed together, or anew."""
 
     row: float
     """The largest row that a group keeps, in second caches: it has to stay in the nearest ones."""
@@ -173,8 +139,6 @@ class Fusion:
     """The most operations of what each reader of a row computes anew."""
     widened: int
     """An element read so often costs more to convert each time than to store in 32 bits."""
-    halo: int
-    """A value takes at most so many times its own memory with a halo."""
 
 
 @record
@@ -215,10 +179,6 @@ class Slices:
     """What a byte that is read again costs, in bytes that stay near."""
     again: float
     """What every slice reads again stays near up to this size, in second caches."""
-    fewest: int
-    """Threads share the slices: with fewer, threads would have nothing to do."""
-    weighed: int
-    """Indices for which turns are weighed: of fewer, runs move little."""
 
 
 @record
@@ -301,8 +261,6 @@ class Remainders:
 class Counting:
     """Of what a summary counts, in operations on vectors."""
 
-    forward: float
-    """Cycles from a store until a load has what it stored."""
     stored: float
     """Loads that wait as long for room in a full set of the first cache as a store does, which
     others wait for (Zen 5: 33 cycles of a store, 7 of a load)."""
@@ -341,7 +299,6 @@ class Coefficients:
     tiles: Tiles
     blocks: Blocks
     windows: Windows
-    vectors: Vectors
     sharing: Sharing
     layouts: Layouts
     fusion: Fusion

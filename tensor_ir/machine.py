@@ -28,6 +28,10 @@ OCTET = 8
 
 VECTOR_BITS = (128, 256, 512)
 """The widths of vectors that instructions for products of neighbours take."""
+FEWEST_LANES = VECTOR_BITS[0] // 32
+"""Lanes of 32 bits of the narrowest vectors: those of no machine pay along shorter loops."""
+ROWS_OF_PAGE = 4
+"""The hardware foresees the next row from these, and asks for nothing beyond their page."""
 WORD = 4
 """Bytes of elements that are picked in registers."""
 ROW_REGISTERS = 4
@@ -43,19 +47,20 @@ class Machine:
     all lanes too; `bf16_pairs_per_cycle` are those that add up products of pairs of bf16, where
     there are any. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
     processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
-    sorted out of their neighbours, `store_cycles` what one adds that is stored right after so many
-    others that arithmetic no longer hides it; `divide_cycles` is the time from one division of
+    sorted out of their neighbours, `store_cycles` what one adds that is stored right after
+    `hidden_stores` others, which arithmetic hides; `divide_cycles` is the time from one division of
     vectors to the next, `gather_cycles` that from one gather of elements of 32 bits to the next;
-    `fma_latency` the cycles until a multiply-add has its result. Caches are
-    bytes per core; addresses that differ by multiples of `l1_way_bytes` share the lines of one set
-    of the first one. The hardware asks for nothing beyond a page. `l3` is shared by all cores.
+    `fma_latency` the cycles until a multiply-add has its result, `forward_cycles` those from a
+    store until a load has what it stored. Caches are bytes per core; addresses that differ by
+    multiples of `l1_way_bytes` share the lines of one set of the first one. The hardware asks for
+    nothing beyond a page. `l3` is shared by all cores.
     `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and `memory_bytes_per_cycle` arrive at one thread
     that reads in order, `foreign_bytes_per_cycle` where another core has just written them.
 
     With `cores` 1 no kernel is split among threads; otherwise their number is left to the time of
     running. `launch_cycles` is what it takes to start threads that wait for it, and to wait for
-    them; `wake_cycles` until a thread runs that has slept. `coefficients` are
-    those of decisions for it.
+    them; `turn_cycles` until one goes on to its next turn of a kernel, `wake_cycles` until one runs
+    that has slept. `coefficients` are those of decisions for it.
     """
 
     name: str
@@ -70,9 +75,11 @@ class Machine:
     load_cycles: float = 0.2
     sort_cycles: float = 0.0
     store_cycles: float = 0.0
+    hidden_stores: int = 16
     divide_cycles: float = 8.0
     gather_cycles: float = 4.0
     fma_latency: int = 4
+    forward_cycles: float = 8.0
     l1: int = 32 << 10
     l1_way_bytes: int = 4 << 10
     l2: int = 1 << 20
@@ -85,6 +92,7 @@ class Machine:
     foreign_bytes_per_cycle: float = 3.0
     cores: int = 2
     launch_cycles: int = 3000
+    turn_cycles: int = 60
     wake_cycles: int = 100_000
     coefficients: Coefficients = COEFFICIENTS
 
@@ -209,6 +217,19 @@ class Machine:
     def adds_apart(self, dtype: DType) -> bool:
         """Whether another instruction adds sums of products of neighbours of a type to what is."""
         return dtype is not DType.BF16 and not self.adds_products
+
+    @property
+    def vectors_at_once(self) -> int:
+        """Vectors that an iteration computes side by side, one of which begins in each cycle.
+
+        So the first has its result when the last one has begun.
+        """
+        return self.fma_latency
+
+    @property
+    def far_bytes(self) -> int:
+        """From this distance on, the hardware does not know the next row from the one before."""
+        return self.page_bytes // ROWS_OF_PAGE
 
     @property
     def loads_ahead(self) -> bool:

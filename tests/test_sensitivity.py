@@ -14,7 +14,7 @@ from rutc.tensor_ir.parse import parse
 
 PRODUCT = """
 graph "product"
-dims i = 96, j = 192, k = 768
+dims i = 512, j = 192, k = 768
 %x : f32{i,k} = input "x" [i, k]
 %w : f32{k,j} = input "w" [k, j]
 %y : f32{i,j} = sum{k} %x[i, k] * %w[k, j]
@@ -46,7 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_changes_are_counted_and_estimated(few: None) -> None:
-    name = "blocks.far_bytes"
+    name = "tiles.spare"
     entry = {"case": name, **sensitivity.measure(name, 0.0, ())}
     own = entry["decisions"]["AVX2"]
     assert (own["plans"], own["schedules"]) == (0, 1)
@@ -78,7 +78,7 @@ def test_a_number_that_nothing_reads_is_said_not_to_be_read(few: None) -> None:
 
 
 def test_times_count_for_the_number_that_they_were_taken_with() -> None:
-    name = "blocks.far_bytes"
+    name = "tiles.spare"
     timed = {
         "value": number_of(name),
         "processor": "znver4",

@@ -7,7 +7,7 @@ from math import prod
 
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, typical
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Put, walk_stmts
-from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import (
     Mark,
     NotApplicable,
@@ -206,7 +206,7 @@ def squares(
     if not turned:
         raise NotApplicable(f"no operand lies across {order[-1]} and along the loop before")
     *others, along, vector = order
-    lanes, shortest = side(turned, machine), machine.coefficients.vectors.shortest
+    lanes, shortest = side(turned, machine), FEWEST_LANES
     if lanes < shortest:
         raise NotApplicable(f"a register holds {lanes} elements")
     if typical(sizes[vector], symbols) < shortest:
@@ -284,7 +284,7 @@ def blocks_of_stores(kernel: Kernel, shape: Shape, machine: Machine) -> dict[str
 
 def _short_sizes(machine: Machine) -> range:
     """How many iterations a short loop has."""
-    return range(2, machine.coefficients.vectors.shortest)
+    return range(2, FEWEST_LANES)
 
 
 def _crossed(

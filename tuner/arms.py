@@ -10,7 +10,7 @@ from math import prod
 from rutc.tensor_ir.affine import Index, Max, Min, Mod, Size
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, reads_in, walk_stmts
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import FEWEST_LANES, Machine
 from rutc.tensor_ir.steps import Mark, NotApplicable, Overlap, Peel, Reorder, Split, Step
 from rutc.tuner.access import Shape, Touch, memory_order
 from rutc.tuner.across import side
@@ -186,7 +186,7 @@ def column(shape: Shape, vector: str, width: int, machine: Machine) -> int:
     At least as many as pay for vectors, at most `width`.
     """
     stores = [t for t in shape.touches if t.is_store]
-    while width // 2 >= machine.coefficients.vectors.shortest:
+    while width // 2 >= FEWEST_LANES:
         if not any(evicted_rows(t, ((vector, width),), machine) for t in stores):
             break
         width //= 2

@@ -92,7 +92,7 @@ def ask_far_rows(
     last = bound[-1]
     if t.gathered or not t.unit(tile.vector) or not t.depends(last):
         return []
-    if (t.strides[last] or 0) * t.bytes < machine.coefficients.blocks.far_bytes:
+    if (t.strides[last] or 0) * t.bytes < machine.far_bytes:
         return []
     line = machine.line_bytes // t.bytes
     steps: list[Step] = []

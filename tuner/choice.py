@@ -87,7 +87,7 @@ def loops_of_long_tasks(extents: Sequence[int], cycles: float, machine: Machine)
     tasks = 1
     for number, extent in enumerate(extents):
         tasks *= extent
-        if number and cycles < tasks * machine.coefficients.sharing.turn:
+        if number and cycles < tasks * machine.turn_cycles:
             return number
     return None
 

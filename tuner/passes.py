@@ -10,7 +10,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import MOST_TAPS, partners
@@ -107,7 +107,7 @@ def vectors_along(found: Pass, machine: Machine) -> list[str]:
         loads = [t for t in shape.touches if not t.is_store and not t.packed]
         return all(t.unit(v) for t in stores) and all(t.strides.get(v, 0) in near for t in loads)
 
-    shortest = machine.coefficients.vectors.shortest
+    shortest = FEWEST_LANES
     long = [x.var for x in shape.shared if shape.extents[x.var] >= shortest]
     return [v for v in long if along(v)]
 

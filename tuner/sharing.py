@@ -243,8 +243,7 @@ def large(work: Index, moved: Index, symbols: Mapping[str, Range], machine: Mach
     What its sizes are decides in a run. Those that nothing bounds are large, and what has one size
     is as its schedule has it.
     """
-    own = machine.coefficients.sharing
-    operations, bytes_ = (max(1, int(n)) for n in (_operations(machine), own.cache_bytes))
+    operations, bytes_ = (max(1, int(n)) for n in (_operations(machine), _bytes(machine)))
     cycles = work // operations + moved // bytes_
     bounds = cycles.bounds(symbols)
     if cycles.is_const or bounds is None or bounds[1] > MOST_CYCLES:
@@ -254,7 +253,12 @@ def large(work: Index, moved: Index, symbols: Mapping[str, Range], machine: Mach
 
 def _operations(machine: Machine) -> float:
     """Those of a cycle, as kernels commonly do them."""
-    return machine.width * 2 * machine.fma_per_cycle * machine.coefficients.sharing.efficiency
+    return machine.width * 2 * machine.fma_per_cycle * machine.coefficients.filtering.reached
+
+
+def _bytes(machine: Machine) -> float:
+    """Those of a cycle that kernels bound by caches move: what one reads, another one writes."""
+    return machine.l2_bytes_per_cycle / 2
 
 
 class _Problem:
@@ -311,10 +315,10 @@ class _Problem:
 
     def _own(self, x: Shared, way: Way) -> float:
         """Cycles that are due to the way alone."""
-        own, cycles = self.machine.coefficients.sharing, self._work(x)
+        cycles = self._work(x)
         if not way.alone:
             cycles *= way.largest / self.threads
-            cycles += self.machine.launch_cycles + own.turn * (way.count - 1)
+            cycles += self.machine.launch_cycles + self.machine.turn_cycles * (way.count - 1)
         for o, piece in zip(x.operands, way.pieces, strict=True):
             if o.constant and self.streams:
                 cycles += self._needed(o, piece) / self.machine.memory_bytes_per_cycle
@@ -326,7 +330,7 @@ class _Problem:
         """Cycles on one thread that has everything near, constants left out."""
         own = self.machine.coefficients.sharing
         moved = sum(o.bytes for o in x.operands if not o.constant)
-        return max(x.flops / _operations(self.machine), moved / own.cache_bytes, own.least)
+        return max(x.flops / _operations(self.machine), moved / _bytes(self.machine), own.least)
 
     def _link(self, number: int, chosen: Sequence[int]) -> float:
         """Cycles of getting what others have written."""

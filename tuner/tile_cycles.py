@@ -9,7 +9,7 @@ from weakref import ref
 from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Expr, factors, index_names, operations, reads, walk
-from rutc.tensor_ir.machine import PAIR, QUAD, Machine
+from rutc.tensor_ir.machine import FEWEST_LANES, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.tile_loads import (
@@ -301,7 +301,7 @@ class TileCosts:
             stride = t.strides.get(vector, 0)
             per_vector = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
             row = max((f for v, f in rows if t.unit(v)), default=1)
-            if per_vector > 1.0 and row >= machine.coefficients.vectors.shortest:
+            if per_vector > 1.0 and row >= FEWEST_LANES:
                 # Vectors across memory are transposed in squares, and stored row by row.
                 per_vector = 2.0 * width * ceil(row / width) / row
             cycles += per_vector * size
@@ -311,7 +311,7 @@ class TileCosts:
                 cycles += w.evicted * evicted_rows(t, (*rows, *along), machine, 1)
         lane = DType.F32.bytes
         stored = size * sum(t.bytes / lane for t in self.epilogue if t.is_store and t.unit(vector))
-        cycles += machine.store_cycles * max(stored - w.stores, 0)
+        cycles += machine.store_cycles * max(stored - machine.hidden_stores, 0)
         cycles += 4.0 + 2 * len(rows)
         return cycles * costs.far
 
@@ -409,7 +409,7 @@ class TileCosts:
         )
         moved = sum([vectors * prod(f for v, f in rows if t.depends(v)) for t in each.moved])
         work += machine.sort_cycles * (moved / each.grouped) * wide
-        loads = scalar_loads + (1 + machine.vector_bits / w.load_bits) * vector_loads
+        loads = scalar_loads + (1 + machine.vector_bits / (8 * machine.line_bytes)) * vector_loads
         work += machine.load_cycles * loads * wide
         work += sum([loads_of_step(t, self.vector, vectors, rows, width) for t in each.widened]) / 2
         work += w.apart * costs.apart[number]

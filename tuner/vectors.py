@@ -22,7 +22,7 @@ vector as with four (Zen 4, AVX-512), and half of the time to compile."""
 def copies_of_body(body: tuple[Stmt, ...], machine: Machine) -> int:
     """How many vectors an iteration of a loop around these statements should compute."""
     found = sum(operations(e) for s in walk_stmts(body) for e in exprs(s))
-    copies = machine.coefficients.vectors.copies
+    copies = machine.vectors_at_once
     return max(1, min(copies, MOST_AT_ONCE // max(found, 1)))
 
 

@@ -20,6 +20,11 @@ MOST_WRITTEN_OUT = 480
 """Elements of windows that are written out: their code has to stay small."""
 MOST_APART = 80
 """Elements of windows in a row of code where neighbouring lanes are apart."""
+MOST_ROWS = 14
+"""Rows of a tile."""
+LOADED, SORTED = 4, 8
+"""Registers for what is just being loaded; where it is sorted, too, and for where its elements go.
+"""
 
 
 def weights_of(found: Pass, vector: str) -> list[Touch]:
@@ -44,13 +49,13 @@ def tile_rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | N
         vectors = vectors_of_row(found, vector, machine)
         # Rows that lie apart by what the run tells have places of their own, which are loaded.
         apart = [t for t in shape.touches if not isinstance(t.exact.get(v, 0), int)]
-        most = min(w.most_rows, MOST_EXACT) if v in shape.symbolic else w.most_rows
+        most = min(MOST_ROWS, MOST_EXACT) if v in shape.symbolic else MOST_ROWS
         some = range(2, min(extents[v], most) + 1)
         for rows in (n for n in some if found.written_out(v, n) <= MOST_WRITTEN_OUT):
             if strided:
                 crowded = rows * vectors * taps > MOST_APART
             else:
-                crowded = rows * each + held + w.loaded > machine.registers
+                crowded = rows * each + held + LOADED > machine.registers
             if crowded:
                 break
             read = places_read(found.reads, v, bound, rows, extents[bound])
@@ -107,7 +112,7 @@ def vectors_of_row(found: Pass, vector: str, machine: Machine) -> int:
     most = ceil(found.shape.extents[vector] / machine.width)
     along = prod(found.shape.extents[b] for b, v in found.partners.items() if v == vector)
     weights = found.taps if weights_of(found, vector) else 0
-    left = machine.registers - machine.coefficients.windows.held - weights
+    left = machine.registers - SORTED - weights
     fit = max(1, left // (along + state_registers(found.reduction)))
     return ceil(most / ceil(most / fit))
 
@@ -127,9 +132,8 @@ def vectors_beside(found: Pass, vector: str, rows: tuple[str, int], machine: Mac
         return vectors_of_row(found, vector, machine)
     held = max(shape.extents[b] for b, v in found.partners.items() if v == rows[0])
     states = rows[1] * state_registers(r)
-    w = machine.coefficients
     most = ceil(shape.extents[vector] / machine.width)
-    fit = min((machine.registers - w.windows.loaded - held) // states, most, w.vectors.copies)
+    fit = min((machine.registers - LOADED - held) // states, most, machine.vectors_at_once)
     at_once = machine.fma_latency * machine.fma_per_cycle
 
     def cycles(n: int) -> float:

@@ -54,7 +54,7 @@ from rutc.tensor_ir import Const, DType, Graph, Index, Nest, Read
 from rutc.tensor_ir.affine import plain, product
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.machine import COMMON, Machine
+from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
 
 SAID = "split into bf16"
 SAID_ROUNDED = "rounded to bf16"
@@ -231,7 +231,7 @@ class MultiplyParts(Choosing):
             choices, inner = (Rows((taps.along,)),), taps.products
         w = self.coefficients.split_precision
         # Registers have rows along one loop, as others may not become one with it.
-        least = self.coefficients.vectors.shortest
+        least = FEWEST_LANES
         fewest = w.fewest_rows if whole else least
         high = [
             rows

@@ -47,6 +47,8 @@ from rutc.tensor_ir.text import value_name
 
 Number = TypeVar("Number", int, Index)
 
+FEWEST_SLICES = 4
+"""Threads share slices: with fewer, they would have nothing to do."""
 MOST_MEMBERS = 16
 """Kernels of a chain: their code is one function, and each more is another chain to weigh."""
 MOST_CHAINED = 4 * MOST_OPERATIONS
@@ -138,17 +140,16 @@ def even_slices(
     around: Number,
     size: Number,
     fits: Number | None,
-    fewest: int,
     smaller: Callable[[Number, Number | int], Number],
     larger: Callable[[Number, Number | int], Number],
 ) -> tuple[Number, Number]:
     """(number, size) of slices of an extent that hold about as many indices each, `size` at most.
 
-    They are of as many as `fits`, if that is known; then there are the `fewest` at least, if there
-    are indices. `smaller` and `larger` give one of two such numbers.
+    They are of as many as `fits`, if that is known; then there are `FEWEST_SLICES` at least, if
+    there are indices. `smaller` and `larger` give one of two such numbers.
     """
     if fits is not None:
-        size = larger(smaller(smaller(size, fits), extent * around // fewest), 1)
+        size = larger(smaller(smaller(size, fits), extent * around // FEWEST_SLICES), 1)
     count = (extent + size - 1) // size
     some = larger(count, 1)
     each = (extent + some - 1) // some
@@ -386,10 +387,7 @@ class Chains:
             return maximum(a, b, self.symbols)
 
         fits = None if within is None else within // larger(self.index_bytes(members), 1)
-        fewest = self.machine.coefficients.slices.fewest
-        count, each = even_slices(
-            extent, product(outer), Index.of(size), fits, fewest, smaller, larger
-        )
+        count, each = even_slices(extent, product(outer), Index.of(size), fits, smaller, larger)
         # The minimum holds by itself, but not by the bounds of its terms.
         return count, each.simplify(self.symbols)
 

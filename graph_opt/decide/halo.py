@@ -11,11 +11,13 @@ from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.lower import beyond
-from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES
+from rutc.tensor_ir.machine import FEWEST_LANES, NARROWEST_MASKED, NEAR_STRIDES
 from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.ranges import common_sizes
 from rutc.tensor_ir.windows import MOST_TAPS, partners, share_inside, window
 
+MOST_HALO = 4
+"""A value takes at most so many times its own memory with a halo."""
 UNKNOWN = 8
 """What a dim has where no window goes along it and the run tells how many indices: more than 1."""
 
@@ -50,7 +52,7 @@ def masked_at_edges(
     lane, along = inner.get(nest.out.name), inner.get(r.value)
     if not bound or prod(extents[d] for d in bound) > MOST_TAPS or lane is None or along is None:
         return False
-    if lane in names or along in names or extents[lane] < coefficients.vectors.shortest:
+    if lane in names or along in names or extents[lane] < FEWEST_LANES:
         return False
     steps = {d: c.coefficient(lane) for d, c in coords.items()}
     if steps.pop(along) not in (1, *NEAR_STRIDES) or any(step != 0 for step in steps.values()):
@@ -95,13 +97,13 @@ def needed_halo(
     halo = reach(nest, r, sizes, symbols)
     if halo is None or whole:
         return halo
-    w, value = coefficients.fusion, values[r.value]
+    value = values[r.value]
     common = {name: (size, size) for name, size in common_sizes(symbols).items()}
     usual = reach(nest, r, sizes, common) or {}
-    if any(sum(n) > w.halo * sum(usual.get(d, (0, 0))) for d, n in halo.items()):
+    if any(sum(n) > MOST_HALO * sum(usual.get(d, (0, 0))) for d, n in halo.items()):
         return None
     open_ = {d for d in halo if _is_mostly_inside(nest, r, d, halo, sizes, symbols)}
-    most = w.halo * _elements(value, {}, sizes, symbols)
+    most = MOST_HALO * _elements(value, {}, sizes, symbols)
 
     def fits(found: Halo) -> bool:
         # A halo is as long at any size, and a value that is short at common ones may be long.

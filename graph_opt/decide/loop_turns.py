@@ -17,13 +17,14 @@ from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Turning
-from rutc.graph_opt.decide.chains import leader
+from rutc.graph_opt.decide.chains import FEWEST_SLICES, leader
 from rutc.graph_opt.decide.turns import Turns
 from rutc.graph_opt.plan import Illegal, InTurn, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import Size, typical
 from rutc.tensor_ir.graph import Const
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group, Slice
+from rutc.tensor_ir.machine import FEWEST_LANES
 from rutc.tensor_ir.text import value_name
 
 
@@ -71,10 +72,9 @@ class LoopTurns:
 
     def _block(self, rows: int) -> int | None:
         """Rows of a block: a tile's at least, and few enough for all threads to have some."""
-        machine = self.turns.slicer.machine
-        least, fewest = machine.coefficients.vectors.shortest, machine.coefficients.slices.fewest
-        sizes = [n for n in range(least, rows) if rows % n == 0 and rows // n >= machine.cores]
-        many = [n for n in sizes if rows // n >= fewest]
+        cores = self.turns.slicer.machine.cores
+        sizes = [n for n in range(FEWEST_LANES, rows) if rows % n == 0 and rows // n >= cores]
+        many = [n for n in sizes if rows // n >= FEWEST_SLICES]
         return max(many) if many else min(sizes, default=None)
 
     def _is_long(self, loop: Repeat) -> bool:

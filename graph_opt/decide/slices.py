@@ -17,6 +17,7 @@ from math import prod
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.chains import (
+    FEWEST_SLICES,
     MOST_CHAINED,
     MOST_MEMBERS,
     Chain,
@@ -242,7 +243,7 @@ class Slicer(Chains):
         fits = None
         if within is not None:
             fits = within // max(self._common_index_bytes(members), 1)
-        return even_slices(extent, prod(outer), size, fits, self.coefficients.fewest, min, max)
+        return even_slices(extent, prod(outer), size, fits, min, max)
 
     @functools.cached_property
     def _common_bytes(self) -> Callable[[str], int]:
@@ -275,7 +276,7 @@ class Slicer(Chains):
         if total <= (self.near(w.ring) * around if outer else self.machine.l2):
             return None
         line, blocks = self.line(members), self._in_blocks(members)
-        most = extent * around // w.fewest
+        most = extent * around // FEWEST_SLICES
         if blocks and min(extent - 1, most) * self._fewest_rows(members) < w.block:
             return None
         most = min(most, w.block) if blocks else most
@@ -286,8 +287,10 @@ class Slicer(Chains):
                 return None
             if isinstance(self.extents[last], int):
                 # As many slices as threads want, also where there is a single index around them.
-                longest = min(longest, extent * self._fewest(members[0].dims, extent) // w.fewest)
-            some = longest > 0 and self._fewest(members[0].dims, longest) >= w.fewest
+                longest = min(
+                    longest, extent * self._fewest(members[0].dims, extent) // FEWEST_SLICES
+                )
+            some = longest > 0 and self._fewest(members[0].dims, longest) >= FEWEST_SLICES
             # Of blocks of a known size, a run tells how many there are: shorter ones where few.
             known = self._index_is_known(members) and (some or not outer)
             of_runs = None if known else self._size_in_runs(members, room)
@@ -319,7 +322,7 @@ class Slicer(Chains):
             return None
         longest = self.extent(last)
         count, _ = self._common_slices(members, longest, within)
-        if count * prod(map(self._common_extent, outer)) < w.fewest:
+        if count * prod(map(self._common_extent, outer)) < FEWEST_SLICES:
             return None
         return longest, within
 
@@ -432,7 +435,7 @@ def stays_near(between: float, again: float, count: int, cache: int, coefficient
 
     `again` bytes are read again for each slice; `cache` are those of a second cache.
     """
-    if count < coefficients.fewest or between > count * coefficients.most_ring * cache:
+    if count < FEWEST_SLICES or between > count * coefficients.most_ring * cache:
         return False
     return (
         again <= coefficients.again * cache

@@ -52,6 +52,8 @@ Ahead = dict[Size, list[SectionPart | None]]
 """Trips -> what each step may be of a section; None for one that may not."""
 REST = ".rest"
 """What names of kernels for what slices leave over end in."""
+WEIGHED = 8
+"""Indices for which turns are weighed, at most."""
 
 
 @record
@@ -274,8 +276,7 @@ class Turns:
     def _many(self, trips: Size) -> int:
         """The indices for which a section is weighed."""
         bounds = Index.of(trips).bounds(self.slicer.symbols)
-        some = self.slicer.coefficients.weighed
-        return min(some, bounds[1]) if bounds is not None else some
+        return min(WEIGHED, bounds[1]) if bounds is not None else WEIGHED
 
     def dim(self, group: Group, trips: Size, own: Mapping[str, str]) -> str | None:
         """The dim of so many indices that a kernel may go along; None where it may not.

@@ -20,7 +20,7 @@ from rutc.graph_opt.sum_weights import WIDE
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
 from rutc.tensor_ir.affine import floordiv
 from rutc.tensor_ir.expr import point, reads, substitute
-from rutc.tensor_ir.machine import COMMON, Machine
+from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
 
 SAMPLES = 16
 """Elements of a long row whose mean is taken off before all others are looked at."""
@@ -244,7 +244,7 @@ class MultiplyByReciprocal:
                 pass
             case _:
                 return Reason("nothing is divided by a value")
-        fewest = self.machine.coefficients.vectors.shortest
+        fewest = FEWEST_LANES
         if editor.typical(set(n.out.dims) - _names(z)) < fewest:
             return Reason("few quotients have one divisor")
         total = _total(z, editor)

@@ -13,7 +13,7 @@ from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Access, Buffer, Kernel
 from rutc.tensor_ir.lane_runs import shuffled_runs, spread_parts
-from rutc.tensor_ir.machine import NEAR_STRIDES, QUAD, Machine
+from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, QUAD, Machine
 
 
 class Accesses(Places):
@@ -259,11 +259,7 @@ class Accesses(Places):
     def _block(self, address: Index, lanes: Frame, frames: Frames) -> float | None:
         """The vectors that an unrolled loop along memory gives a block, where there is one."""
         for f in frames:
-            if (
-                f.role is Role.COPIES
-                and f.trip >= self.machine.coefficients.vectors.shortest
-                and address.coefficient(f.var) == 1
-            ):
+            if f.role is Role.COPIES and f.trip >= FEWEST_LANES and address.coefficient(f.var) == 1:
                 return min(f.trip, float(lanes.lanes))
         return None
 

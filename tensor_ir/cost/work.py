@@ -106,7 +106,7 @@ class Tally:
             steps = max(steps for _, steps in self.operands) if self.operands else self.times
             self.add("spills", 2 * (pressure - registers) * steps)
             for what in self.chains:
-                self.wait(what, machine.coefficients.counting.forward * steps)
+                self.wait(what, machine.forward_cycles * steps)
         room = max(registers - pressure, 0)
         if self.kept > room:
             # The others lie on the stack.

@@ -32,11 +32,10 @@ RANGES = {"n": (0, 4099), "m": (0, 97), "w": (1, 1021)}
     st.fixed_dictionaries({name: st.integers(*r) for name, r in RANGES.items()}),
     st.integers(1, 4099),
     st.none() | st.integers(1, 1 << 20),
-    st.integers(1, 17),
 )
 @examples(100)
 def test_even_slices_of_a_size_that_a_run_tells_are_those_of_the_number(
-    sizes: dict[str, int], size: int, within: int | None, fewest: int
+    sizes: dict[str, int], size: int, within: int | None
 ) -> None:
     fits = None if within is None else within // (4 * Index.of("w"))
     found = even_slices(
@@ -44,12 +43,11 @@ def test_even_slices_of_a_size_that_a_run_tells_are_those_of_the_number(
         Index.of("m"),
         Index.of(size),
         fits,
-        fewest,
         lambda a, b: minimum(a, b, RANGES),
         lambda a, b: maximum(a, b, RANGES),
     )
     number = None if within is None else within // (4 * sizes["w"])
-    wanted = even_slices(sizes["n"], sizes["m"], size, number, fewest, min, max)
+    wanted = even_slices(sizes["n"], sizes["m"], size, number, min, max)
     assert tuple(x.evaluate(sizes) for x in found) == wanted
     count, each = wanted
     assert each <= size

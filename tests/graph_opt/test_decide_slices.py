@@ -10,7 +10,7 @@ import pytest
 from rutc.emit.frame import MOST_KNOWN_BYTES, MOST_STACK_BYTES
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.decide.chains import Chain, Member
+from rutc.graph_opt.decide.chains import FEWEST_SLICES, Chain, Member
 from rutc.graph_opt.plan import Illegal, Plan, Repeat
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.affine import Index
@@ -362,7 +362,7 @@ def test_a_run_tells_how_long_slices_are() -> None:
         sizes = {"h": h, "w": w}
         rows, trips = (int(Index.of(n).evaluate(sizes)) for n in (size, repeat.trips))
         assert (trips - 1) * rows < h <= trips * rows
-        assert trips >= min(machine.coefficients.slices.fewest, h)
+        assert trips >= min(FEWEST_SLICES, h)
         assert rows == 1 or rows * w * 16 * 4 <= within
     bounds = Index.of(plan.places["p"].bytes).bounds({"h": (1, 40), "w": (1, 40)})
     assert bounds is not None

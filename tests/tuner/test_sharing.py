@@ -200,7 +200,7 @@ def test_small_launches_stay_on_the_thread_that_has_their_values() -> None:
 def test_a_launch_of_symbolic_size_is_shared_in_runs_that_make_it_large() -> None:
     n, sizes = Index.of("n"), {"n": (1, 512)}
     least = worth_threads(MACHINE)
-    moved = n * least // 100 * int(MACHINE.coefficients.sharing.cache_bytes)
+    moved = n * least // 100 * int(MACHINE.l2_bytes_per_cycle / 2)
     found = large(ZERO, moved, sizes, MACHINE)
     shared = [bool(found.evaluate({"n": k})) for k in range(1, 513)]
     assert not shared[0]
@@ -217,7 +217,7 @@ def test_what_has_one_size_or_any_is_shared_as_its_schedule_has_it() -> None:
 
 
 def test_what_takes_no_longer_than_to_go_on_is_no_task() -> None:
-    turn = MACHINE.coefficients.sharing.turn
+    turn = MACHINE.turn_cycles
     rows, columns = 576, 14
     assert loops_of_long_tasks((rows, columns), rows * columns * (turn + 1), MACHINE) is None
     assert loops_of_long_tasks((rows, columns), rows * columns * (turn - 1), MACHINE) == 1

@@ -175,10 +175,7 @@ output "y" [n, m] = %y
 def test_blocks_of_operands_that_lie_far_apart() -> None:
     """Lines are asked for from a panel to the next, among loops that are split for blocks."""
     kernel, constants = lowered(FAR)
-    coefficients = replace(V3.coefficients.blocks, far_bytes=64)
-    machine = replace(
-        V3, l2=1 << 12, coefficients=replace(V3.coefficients, blocks=coefficients)
-    ).alone()
+    machine = replace(V3, l2=1 << 12, page_bytes=256).alone()
     space = Space(TILED, kernel, analyse(kernel, constants), machine)
     rng = Random(0)
     drawn = [space.draw(rng) for _ in range(300)]

@@ -10,7 +10,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_loops
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import FEWEST_LANES, Machine
 from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.steps import (
     Balance,
@@ -182,7 +182,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     row = max(rows, key=rank, default=None)
     column = max(columns, key=lambda v: extents[v], default=None)
     inner = max(inners, key=lambda v: extents[v], default=None)
-    fewest = machine.coefficients.vectors.shortest
+    fewest = FEWEST_LANES
     if row is None or column is None or inner is None or shape.shared_extents[row] < fewest:
         return None
     lengths = _lengths(extents[inner], operands.bytes)

@@ -108,7 +108,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:
         if lane is None:
             lanes.append(None)
             continue
-        several = machine.coefficients.vectors.copies
+        several = machine.vectors_at_once
         long = shape.extents[lane] >= several * machine.width or lane in shape.symbolic
         blocks = ceil(shape.extents[lane] / (several * machine.width))
         done = blocks * several * max(sum(map(operations, r.update.elements)), 1)

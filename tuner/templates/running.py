@@ -10,7 +10,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.expr import operations
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import FEWEST_LANES, Machine
 from rutc.tensor_ir.steps import NotApplicable, Peel, Reorder, Running, Split, Step, Tile
 from rutc.tensor_ir.steps.running import prefix_of, running_parts
 from rutc.tuner.access import Shape, memory_order
@@ -92,9 +92,8 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Onward] |
     if along is None:
         return None
     around = memory_order((x.var for x in shape.shared if x.var != along), shape)
-    own = machine.coefficients.vectors
     cycles = prod(shape.shared_extents[x.var] for x in shape.shared) * len(shape.touches)
-    beside = [v for v in around if shape.extents[v] >= own.shortest]
+    beside = [v for v in around if shape.extents[v] >= FEWEST_LANES]
     lane = next((v for v in beside if all(t.near(v) for t in shape.touches)), None)
     last = lane or max(around, key=lambda v: shape.extents[v], default=None)
     order = (*(v for v in around if v != last), *([last] if last is not None else []))
@@ -106,9 +105,9 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Onward] |
         long = fuse_innermost(order, shape.sizes, shape.touches)
         fused = len(order) - len(long.loops)
         vectors = _together(order, fused, parallel, shape, machine)
-    rows = 1 if vectors or last is None else own.copies
+    rows = 1 if vectors or last is None else machine.vectors_at_once
     # Short ones are summed by themselves, in vectors of several.
-    liked = lane is not None or shape.extents[along] > own.shortest
+    liked = lane is not None or shape.extents[along] > FEWEST_LANES
     return Default(Onward(order, vectors, rows, fused, parallel), liked)
 
 

@@ -62,6 +62,8 @@ MOST_OF_LONG = 64
 """Those of the part of any other long sum."""
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
+MOST_LINES = 64
+"""What follows a reduction is asked for if it is in so many lines, each by an instruction."""
 
 
 @record
@@ -363,7 +365,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     loop = loops.original.get(wanted[0], wanted[0])
                     near = not t.nibbles and moves_evenly(kernel, t.buffer, loop)
                     if Mark(first, Kind.UNROLL) not in steps and near:
-                        far = machine.coefficients.blocks.far_bytes
+                        far = machine.far_bytes
                         ahead = far // machine.line_bytes * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     if tile.inside:
@@ -424,7 +426,7 @@ def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
             lanes = tile.vectors * machine.width
             far = lanes if along != tile.vector and t.depends(tile.vector) else 1
             lines = -(-lanes * t.bytes // machine.line_bytes) if along == tile.vector else 1
-            if rows * far * lines <= w.most_lines:
+            if rows * far * lines <= MOST_LINES:
                 found[t.buffer] = PrefetchResult(t.buffer, machine.line_bytes // t.bytes)
     return list(found.values())
 

@@ -52,6 +52,7 @@ from rutc.tuner.passes import (
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.window_tiles import (
+    MOST_ROWS,
     MOST_WRITTEN_OUT,
     may_be_rows,
     order_around,
@@ -118,7 +119,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     kernel, shape = found.kernel, found.shape
     extents = shape.extents
     rows = tile_rows(found, vector, machine)
-    vectors = min(machine.coefficients.vectors.copies, ceil(extents[vector] / machine.width))
+    vectors = min(machine.vectors_at_once, ceil(extents[vector] / machine.width))
     if rows is not None:
         vectors = vectors_beside(found, vector, rows, machine)
     tiled = {vector, *(rows[:1] if rows is not None else ())}
@@ -172,14 +173,12 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     shape = found.shape
     shared = [x.var for x in shape.shared]
     moved = list(dict.fromkeys(found.partners.values()))
-    w = machine.coefficients
-    most = w.windows.most_rows
-    rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], most) + 1)]
+    rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], MOST_ROWS) + 1)]
     looped = (b for b in sorted(found.partners) if may_be_looped(found, b))
     edged = [v for v in moved if v not in shape.symbolic]
     return {
         "vector": tuple(vectors_along(found, machine)),
-        "vectors": tuple(range(1, w.vectors.copies + 1)),
+        "vectors": tuple(range(1, machine.vectors_at_once + 1)),
         "rows": (None, *(x for x in rows if may_be_rows(found, x[0]))),
         "together": (True, False),
         "taps": tuple(permutations(sorted(found.partners))),
