@@ -175,7 +175,8 @@ ExactAlgorithms = Annotated[
     typer.Option(
         "--exact-algorithms",
         help="Keep the model's operations; only sums may be reordered and multiply-adds fused. "
-        "Without it, convolutions may round more where inputs lie far apart: docs/filtering.md.",
+        "Without it, convolutions may round more where inputs lie far apart, overflow sooner, and "
+        "one NaN or infinity may spoil more outputs: docs/filtering.md.",
         rich_help_panel=NUMBERS,
     ),
 ]

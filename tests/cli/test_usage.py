@@ -61,3 +61,9 @@ def test_commands_are_listed_as_they_are_needed(rutc: Rutc) -> None:
     places = [re.search(rf"│ {name} ", shown) for name in (*order, "db")]
     assert all(places)
     assert sorted(places, key=lambda p: p.start() if p else -1) == places
+
+
+def test_help_tells_all_that_filtering_may_cost(rutc: Rutc) -> None:
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", rutc("compile", "--help").stdout).split())
+    (said,) = re.findall(r"--exact-algorithms (.*?)docs/filtering", shown)
+    assert all(word in said for word in ("round more", "overflow", "NaN"))
