@@ -12,7 +12,9 @@ from rutc.tensor_ir.affine import ZERO, Index, Size, plain
 from rutc.tensor_ir.kernel import Buffer, Kernel, Space
 
 MOST_STACK_BYTES = 32 << 10
-"""Larger buffers on the stack lie in the scratch that the host gives each thread."""
+"""What all of a kernel's buffers on the stack take together: further ones lie in the scratch that
+the host gives each thread. With the registers that a kernel keeps there, and what the host calls on
+the way, it stays below `RUTC_STACK_BYTES` (rutc_abi.h), which callers of a model go by."""
 MOST_KNOWN_BYTES = 16 << 20
 """Buffers that may be larger have the size that a run needs: most are far smaller than they may be.
 
@@ -98,22 +100,23 @@ def room(buffer: Buffer, elements: int) -> int:
 
 
 def scratch_bytes(kernel: Kernel) -> dict[str, Size]:
-    """The stack buffers that are too large for a thread's stack: their bytes, in whole lines.
+    """The stack buffers that a thread's stack has no room for: their bytes, in whole lines.
 
     Those of which a run tells the size are the last ones.
     """
     symbols = dict(kernel.symbols)
+    left = MOST_STACK_BYTES
     known: dict[str, Size] = {}
     told: dict[str, Size] = {}
     for b in kernel.locals:
         size, elements = Index.of(b.layout.size) * b.dtype.bytes, b.most_elements(symbols)
         if b.space is not Space.STACK or elements is None:
             continue
-        most = elements * b.dtype.bytes
-        if most <= MOST_STACK_BYTES:
-            continue
-        if most <= MOST_KNOWN_BYTES or size.is_const:
-            known[b.name] = -(-most // STACK_ALIGNMENT) * STACK_ALIGNMENT
+        most = -(-elements * b.dtype.bytes // STACK_ALIGNMENT) * STACK_ALIGNMENT
+        if most <= left:
+            left -= most
+        elif most <= MOST_KNOWN_BYTES or size.is_const:
+            known[b.name] = most
         else:
             told[b.name] = plain(
                 (size + (STACK_ALIGNMENT - 1)) // STACK_ALIGNMENT * STACK_ALIGNMENT

@@ -1,4 +1,4 @@
-"""Numpy's threads: where several processes work, or one CPU is all there is, a product takes one."""
+"""Numpy's threads: where several processes work, or one CPU is all there is, it takes one."""
 
 import os
 from pathlib import Path

@@ -2,9 +2,9 @@
 
 Rates are rounded to 1 or 1.5 times a power of two: two measurements then agree, and so does the
 code that is chosen by them. What decides between two of these lies beside whole numbers of cycles
-(`coarse`), as processors mostly have them. What disturbs a measurement only slows it down, so the fastest of
-several short runs counts. What a core shares with others (the last cache, memory, the time until
-another thread runs) depends on what they do, and is not measured.
+(`coarse`), as processors mostly have them. What disturbs a measurement only slows it down, so the
+fastest of several short runs counts. What a core shares with others (the last cache, memory, the
+time until another thread runs) depends on what they do, and is not measured.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@
 
 #define RUTC_ABI_VERSION 1
 
+/* The stack, in bytes, that a thread has to have left when it calls a model or runs a task that
+ * parallel_for was given. */
+#define RUTC_STACK_BYTES 262144
+
 /* What a call answers. Anything but RUTC_OK leaves a message for NAME_last_error. */
 enum {
   RUTC_OK = 0,
