@@ -7,6 +7,10 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
+/* The longest vector: kernels may load one that begins in the scratch of a thread, and goes on
+ * behind it. What they do not need of it they leave out. */
+enum { READ_ON_BYTES = 64 };
+
 /* Returns at least `bytes` >= 0 bytes, aligned to 64 bytes, or to 2 MiB with huge pages asked for
  * when the block is that large; NULL without memory. Release it with free(). */
 void *rutc_allocate(int64_t bytes);

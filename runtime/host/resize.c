@@ -48,7 +48,9 @@ int rutc_learn_size(rutc_session *session, const rutc_step *step) {
 static int reserve_scratch(rutc_session *session, int64_t bytes) {
   int64_t each = bytes + session->program->turn_bytes, threads = session->options.threads;
   if (each <= session->scratch_bytes) return RUTC_OK;
-  char *memory = each <= INT64_MAX / threads ? rutc_allocate(each * threads) : NULL;
+  char *memory = each <= (INT64_MAX - READ_ON_BYTES) / threads
+                     ? rutc_allocate(each * threads + READ_ON_BYTES)
+                     : NULL;
   if (memory == NULL) {
     return rutc_fail(&session->error, RUTC_OUT_OF_MEMORY,
                      "no memory for scratch: %d times %lld bytes, once for each thread",

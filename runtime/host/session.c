@@ -76,7 +76,7 @@ static int allocate(rutc_session *session) {
   session->scratch_bytes = scratch_bytes;
   if (scratch_bytes > 0) {
     size_t each = (size_t)scratch_bytes, threads = (size_t)session->options.threads;
-    int64_t bytes = (int64_t)(each * threads);
+    int64_t bytes = (int64_t)(each * threads) + READ_ON_BYTES;
     /* What is near fills much of a cache whose sets follow from physical addresses. */
     if (program->turn_bytes >= HUGE_PAGE_BYTES / 8 && bytes < HUGE_PAGE_BYTES) {
       bytes = HUGE_PAGE_BYTES;

@@ -16,6 +16,8 @@ from tests.tiles import calling_functions, load
 GUARD = 256
 """Bytes on both sides of every buffer."""
 CANARY = 0xA5
+READ_ON = 64
+"""What the host has behind the scratch of threads (`READ_ON_BYTES`)."""
 
 
 def run_as_interpreted(kernel: Kernel, machine: Machine, given: Mapping[str, np.ndarray]) -> None:
@@ -68,22 +70,36 @@ def run_kernel(
 
 
 def run_near(
-    kernel: Kernel, machine: Machine, buffers: Mapping[str, np.ndarray], near: str, parts: int
+    kernel: Kernel,
+    machine: Machine,
+    buffers: Mapping[str, np.ndarray],
+    near: str,
+    parts: int,
+    *,
+    first: bool = False,
 ) -> None:
     """Runs the last of `parts` equal parts of a kernel's tasks, on `buffers` changed in place.
 
     Of the buffer `near` there is memory for the last part alone: the process dies of reads of what
-    lies before it. LLVM leaves out no load of what is not used, as it would some of them.
+    lies before it. LLVM leaves out no load of what is not used, as it would some of them. If it is
+    the `first` part that runs, there is memory for that, and the process dies of reads that go on
+    for more than `READ_ON` bytes behind it.
     """
     assert runnable(machine), lacking(machine)
     memory, places = [], []
     code = KernelCode(kernel, machine, lambda text: text.replace(" = load ", " = load volatile "))
     for b in kernel.args:
         array = buffers[b.name]
-        absent = array.nbytes - array.nbytes // parts if b.name == near else 0
-        memory.append(_fenced(array[absent // array.itemsize :], "begin"))
+        absent = array.nbytes - array.nbytes // parts if b.name == near and not first else 0
+        if first and b.name == near:
+            own = np.append(
+                array[: array.size // parts].view(np.uint8), np.zeros(READ_ON, np.uint8)
+            )
+            memory.append(_fenced(own, "end"))
+        else:
+            memory.append(_fenced(array[absent // array.itemsize :], "begin"))
         places.append(memory[-1].ctypes.data - absent)
-    code.runs(places, {}, parts)[-1]()
+    code.runs(places, {}, parts)[0 if first else -1]()
     for b, m in zip(kernel.args, memory, strict=True):
         if b.name != near:
             buffers[b.name].view(np.uint8)[...] = m

@@ -64,6 +64,31 @@ def test_an_image_alone_is_read_where_its_loop_is_one_with_others(machine: Machi
     np.testing.assert_array_equal(last, np.transpose(case.arrays()["r"], [1, 0, 2])[-1].ravel())
 
 
+@on_machines
+@pytest.mark.parametrize("element", ["i8", "i16", "f32"])
+def test_vectors_of_an_image_go_on_for_a_vector_behind_it_at_most(
+    machine: Machine, element: str
+) -> None:
+    """The host has as much memory behind the last image (`test_loads_may_go_on_behind_scratch`)."""
+    sizes = {"n": 2, "c": 3, "w": 21}
+    graph = parse(f"""
+        graph "rows"
+        dims {", ".join(f"{d} = {n}" for d, n in sizes.items())}
+        %x : {element}{{c,n,w}} = input "x" [n, c, w]
+        %r : {element}{{c,n,w}} = %x[n, c, w] + %x[n, c, w]
+        output "r" [n, c, w] = %r
+        """)
+    nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    layouts = {name: dense(["n", "c", "w"], sizes) for name in "xr"}
+    case = Case(graph, Group("g", nests, ("n", "c", "w"), ("r",)), layouts, True, 0)
+    steps = "mark(n, parallel); mark(c, parallel); split(w, 16); tile([w.i], [vector])"
+    kernel = apply_schedule(case.kernel(), parse_schedule(steps))
+    memory = case.memory(case.arrays(), kernel)
+    run_near(kernel, machine, memory, "x", sizes["n"], first=True)
+    first = memory["r"][: memory["r"].size // sizes["n"]]
+    np.testing.assert_array_equal(first, np.transpose(case.arrays()["r"], [1, 0, 2])[0].ravel())
+
+
 def _last_image(case: Case, machine: Machine, steps: str) -> np.ndarray:
     """What a scheduled kernel gives of the last image, for which alone there is memory."""
     kernel = apply_schedule(case.kernel(), parse_schedule(steps))
