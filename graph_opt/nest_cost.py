@@ -336,11 +336,12 @@ class NestCost:
         w = self.coefficients
         return (w.store_scattered if self.nest.bound else w.store_crossed) * self.lanes
 
-    def _lines_again(self, loop: str | None, v: str, touched: int) -> float:
+    def _lines_again(self, loop: str | None, v: str, touched: int, vectors: float) -> float:
         """What lines cost that come again in every iteration of a loop along the innermost dim.
 
         The loop is an outer one: in each of its iterations every element is on another line, of
-        which there are more than the first cache holds.
+        which there are more than the first cache holds. Or rows of a tile are along it, which share
+        nothing: for each of the nest's `vectors` all that it reads is loaded.
         """
         machine = self.machine
         if loop is None or loop == v or loop not in self._outer:
@@ -350,7 +351,7 @@ class NestCost:
             return 0.0
         near = beside <= machine.l2
         rate = machine.l2_bytes_per_cycle if near else machine.l3_bytes_per_cycle
-        return touched * machine.line_bytes / rate
+        return min(touched * machine.line_bytes / rate, vectors * len(self.uses))
 
     def _vectors(self, v: str) -> int:
         """Vectors along a loop; one that varies ends in one that is mostly idle."""
@@ -373,7 +374,7 @@ class NestCost:
                 if not u.is_const:
                     along = inner.get(u.read.value)
                     loop = next((d for d, x in u.moves.items() if x == along), None)
-                    shared += self._lines_again(loop, v, u.touched)
+                    shared += self._lines_again(loop, v, u.touched, vectors)
                 total += shared
             elif picks := self._picks(u, v, inner):
                 total += vectors * picks
@@ -407,7 +408,7 @@ class NestCost:
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
             total += stores * (1.0 if same else self._store_apart)
             for o in self.nest.outs:
-                total += self._lines_again(inner.get(o.name), v, self.stored)
+                total += self._lines_again(inner.get(o.name), v, self.stored, vectors)
         return total
 
 
