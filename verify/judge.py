@@ -143,7 +143,7 @@ class _Floats:
         steps: bool = False,
     ) -> None:
         self.compared = compared
-        self.slack = MULTIPLE if steps else 1.0
+        self.steps = steps
         self.dtype = ours.dtype
         self.roundoff = max(unit_roundoff(ours.dtype), roundoff)
         with np.errstate(over="ignore"):
@@ -214,7 +214,8 @@ class _Floats:
         """Both results beside what noise moves: rutc's, for which more may speak, and the other."""
         self.ours[self.open] = self.theirs[self.open] = 0.0
         explained = [(a.largest(moved), a) for a in self.along]
-        theirs = self.worst(self.theirs, [(self.slack * e, a) for e, a in explained], moved)
+        slack = MULTIPLE if self.steps else 1.0
+        theirs = self.worst(self.theirs, [(slack * e, a) for e, a in explained], moved)
         yard = explained
         if theirs[0] <= 1 or self.agree:
             yard = [(np.maximum(e, MULTIPLE * a.largest(self.theirs)), a) for e, a in explained]
@@ -230,16 +231,20 @@ class _Floats:
 
         Where noise moves a slice by much, roundings choose which of several values stand there, as
         in boxes whose scores are nearly equal. A few runs show few of the choices: such a slice may
-        be off by its largest magnitude.
+        be off by its largest magnitude. Where values round to few steps, and noise takes some of an
+        output's to another one, a few runs do not show all of these: any slice may be off by
+        `MULTIPLE` times the root of the mean square of what noise moves.
         """
         u = self.roundoff
-        smallest = float(np.finfo(np.float32).tiny)
+        base = float(np.finfo(np.float32).tiny)
+        if self.steps and moved is not None and moved.size:
+            base += MULTIPLE * float(np.sqrt(np.square(moved).mean()))
         whole = float(self.magnitude.max(initial=0.0)) or 1.0
         relative = float(yard[0][0].max(initial=0.0)) / whole
         found: list[Judged] = []
         for explained, along in yard:
             scale = along.largest(self.magnitude)
-            allowed = np.maximum(explained, relative * scale) + SLICE_ULPS * u * scale + smallest
+            allowed = np.maximum(explained, relative * scale) + SLICE_ULPS * u * scale + base
             if moved is not None:
                 chosen = along.largest(moved) >= CHOSEN * scale
                 allowed = np.where(chosen, np.maximum(allowed, scale), allowed)

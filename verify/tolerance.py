@@ -44,7 +44,8 @@ of it, summed in order: its k-th partial sum, which is rounded by up to u, is ab
 the whole, and the root of the sum of these squares sqrt(K / 6), of which runs of sums in several
 registers leave some. Equal summands are all rounded alike, which makes that K: where the summands
 are at hand, a sum is moved as well by up to `IN_ORDER` times what it is off by if they are added
-one after another.
+one after another. Of a quantised network, few runs do not show every value that may go to another
+step: any slice may be off by `MULTIPLE` times the root of the mean square of what noise moves.
 
 Integers, booleans and strings are exact, with one exception: 8-bit integers at model level may
 differ by one step, because a quantised value that lies between two steps rounds either way.

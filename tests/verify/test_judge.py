@@ -419,3 +419,39 @@ def test_steps_that_noise_took_elsewhere_explain_the_other_runtime() -> None:
     assert _judge(ours, far, truth, noise, steps=True).contradicted
     # What is explained of the other runtime allows rutc no more than before.
     assert not _judge(far, theirs, truth, noise, steps=True).passed
+
+
+def test_a_score_of_few_steps_may_be_another_step_where_no_run_had_it() -> None:
+    """Of 32 x 1000 scores nearly all are nothing; which of the others go up differs in each run.
+
+    What is right is a run with noise itself, and the judge that refuses it is at fault.
+    """
+    random = np.random.default_rng(3)
+    logits = random.standard_normal((32, 1000)) * 2.5
+    step = 1 / 255
+
+    def scores(noise: float) -> Array:
+        moved = np.exp(logits + noise * random.standard_normal(logits.shape))
+        shares = moved / moved.sum(axis=1, keepdims=True)
+        return np.round(shares / step) * step
+
+    truth = scores(0.0)
+    for _ in range(20):
+        noise = [scores(0.05) for _ in range(6)]
+        ours, theirs = (scores(0.05).astype(np.float32) for _ in range(2))
+        changed = np.count_nonzero(ours != truth.astype(np.float32))
+        assert truth.size / 300 < changed < truth.size / 75
+        assert _judge(ours, theirs, truth, noise, steps=True).passed
+    # As much more as that is a fault: all of a class, or one of its scores.
+    wrong = ours.copy()
+    wrong[:, np.argmax(truth.max(axis=0))] = 0
+    assert not _judge(wrong, theirs, truth, noise, steps=True).passed
+    quiet = int(np.argmin(sum(np.abs(n - truth) for n in noise).max(axis=0)))
+    wrong = ours.copy()
+    wrong[4, quiet] += 4 * step
+    assert not _judge(wrong, theirs, truth, noise, steps=True).passed
+    # And so is a step where noise takes nothing to another one.
+    still = truth.astype(np.float32)
+    wrong = still.copy()
+    wrong[4, quiet] += step
+    assert not _judge(wrong, still, truth, [truth] * 6, steps=True).passed
