@@ -46,7 +46,7 @@ from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.outside import finite_operands
-from rutc.tensor_ir.products import small_factors
+from rutc.tensor_ir.products import magnitudes, small_factors
 from rutc.tensor_ir.states import ends, growth
 from rutc.tuner.sharing import Operand, Shared
 
@@ -338,7 +338,7 @@ class PlanSteps:
 
     def _kernel(self, group: Group, symbols: Symbols) -> Kernel:
         finite = finite_operands(group.reads, self.constants)
-        small = small_factors(group.stages, self.constants)
+        small = small_factors(group.stages, self.constants, magnitudes(self.plan.graph))
         gradual = gradual_tables(group.stages, self.constants, self.extents)
         plan = self.plan
         return lower(

@@ -211,7 +211,7 @@ class DotEmitter:
         found: ir.Value = self._grouped(first, loop, group, lane)
         for r in signs:
             # An operand of the operation itself takes no register, but a load for each row.
-            anew = self.few and not loop.room
+            anew = self.few and not loop.room and not self._is_shared(Factor((r,)))
             found = self.builder.xor(found, self._grouped(r, loop, group, lane, anew=anew))
         return found
 

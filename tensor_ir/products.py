@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
     BitCast,
     Cast,
     Expr,
+    Lit,
     Read,
     factors,
     index_names,
     reads_plainly,
     terms,
 )
-from rutc.tensor_ir.graph import Const, Data, Nest
+from rutc.tensor_ir.graph import Const, Data, Graph, Nest, walk_nodes
 from rutc.tensor_ir.kernel import Small, Update
 from rutc.tensor_ir.machine import PAIR, QUAD
 from rutc.tensor_ir.reducer import Reducer
@@ -43,6 +44,7 @@ LARGEST_SIZE = 128
 """Any two factors without a sign are *small* that are no larger: products with -128 to 127 fit."""
 LARGEST_SIZES = 2 * LARGEST_SIZE
 """As many of them as add up to no more are small together."""
+_WHOLE = frozenset([DType.I8, DType.U8, DType.I16, DType.I32])
 
 
 @record
@@ -134,8 +136,47 @@ def summed_along(bound: tuple[str, ...], r: Read) -> tuple[str, ...]:
     return tuple(d for d, c in r.coords if isinstance(c, Index) and c.as_var in bound)
 
 
-def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapping[str, Small]:
-    """What is known of constants of bytes that are multiplied by bytes of another sign in sums."""
+def magnitudes(graph: Graph) -> frozenset[str]:
+    """Values of u8 that are no larger than `LARGEST_SIZE`, whatever they are computed from."""
+    found = (n for n in walk_nodes(graph.nodes) if isinstance(n, Nest) and n.reducer is None)
+    return frozenset(n.out.name for n in found if n.out.dtype is DType.U8 and _is_size(n.body[0]))
+
+
+def _is_size(e: Expr) -> bool:
+    limits = _limits(e)
+    return limits is not None and limits[1] <= LARGEST_SIZE
+
+
+def _limits(e: Expr) -> Range | None:
+    """What whole numbers an expression may have; None where its type alone tells."""
+    match e:
+        case Lit(value) if e.dtype in _WHOLE:
+            return int(value), int(value)
+        case Cast(arg, to) if {to, arg.dtype} <= _WHOLE:
+            inner, own = _limits(arg) or _of_type(arg.dtype), _of_type(to)
+            return inner if own[0] <= inner[0] and inner[1] <= own[1] else None
+        case Apply("sub", (a, b)) if e.dtype is DType.I32:
+            p, q = (_limits(x) or _of_type(x.dtype) for x in (a, b))
+            return p[0] - q[1], p[1] - q[0]
+        case Apply("abs", (a,)) if e.dtype is DType.I32:
+            low, high = _limits(a) or _of_type(a.dtype)
+            return max(low, -high, 0), max(high, -low)
+        case _:
+            return None
+
+
+def _of_type(dtype: DType) -> Range:
+    info = np.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
+
+
+def small_factors(
+    nests: Iterable[Nest], constants: Mapping[str, Const], sizes: Collection[str] = ()
+) -> Mapping[str, Small]:
+    """What is known of bytes that are multiplied by bytes of another sign in sums.
+
+    Known are `constants`, and that all `sizes` are `magnitudes`.
+    """
     found: dict[str, Small] = {}
     for n in nests:
         pair = summed_factors(n.reducer, n.body)
@@ -143,12 +184,14 @@ def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapp
             continue
         for r in (f.reads[0] for f in pair if len(f.reads) == 1):
             const = constants.get(r.value)
+            if r.value in sizes:
+                found[r.value] = Small(any_two=True)
             if const is None:
                 continue
             array, along = const.data.array, summed_along(n.bound, r)
             known = found.get(r.value, Small())
-            sizes = dict(zip(const.axes, array.shape, strict=True))
-            longer = (d for d in along if sizes[d] > QUAD)
+            extents = dict(zip(const.axes, array.shape, strict=True))
+            longer = (d for d in along if extents[d] > QUAD)
             fours = [d for d in longer if _in_fours(const.data, const.axes.index(d))]
             fours = sorted({*known.fours, *fours})
             if are_small(array):

@@ -41,7 +41,7 @@ def with_rule(pipeline: tuple[Pass, ...], rule: Rule) -> tuple[Pass, ...]:
     """The pipeline with this rule in the place of the sweep that has one of its kind."""
     return tuple(
         replace(s, rules=(rule,))
-        if isinstance(s, Sweep) and any(isinstance(r, type(rule)) for r in s.rules)
+        if isinstance(s, Sweep) and any(isinstance(rule, type(r)) for r in s.rules)
         else s
         for s in pipeline
     )

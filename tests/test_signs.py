@@ -7,17 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.base.record import record
 from rutc.graph_opt import optimize, pipeline_for
 from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.alternatives.choices import offers, with_algorithms
-from rutc.graph_opt.alternatives.signs import SAID, TakeSigns
+from rutc.graph_opt.alternatives.signs import SAID, SAID_OF_ROWS, Signed, TakeSigns
+from rutc.graph_opt.alternatives.ways import Way
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rewrite import Pass
 from rutc.tensor_ir import DType, Graph, Nest
 from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import QUAD, Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.products import factors_of, fours_are_small, small_factors
+from rutc.tensor_ir.products import factors_of, fours_are_small, magnitudes, small_factors
 from tests import byte_products
 from tests.byte_products import MACHINES, VNNI, with_rule, with_weights, without_sums
 from tests.lock.texts import TARGETS
@@ -39,21 +41,40 @@ output "y" [m, n] = %y
 """
 
 
-def always(machine: Machine) -> tuple[Pass, ...]:
-    """The pipeline that takes signs apart, however little it saves, and no remainders."""
+@record
+class TakeThese(TakeSigns):
+    """The rule with one of its algorithms alone."""
+
+    algorithm: str = SAID
+
+    def may_choose(self, way: Way[Signed]) -> bool:
+        """Whether it is that one."""
+        return way.offer.algorithm == self.algorithm
+
+
+def always(machine: Machine, algorithm: str) -> tuple[Pass, ...]:
+    """The pipeline that takes such signs apart, however little it saves, and no remainders."""
     pipeline = pipeline_for(machine, assigned=Assigned())
-    return with_rule(pipeline, TakeSigns(inf, -inf, machine))
+    return with_rule(pipeline, TakeThese(inf, -inf, machine, algorithm=algorithm))
+
+
+def apart(graph: Graph) -> str | None:
+    """Which signs are apart in a graph, if any."""
+    found = [v for v in graph.values if v.endswith(".signs")]
+    if not found:
+        return None
+    return SAID if all(v in graph.constants for v in found) else SAID_OF_ROWS
 
 
 def signed(graph: Graph) -> bool:
     """Whether signs are apart in a graph."""
-    return any(v.endswith(".signs") for v in graph.values)
+    return apart(graph) is not None
 
 
-def check(graph: Graph, w: np.ndarray, machine: Machine, folder: Path) -> None:
-    """Compile and run the graph with extreme inputs, signs of its weights apart."""
-    found = optimize(with_weights(graph, w), pipeline=always(machine))
-    assert signed(found)
+def check(graph: Graph, w: np.ndarray, machine: Machine, folder: Path, algorithm: str) -> None:
+    """Compile and run the graph with extreme inputs, signs of a factor apart."""
+    found = optimize(with_weights(graph, w), pipeline=always(machine, algorithm))
+    assert apart(found) == algorithm
     byte_products.check(graph, w, found, machine, folder)
 
 
@@ -65,6 +86,11 @@ def extremes(shape: tuple[int, ...], dtype: DType, seed: int) -> np.ndarray:
     return w
 
 
+@pytest.fixture(params=[SAID, SAID_OF_ROWS])
+def algorithm(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(params=list(MACHINES))
 def machine(request: pytest.FixtureRequest) -> Machine:
     return without_sums(request.param)
@@ -74,10 +100,12 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 2, 2), (3, 5, 7), (17, 40, 31), (33, 48, 66), (5, 70, 129), (12, 16, 64)]
 )
-def test_products(a: str, b: str, m: int, n: int, k: int, machine: Machine, tmp_path: Path) -> None:
+def test_products(
+    a: str, b: str, m: int, n: int, k: int, machine: Machine, algorithm: str, tmp_path: Path
+) -> None:
     zero, other = (0, 3, -7)[m % 3], 128 if b == "u8" else 0
     graph = parse(PRODUCT.format(m=m, n=n, k=k, a=a, b=b, zero=zero, other=other))
-    check(graph, extremes((k, n), DType(b), m), machine, tmp_path)
+    check(graph, extremes((k, n), DType(b), m), machine, tmp_path, algorithm)
 
 
 @pytest.mark.parametrize("depth", [5, 8, 29, 64])
@@ -89,21 +117,21 @@ def test_magnitudes_in_fours(depth: int, machine: Machine, tmp_path: Path) -> No
     drawn[:, 0] = -1
     w = np.clip(row[:, None] * drawn, -128, 127).astype(np.int8)
     assert fours_are_small(np.abs(w.astype(np.int16)).astype(np.uint8), 0)
-    check(graph, w, machine, tmp_path)
+    check(graph, w, machine, tmp_path, SAID)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(3, 5, 7), (33, 48, 66)])
 def test_zero_points_that_a_run_tells(
-    m: int, n: int, k: int, machine: Machine, tmp_path: Path
+    m: int, n: int, k: int, machine: Machine, algorithm: str, tmp_path: Path
 ) -> None:
     graph = parse(RUN_ZERO.format(m=m, n=n, k=k))
-    check(graph, extremes((k, n), DType.I8, m), machine, tmp_path)
+    check(graph, extremes((k, n), DType.I8, m), machine, tmp_path, algorithm)
 
 
 @pytest.mark.parametrize("given", ["u8", "i8"])
 @pytest.mark.parametrize(("c", "o", "s"), [(34, 20, 2), (16, 32, 1), (5, 16, 2)])
 def test_convolutions_that_read_outside(
-    given: str, c: int, o: int, s: int, machine: Machine, tmp_path: Path
+    given: str, c: int, o: int, s: int, machine: Machine, algorithm: str, tmp_path: Path
 ) -> None:
     text = CONVOLUTION.format(c=c, o=o, i=9, y=(9 - 1) // s + 1, s=s, w="%q[c, kx, ky, o]")
     graph = parse(text.replace("x : u8", f"x : {given}"))
@@ -111,7 +139,7 @@ def test_convolutions_that_read_outside(
     filters = with_algorithms(with_weights(graph, w), machine, DIRECT)
     if any(".points" in v for v in filters.values):
         pytest.skip("filters take fewer products")
-    check(graph, w, machine, tmp_path)
+    check(graph, w, machine, tmp_path, algorithm)
 
 
 @pytest.mark.parametrize(
@@ -125,26 +153,45 @@ def test_signs_are_apart_where_instructions_take_small_bytes_only(
     assert signed(optimize(graph, pipeline=pipeline_for(machine))) is wanted
 
 
-@pytest.mark.parametrize("machine", [V3, V4])
-@pytest.mark.parametrize(("rows", "wanted"), [(1, False), (8, True)])
-def test_constants_of_few_rows_are_read_once(rows: int, machine: Machine, *, wanted: bool) -> None:
-    """Signs are as many bytes again, which take longer to read than to multiply."""
+@pytest.mark.parametrize(
+    ("machine", "rows", "wanted"),
+    [
+        (V3, 1, SAID_OF_ROWS),
+        (V3, 8, SAID),
+        # To read the constant once takes as long as to multiply it in pairs.
+        (V4, 1, None),
+        (V4, 2, SAID_OF_ROWS),
+        (V4, 8, SAID),
+    ],
+)
+def test_constants_of_few_rows_are_read_once(
+    machine: Machine, rows: int, wanted: str | None
+) -> None:
+    """Their signs are as many bytes again, which take longer to read than to multiply."""
     text = PRODUCT.format(m=rows, n=1024, k=256, a="u8", b="i8", zero=3, other=0)
     graph = with_weights(parse(text), extremes((256, 1024), DType.I8, 0))
-    assert signed(optimize(graph, pipeline=pipeline_for(machine))) is wanted
+    assert apart(optimize(graph, pipeline=pipeline_for(machine))) == wanted
 
 
 @pytest.mark.parametrize(
-    ("rows", "deep", "wanted"), [(1, 512, True), (1, 768, False), (1, 2048, False), (4, 1024, True)]
+    ("rows", "deep", "wanted"),
+    [
+        (1, 512, SAID_OF_ROWS),
+        (3, 512, SAID),
+        (1, 768, SAID_OF_ROWS),
+        (1, 2048, SAID_OF_ROWS),
+        (4, 1024, SAID),
+        (4, 2048, SAID),
+    ],
 )
 def test_what_half_of_the_second_cache_does_not_keep_is_read_once(
-    rows: int, deep: int, *, wanted: bool
+    rows: int, deep: int, wanted: str
 ) -> None:
-    """The last cache gives it at half the rate: products in pairs take no longer."""
+    """The last cache gives it at half the rate."""
     near = replace(V3, l2=1 << 20, l2_bytes_per_cycle=2 * V3.l3_bytes_per_cycle)
     text = PRODUCT.format(m=rows, n=deep, k=deep, a="u8", b="i8", zero=3, other=0)
     graph = with_weights(parse(text), extremes((deep, deep), DType.I8, 0))
-    assert signed(optimize(graph, pipeline=pipeline_for(near))) is wanted
+    assert apart(optimize(graph, pipeline=pipeline_for(near))) == wanted
 
 
 def test_magnitudes_are_multiplied_four_at_a_time() -> None:
@@ -165,10 +212,14 @@ def test_sums_have_signs_apart_that_are_assigned_so() -> None:
     text = PRODUCT.format(m=4, n=8, k=8, a="u8", b="i8", zero=3, other=0)
     graph = with_weights(parse(text), extremes((8, 8), DType.I8, 0))
     assert not signed(optimize(graph, pipeline=pipeline_for(V3)))
-    (offer,) = (o for o in offers(graph, V3, DIRECT) if o.algorithm == SAID)
-    assert offer.value == "y"
-    assert offer.cost >= offer.direct
-    assert signed(with_algorithms(graph, V3, Assigned((("y", SAID),))))
+    found = [o for o in offers(graph, V3, DIRECT) if o.algorithm in (SAID, SAID_OF_ROWS)]
+    assert [o.algorithm for o in found] == [SAID, SAID_OF_ROWS]
+    for offer in found:
+        assert offer.value == "y"
+        assert offer.cost >= offer.direct
+        assert apart(with_algorithms(graph, V3, Assigned((("y", offer.algorithm),)))) == (
+            offer.algorithm
+        )
     assert not signed(with_algorithms(graph, V3, DIRECT))
 
 
@@ -189,3 +240,27 @@ def test_what_is_multiplied_together_lies_side_by_side() -> None:
     (copy,) = assignment.copies
     arrangement = dict(assignment.arrangements)[copy.name]
     assert (copy.value, arrangement.order[-1]) == ("q", "c")
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ("u8(abs(i32(%q[m, k]) - 128))", True),
+        ("u8(abs(i32(%s[m, k])))", True),
+        ("u8(abs(i32(%q[m, k]) - 127))", True),
+        ("u8(abs(i32(%q[m, k]) - 126))", False),
+        ("u8(abs(i32(%q[m, k])))", False),
+        ("u8(i32(%q[m, k]) - 128)", False),
+        ("%q[m, k]", False),
+    ],
+)
+def test_magnitudes_are_known_by_what_they_are_computed_from(body: str, *, known: bool) -> None:
+    text = f"""
+        graph "sizes"
+        dims m = 3, k = 8
+        %q : u8{{k,m}} = input "q" [m, k]
+        %s : i8{{k,m}} = input "s" [m, k]
+        %y : u8{{k,m}} = {body}
+        output "y" [m, k] = %y
+        """
+    assert ("y" in magnitudes(parse(text))) is known

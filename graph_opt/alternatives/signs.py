@@ -1,9 +1,10 @@
-"""Products of bytes with constants of any size, of which magnitudes and signs are apart.
+"""Products of bytes of any size, of which one factor's magnitudes and signs are apart.
 
-An instruction adds up two products of bytes, unsigned by signed ones, in 16 bits. Magnitudes of
-constants are at most 128, so that two products of them with signed bytes fit. The sign goes to the
-other factor: of a negative constant it has all bits changed, which makes `-x - 1` of `x`. What that
-and a shift to signed bytes add up to is known for every column.
+An instruction adds up two products of bytes, unsigned by signed ones, in 16 bits. Magnitudes are
+at most 128, so that two products of them with signed bytes fit. The sign goes to the other factor:
+where it is negative, that has all bits changed, which makes `-x - 1` of `x`. What this and a shift
+to signed bytes add up to is known for every column of constants whose magnitudes are apart; of the
+other factor's, the run adds up for every row what magnitudes it has where it is negative.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rutc.graph_opt.rules.pairs import (
     filtered_in_pairs,
     fits_bytes,
     has_small_pairs,
+    is_scanned,
     is_window,
     small_products,
 )
@@ -37,6 +39,7 @@ from rutc.tensor_ir import (
     Data,
     DType,
     Expr,
+    Index,
     Lit,
     Nest,
     Node,
@@ -44,9 +47,10 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
+from rutc.tensor_ir.expr import index_names
 
-SAID = "signs apart"
-"""The name of the algorithm."""
+SAID, SAID_OF_ROWS = "signs apart", "signs of rows apart"
+"""The names of the algorithms: those of the constant, and those of what is multiplied by it."""
 
 
 @matches("reduction")
@@ -58,24 +62,36 @@ class TakeSigns(ChoosesWays["Signed"]):
       ->  %y.signed{m,n} = sum{k} i32(bits_i8(%q[m, k]) ^ %w.signs[k, n]) * i32(%w.sizes[k, n])
           %y{m,n} = %y.signed[m, n] + %w.own[n]
 
-    with %w.sizes = |%w| as u8, and %w.signs -128 where %w is not negative, 127 where it is. Exact.
-    For machines that add up products of bytes in 16 bits and have no better instruction, where
-    constants are not small anyway, `filters` do not take fewer products of factors in 16 bits, and
-    it takes fewer cycles than with all factors in these.
+    with %w.sizes = |%w| as u8, and %w.signs -128 where %w is not negative, 127 where it is; or
+
+      ->  %q.sizes{m,k} = |i32(%q[m, k]) - 128| as u8
+          %q.signs{m,k} = %q[m, k] < 128 ? -1 : 0
+          %y.signed{m,n} = sum{k} i32(%w[k, n] ^ %q.signs[m, k]) * i32(%q.sizes[m, k])
+          %y.below{m} = sum{k} %q[m, k] < 128 ? i32(%q.sizes[m, k]) : 0
+          %y{m,n} = %y.signed[m, n] + %y.below[m] + %w.own[n]
+
+    which reads the constant as it is, once. Exact. For machines that add up products of bytes in
+    16 bits and have no better instruction, where constants are not small anyway, `filters` do not
+    take fewer products of factors in 16 bits, and it takes fewer cycles than with all factors in
+    these.
     """
 
     filters: FilterWhole = FilterWhole()
 
     def ways(self, n: Node, editor: Editor) -> Sequence[Way[Signed]] | Reason:
-        """The only way there is."""
+        """Signs of the constant are apart, or those of the other factor."""
         found = self._product(n, editor)
         if isinstance(found, Reason):
             return found
-        return (Way(Offer(found.nest.out.name, SAID, *self._cycles(found, editor)), found),)
+        forms = {SAID: found}
+        if not is_scanned(found.source, found.nest, editor):
+            forms[SAID_OF_ROWS] = replace(found, of_rows=True)
+        name = found.nest.out.name
+        return tuple(Way(Offer(name, k, *self._cycles(f, editor)), f) for k, f in forms.items())
 
     def made(self, form: Signed, editor: Editor) -> tuple[Node, ...]:
-        """The constants, the sum, and what is left to add to it."""
-        return _apart(form, editor)
+        """The factors, the sum, and what is left to add to it."""
+        return _rows_apart(form, editor) if form.of_rows else _apart(form, editor)
 
     def _product(self, n: Node, editor: Editor) -> Signed | Reason:
         """The sum of products whose constant has magnitudes and signs."""
@@ -106,15 +122,21 @@ class TakeSigns(ChoosesWays["Signed"]):
     def _cycles(self, s: Signed, editor: Editor) -> tuple[float, float]:
         """What the sum takes with signs apart, and with factors in 16 bits.
 
-        Of few rows, it takes as long as the constant is read, of which there are two then.
+        Of few rows, it takes as long as the constant is read, of which there are two if its signs
+        are apart. Those of rows are found in a run, and their magnitudes are added up.
         """
         m, w = self.machine, self.machine.coefficients.filtering
         rate = m.fma_per_cycle * m.width * w.reached
         direct = editor.typical(s.nest.dims) / (rate * w.paired)
         once, twice = s.less.size, 2 * s.less.size
-        apart = max(direct * w.signed, twice / m.bytes_again(twice))
         paired = max(direct, once / m.bytes_again(once))
-        return apart + editor.typical(s.nest.out.dims) / rate, paired
+        last = editor.typical(s.nest.out.dims) / rate
+        if s.of_rows:
+            elements = editor.typical(editor.values[s.source.q.value].dims)
+            added = editor.typical({*s.summed_rows, *s.nest.bound})
+            apart = max(direct * w.signed, once / m.bytes_again(once))
+            return apart + last + (elements + added) / rate, paired
+        return max(direct * w.signed, twice / m.bytes_again(twice)) + last, paired
 
 
 @record
@@ -126,6 +148,14 @@ class Signed:
     weights: Quantised
     const: Const
     less: np.ndarray
+    of_rows: bool = False
+    """Whether it is the other factor whose signs are apart."""
+
+    @property
+    def summed_rows(self) -> tuple[str, ...]:
+        """The dims of the sums along which the other factor varies."""
+        found = index_names(self.source.q)
+        return tuple(d for d in self.nest.out.dims if d in found)
 
     def is_free(self, dim: str) -> bool:
         """Whether sums are of one index of the constant's dim each."""
@@ -145,43 +175,98 @@ def _goes_along(r: Read, bound: tuple[str, ...], editor: Editor) -> bool:
     return all(editor.extents[d] == editor.extents[v] for d, v in loops.items() if v)
 
 
-def _apart(s: Signed, editor: Editor) -> tuple[Node, ...]:
-    """The constants, the sum, and what is left to add to it."""
-    n, source, less = s.nest, s.source, s.less
-    new: list[Node] = []
+class _Made:
+    """The nodes of a sum with signs apart, as they are made."""
 
-    def constant(kind: str, array: np.ndarray, axes: tuple[str, ...]) -> str:
-        name = editor.fresh_value(f"{s.const.out.name}.{kind}")
+    def __init__(self, s: Signed, editor: Editor) -> None:
+        self.s, self.editor = s, editor
+        sources = (p.source for p in (s.source, s.weights) if p.source is not None)
+        self.origin = merge_origins(*sources, s.nest)
+        self.nodes: list[Node] = []
+        # Bytes without a sign are shifted to have one.
+        self.shift = 128 if s.source.q.dtype is DType.U8 else 0
+
+    def constant(self, kind: str, array: np.ndarray, axes: tuple[str, ...]) -> str:
+        """A new constant, named after that of the sum."""
+        const = self.s.const
+        name = self.editor.fresh_value(f"{const.out.name}.{kind}")
         value = Value(name, DType.of(array.dtype), tuple(sorted(axes)))
-        new.append(Const(value, axes, Data(np.asarray(array)), s.const.origin))
+        self.nodes.append(Const(value, axes, Data(np.asarray(array)), const.origin))
         return name
 
-    def column(kind: str, array: np.ndarray) -> Read:
-        name = constant(kind, array, tuple(d for d in s.const.axes if s.is_free(d)))
+    def column(self, kind: str, array: np.ndarray) -> Read:
+        """A number for each column of the constant."""
+        s = self.s
+        name = self.constant(kind, array, tuple(d for d in s.const.axes if s.is_free(d)))
         return Read(name, tuple((d, c) for d, c in s.weights.q.coords if s.is_free(d)), DType.I32)
 
-    negative = less < 0
-    # Bytes without a sign are shifted to have one by the highest bit, which the signs change too.
-    shift = 128 if source.q.dtype is DType.U8 else 0
-    signs = (np.where(negative, -1, 0) ^ -shift).astype(np.int8)
-    sizes = np.abs(less).astype(np.uint8)
-    coords = s.weights.q.coords
-    signed = Read(constant("signs", signs, s.const.axes), coords, DType.I8)
-    size = Read(constant("sizes", sizes, s.const.axes), coords, DType.U8)
-    given: Expr = source.q if not shift else BitCast(source.q, DType.I8)
-    body = apply("mul", Cast(apply("bitxor", given, signed), DType.I32), Cast(size, DType.I32))
-    value = Value(editor.fresh_value(f"{n.out.name}.signed"), DType.I32, n.out.dims)
-    origin = merge_origins(*(p.source for p in (source, s.weights) if p.source is not None), n)
+    def nest(self, name: str, dims: Sequence[str], element: Expr, *, of: Nest | None = None) -> str:
+        """A new value of such elements, or of their sums as a nest has them."""
+        value = Value(self.editor.fresh_value(name), element.dtype, tuple(sorted(dims)))
+        loops = ((), None) if of is None else (of.bound, of.reducer)
+        self.nodes.append(Nest((value,), *loops, (element,), self.origin))
+        return value.name
+
+    def whole(self, signed: Expr, sizes: Expr, own: np.ndarray, *more: Read) -> tuple[Node, ...]:
+        """All nodes: the sum of products of both, and what is left to add to it.
+
+        That are a number for each column, `more`, and what the other factor's zero point makes.
+        """
+        s = self.s
+        product = apply("mul", Cast(signed, DType.I32), Cast(sizes, DType.I32))
+        n, zero = s.nest, s.source.zero
+        value = Value(self.editor.fresh_value(f"{n.out.name}.signed"), DType.I32, n.out.dims)
+        self.nodes.append(Nest((value,), n.bound, n.reducer, (product,), self.origin))
+        if isinstance(zero, Lit):
+            own = own - s.summed(s.less * int(zero.value))
+        added = [*more, *([self.column("own", own)] if own.any() else [])]
+        total: Expr = at_point(value)
+        for r in added:
+            total = apply("add", total, r)
+        if zero is not None and not isinstance(zero, Lit):
+            total = apply("sub", total, apply("mul", zero, self.column("sum", s.summed(s.less))))
+        rest = replace(n, bound=(), reducer=None, body=(total,), origin=self.origin)
+        return (*self.nodes, rest)
+
+
+def _apart(s: Signed, editor: Editor) -> tuple[Node, ...]:
+    """The nodes of a sum whose constant's signs are apart."""
+    made, q, coords = _Made(s, editor), s.source.q, s.weights.q.coords
+    negative = s.less < 0
+    # The signs change the highest bit, too, which shifts a byte.
+    signs = (np.where(negative, -1, 0) ^ -made.shift).astype(np.int8)
+    sizes = np.abs(s.less).astype(np.uint8)
+    signed = Read(made.constant("signs", signs, s.const.axes), coords, DType.I8)
+    size = Read(made.constant("sizes", sizes, s.const.axes), coords, DType.U8)
+    given: Expr = BitCast(q, DType.I8) if made.shift else q
     # A changed byte is the negative one less 1, whatever both were shifted by.
-    own = s.summed(less * shift + sizes * negative)
-    zero = source.zero
-    if isinstance(zero, Lit):
-        own = own - s.summed(less * int(zero.value))
-    total: Expr = apply("add", at_point(value), column("own", own))
-    if zero is not None and not isinstance(zero, Lit):
-        total = apply("sub", total, apply("mul", zero, column("sum", s.summed(less))))
-    return (
-        *new,
-        Nest((value,), n.bound, n.reducer, (body,), origin),
-        replace(n, bound=(), reducer=None, body=(total,), origin=origin),
-    )
+    own = s.summed(s.less * made.shift + sizes * negative)
+    return made.whole(apply("bitxor", given, signed), size, own)
+
+
+def _rows_apart(s: Signed, editor: Editor) -> tuple[Node, ...]:
+    """The nodes of a sum whose other factor's signs are apart."""
+    made, q, weights = _Made(s, editor), s.source.q, s.weights.q
+    if weights.dtype is not DType.I8 or s.weights.zero is not None:
+        name = made.constant("whole", s.less.astype(np.int8), s.const.axes)
+        weights = replace(weights, value=name, dtype=DType.I8)
+    source = editor.values[q.value]
+    shifted: Expr = Cast(at_point(source), DType.I32)
+    if made.shift:
+        shifted = apply("sub", shifted, Lit(made.shift, DType.I32))
+    below = apply("lt", shifted, Lit(0, DType.I32))
+    sign = apply("select", below, Lit(-1, DType.I8), Lit(0, DType.I8))
+    size = Cast(apply("abs", shifted), DType.U8)
+    outside = None if q.fill is None else int(q.fill.value) - made.shift
+    fills: tuple[Lit | None, Lit | None] = (None, None)
+    if outside is not None:
+        fills = Lit(abs(outside), DType.U8), Lit(-1 if outside < 0 else 0, DType.I8)
+    sizes = Read(made.nest(f"{q.value}.sizes", source.dims, size), q.coords, DType.U8, fills[0])
+    signs = Read(made.nest(f"{q.value}.signs", source.dims, sign), q.coords, DType.I8, fills[1])
+    # A changed constant is the negative one less 1.
+    lost = apply("bitand", Cast(sizes, DType.I32), Cast(signs, DType.I32))
+    rows = s.summed_rows
+    name = made.nest(f"{s.nest.out.name}.below", rows, lost, of=s.nest)
+    added = Read(name, tuple((d, Index.of(d)) for d in rows), DType.I32)
+    own = s.summed(s.less * made.shift)
+    return made.whole(apply("bitxor", weights, signs), sizes, own, added)
