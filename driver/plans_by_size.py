@@ -29,15 +29,12 @@ from rutc.driver.build import PlanVersion, machine_of
 from rutc.driver.estimates import AtSizes, PlanAtSizes
 from rutc.graph_opt.algorithms import Symbols
 from rutc.graph_opt.plan import Plan
-from rutc.graph_opt.versions import Version, has_state
+from rutc.graph_opt.versions import Version, beyond, has_state
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.affine import ONE, Index, minimum
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import MOST_SIZE, Range, common_sizes, multiple, with_common
 
 Sizes = Mapping[str, int]
-MOST_PLACES = 1 << 62
-"""Products of sizes stay below this."""
 
 
 @record
@@ -148,23 +145,3 @@ class Gains:
     def _gain(self, share: float) -> float:
         sizes = _between(self.common, self.sizes, share)
         return log(self.usually.cycles(sizes) / self.costs.cycles(sizes))
-
-
-def beyond(symbols: Mapping[str, Range], common: int, places: int, other: int) -> Index | None:
-    """The size that is positive where the product of sizes is beyond `places`.
-
-    It is not where that product is what is `common`, but where it is as for the `other` plan. None
-    where the product may be too large a number.
-    """
-    small = other < common
-    limit = min(max(places, other + 1), common) if small else max(min(places, other - 1), common)
-    most = limit if small else limit + 1
-    highest = [high for _, high in symbols.values()]
-    capped = prod(highest) >= MOST_PLACES
-    if capped and prod([min(high, most) for high in highest]) >= MOST_PLACES:
-        return None
-    total = ONE
-    for name in symbols:
-        size = Index.of(name)
-        total *= minimum(size, Index.of(most), symbols) if capped else size
-    return Index.of(limit) - total if small else total - limit

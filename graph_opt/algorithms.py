@@ -6,7 +6,7 @@ what it will choose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -27,7 +27,7 @@ from rutc.graph_opt.pipeline import (
     rounding_before,
 )
 from rutc.graph_opt.rewrite import Reason
-from rutc.graph_opt.versions import FEW_ROWS
+from rutc.graph_opt.versions import FEW_ROWS, SEVERAL, step_of
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.graph import Origin
 from rutc.tensor_ir.machine import COMMON, Machine
@@ -88,13 +88,14 @@ class Algorithms:
             self._asked += ((rule, self._before) for rule in self._choosing.get(name, ()))
         if changed and self._before is not None:
             rule = filtering_for(self.machine, self.leeway, self.assigned)
-            if name == FILTERING:
-                self.found.update((a.sum, a) for a in _filtered(rule, self._before))
+            if step_of(name) == FILTERING:
+                self._note(_filtered(rule, self._before))
             whole = MultiplyParts(machine=self.machine, assigned=self.assigned)
             for parts in (whole, rounding_before(rule)):
-                step = replace(parts, symbolic=not name.endswith(FEW_ROWS))
-                if name.removesuffix(FEW_ROWS) == step.name:
-                    self.found.update((a.sum, a) for a in _in_parts(step, self._before))
+                symbolic = not name.removesuffix(SEVERAL).endswith(FEW_ROWS)
+                step = replace(parts, symbolic=symbolic)
+                if step_of(name) == step.name:
+                    self._note(_in_parts(step, self._before))
         self._before = graph
         if self.after is not None:
             self.after(name, graph, changed)
@@ -117,11 +118,15 @@ class Algorithms:
         )
 
     def also(self, others: Algorithms) -> None:
-        """Note those of another plan as well; of two for one sum the one that loses more bits."""
-        for name, other in others.found.items():
-            own = self.found.get(name)
+        """Note those of another plan as well."""
+        self._note(others.found.values())
+
+    def _note(self, algorithms: Iterable[Algorithm]) -> None:
+        """Note algorithms; of two for one sum the one that loses more bits."""
+        for other in algorithms:
+            own = self.found.get(other.sum)
             if own is None or own.growth < other.growth:
-                self.found[name] = other
+                self.found[other.sum] = other
 
     def facts(self) -> list[dict[str, object]]:
         """For the manifest."""

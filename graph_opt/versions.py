@@ -8,27 +8,39 @@ how many there are, an artifact holds both:
 
 The one for many rows is made for the common sizes of ranges of which nothing is told: a batch that
 is 1 mostly is none of its runs.
+
+A sum over windows may save too little by a filter where a run is as small as it commonly is, as of
+one image, and enough of several: then there is a version for several, planned for so many.
+
+    where = batch - 4          positive: the graph with the filter
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.alternatives.choices import Chosen
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
+from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
-from rutc.graph_opt.pipeline import OnStep, optimize, pipeline_for
+from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for, optimize, pipeline_for
 from rutc.tensor_ir import Call, Graph
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import ONE, Index, minimum
 from rutc.tensor_ir.graph import bound_symbols, walk_nodes
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import without_common
+from rutc.tensor_ir.ranges import SOME, Range, common_sizes, with_some, without_common
 
 FEW_ROWS = " for few rows"
 """What the names of steps end in that only the version for few rows goes through."""
+SEVERAL = " for several"
+"""What they end in, after that, of the version for more than commonly."""
+MOST_PLACES = 1 << 62
+"""Products of sizes stay below this."""
 
 RANDOM = frozenset({"normal", "uniform"})
 """Routines that give other numbers in each run, by how often the same step ran before."""
@@ -47,6 +59,11 @@ class Version:
     """The algorithms of its sums."""
 
 
+def step_of(name: str) -> str:
+    """The step of the pipeline that was told of by a name, whichever version it made."""
+    return name.removesuffix(SEVERAL).removesuffix(FEW_ROWS)
+
+
 def versions(
     graph: Graph,
     machine: Machine,
@@ -55,7 +72,7 @@ def versions(
     on_step: OnStep | None = None,
     where: Callable[[Graph], Index | None] | None = None,
 ) -> tuple[Version, ...]:
-    """The graph after all rewrites for a machine, in one version or in two.
+    """The graph after all rewrites for a machine, in one version or in several.
 
     Args:
         graph: A verified graph.
@@ -68,6 +85,94 @@ def versions(
     Raises:
         InternalError: A step produced an invalid graph; the message names it.
     """
+    filtered = _Filtered(on_step)
+    usual = _by_rows(graph, machine, leeway, filtered, where)
+    of_several = filtered.of_several(machine, leeway)
+    if of_several is None or has_state(graph):
+        return usual
+    several = replace(graph, symbols=tuple(with_some(dict(graph.symbols)).items()))
+
+    def on_other(name: str, other: Graph, changed: bool) -> None:
+        if on_step is not None:
+            on_step(name + SEVERAL, other, changed)
+
+    on_other("plan", several, True)
+    more = _by_rows(several, machine, leeway, on_other, where)
+    symbols = dict(graph.symbols)
+    return (
+        *(
+            replace(
+                v, where=of_several if v.where is None else minimum(of_several, v.where, symbols)
+            )
+            for v in more
+        ),
+        *usual,
+    )
+
+
+@dataclass
+class _Filtered:
+    """Notes the graphs before the step that filters: a listener, which calls `after`."""
+
+    after: OnStep | None
+    before: Graph | None = None
+    asked: list[Graph] = field(default_factory=list)
+
+    def __call__(self, name: str, graph: Graph, changed: bool) -> None:
+        """Note what a step made."""
+        if name == FILTERING and self.before is not None:
+            self.asked.append(self.before)
+        self.before = graph
+        if self.after is not None:
+            self.after(name, graph, changed)
+
+    def of_several(self, machine: Machine, leeway: Leeway) -> Index | None:
+        """The size that is positive where more sums are filtered than of a common run.
+
+        None where there are none of them.
+        """
+        rule = filtering_for(machine, leeway, None)
+        return next((w for g in self.asked if (w := more_filtered(rule, g)) is not None), None)
+
+
+def more_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
+    """The size that is positive where sums pay by filters that do not in a common run.
+
+    Those that pay in runs of `SOME`, from the least number on of which all of them do. None where
+    there are no such sums.
+    """
+    symbols = dict(graph.symbols)
+    several = with_some(symbols)
+    if several == symbols:
+        return None
+
+    def filtered(number: int) -> set[str]:
+        sized = replace(graph, symbols=tuple(with_some(symbols, number).items()))
+        return {value for value, _ in rule.chosen(Editor(sized))}
+
+    more = filtered(SOME) - filtered(1)
+    if not more:
+        return None
+    least = next(n for n in range(1, SOME + 1) if more <= filtered(n))
+    editor = Editor(graph)
+    sizes = (editor.extents[d] for value in more for d in editor.values[value].dims)
+    names = {name for size in sizes for name in size.names()}
+    counted = {n: r for n, r in symbols.items() if n in names and several[n] != r}
+
+    def places(number: int) -> int:
+        return prod(common_sizes(with_some(counted, number)).values())
+
+    return beyond(counted, places(1), places(least) - 1, places(SOME))
+
+
+def _by_rows(
+    graph: Graph,
+    machine: Machine,
+    leeway: Leeway,
+    on_step: OnStep | None,
+    where: Callable[[Graph], Index | None] | None,
+) -> tuple[Version, ...]:
+    """A version of a graph, or one for many rows and one for few."""
     pipeline = pipeline_for(machine, leeway)
     chosen = Chosen(pipeline, on_step)
     parts = next((step for step in pipeline if isinstance(step, MultiplyParts)), None)
@@ -112,3 +217,23 @@ def has_state(graph: Graph) -> bool:
     """Whether steps depend on what ran before: on sizes that others compute, or on earlier runs."""
     calls = (n for n in walk_nodes(graph.nodes) if isinstance(n, Call))
     return bool(bound_symbols(graph.nodes)) or any(n.routine in RANDOM for n in calls)
+
+
+def beyond(symbols: Mapping[str, Range], common: int, places: int, other: int) -> Index | None:
+    """The size that is positive where the product of sizes is beyond `places`.
+
+    It is not where that product is what is `common`, but where it is as for the `other` plan. None
+    where the product may be too large a number.
+    """
+    small = other < common
+    limit = min(max(places, other + 1), common) if small else max(min(places, other - 1), common)
+    most = limit if small else limit + 1
+    highest = [high for _, high in symbols.values()]
+    capped = prod(highest) >= MOST_PLACES
+    if capped and prod([min(high, most) for high in highest]) >= MOST_PLACES:
+        return None
+    total = ONE
+    for name in symbols:
+        size = Index.of(name)
+        total *= minimum(size, Index.of(most), symbols) if capped else size
+    return Index.of(limit) - total if small else total - limit

@@ -31,7 +31,7 @@ from rutc.graph_opt.pipeline import OnStep, pipeline_for
 from rutc.graph_opt.plan import Joined, Plan
 from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
 from rutc.graph_opt.rounding import OverBudget, rounding_of
-from rutc.graph_opt.versions import FEW_ROWS
+from rutc.graph_opt.versions import step_of
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.report.arguments import check_precision
 from rutc.tensor_ir import Const, Graph, Input, Node
@@ -210,7 +210,7 @@ def explain(model: Path, node: str, options: Options | None = None) -> Explanati
         found = _count(after, name)
         if changed and found != history[-1].nodes:
             history.append(Stage(step, found))
-        for rule in rules.get(step.removesuffix(FEW_ROWS), ()):
+        for rule in rules.get(step_of(step), ()):
             refused[rule_name(rule)] = _refusals(rule, after, name)
 
     with _records(options) as records:

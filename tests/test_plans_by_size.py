@@ -12,7 +12,6 @@ from rutc.driver.build import Builder
 from rutc.driver.estimates import AtSizes, estimate_plan
 from rutc.driver.options import Options
 from rutc.driver.planning import ModelPlan, imported, model_plan, versions_for
-from rutc.driver.plans_by_size import beyond
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms
@@ -21,6 +20,7 @@ from rutc.graph_opt.alternatives.choices import with_algorithms
 from rutc.graph_opt.assignment import parse_assignment
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import realise
+from rutc.graph_opt.versions import beyond
 from rutc.runtime import load
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.machine import Machine

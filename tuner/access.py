@@ -28,18 +28,10 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.products import narrow_factors, scaled
-from rutc.tensor_ir.ranges import common_size, with_common, without_common
+from rutc.tensor_ir.ranges import SOME, common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import Window, window
 from rutc.tuner.columns import in_columns
-
-SOME = 8
-"""Iterations of a loop whose number varies that a schedule has in mind at least.
-
-A tile of eight rows does a single one at 0.94 times the speed of a tile of one, while tiles of one
-row do eight at 0.4 times the speed of a tile of eight (products with 512 x 2048 and 128 x 128
-elements on Zen 4).
-"""
 
 
 @record

@@ -306,10 +306,8 @@ class Work:
         return max(size - self.machine.l2, 0.0) / self.machine.coefficients.filtering.far_bytes
 
     def _least(self, d: str) -> int:
-        """A dim's extent, the least one of a symbolic dim: what pays then always pays."""
-        extent = self.editor.extents[d]
-        bounds = extent.bounds(self.editor.symbols)
-        return max(bounds[0], 1) if bounds is not None else 1
+        """A dim's extent, the least that a run may well have: what pays then always pays."""
+        return max(self.editor.fewest((d,)), 1)
 
 
 def filtered(found: Filtered, editor: Editor) -> tuple[Node, ...]:

@@ -1,0 +1,146 @@
+"""Sums that pay by filters in runs of several images, not of one: such runs have their own plan."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from rutc.driver.compiler import Options, compile_model
+from rutc.driver.planning import imported
+from rutc.emit.targets import target_named
+from rutc.graph_opt.algorithms import Algorithms
+from rutc.graph_opt.versions import Version, versions
+from rutc.runtime import load
+from rutc.tensor_ir import Data, Graph
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.ranges import SOME, common_sizes
+from rutc.verify.reference import Reference
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
+from tests.machines import V4, lacking
+
+CHANNELS, SIDE = 32, 8
+MACHINE = V4
+WEIGHTS = Data(np.random.default_rng(0).random((64, 3, 64), np.float32))
+
+
+def filters(version: Version) -> set[str]:
+    """The sums that are filtered."""
+    return {value for value, name in version.assigned.algorithms if name.startswith("filter")}
+
+
+def of(path: Path, *batch: int) -> tuple[Version, ...]:
+    """The versions for a batch, or for a range of it."""
+    dims = {"batch": batch[0] if len(batch) == 1 else batch} if batch else {}
+    return versions(imported(path, Options(dims=dims)), MACHINE)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small windows over small pictures, as many as a run has."""
+    w = np.random.default_rng(0).random((CHANNELS, CHANNELS, 3, 3), np.float32) - 0.5
+    shape = ["batch", CHANNELS, SIDE, SIDE]
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in "xy")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1], name="conv")
+    graph = helper.make_graph([node], "windows", [x], [y], [numpy_helper.from_array(w, "w")])
+    path = tmp_path_factory.mktemp("windows") / "windows.onnx"
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save(made, path)
+    return path
+
+
+def test_a_run_of_several_is_filtered_as_a_fixed_number_is(model: Path) -> None:
+    several, usual = of(model)
+    assert (filters(usual), filters(several)) == (set(), {"y"})
+    assert common_sizes(dict(several.graph.symbols)) == {"batch": SOME}
+    assert common_sizes(dict(usual.graph.symbols)) == {"batch": 1}
+    assert isinstance(several.where, Index)
+    for batch in range(1, SOME + 1):
+        (fixed,) = of(model, batch)
+        assert bool(filters(fixed)) == (int(several.where.evaluate({"batch": batch})) > 0)
+    (one,), (eight,) = of(model, 1), of(model, SOME)
+    assert not filters(one)
+    assert filters(eight)
+
+
+def test_there_is_one_version_where_several_are_never_run(model: Path) -> None:
+    (few,) = of(model, 1, 2, 1, 1)
+    assert not filters(few)
+    (many,) = of(model, SOME, 64, 1, SOME)
+    assert filters(many)
+
+
+def test_what_is_commonly_as_much_is_filtered_in_all_runs(model: Path) -> None:
+    (told,) = of(model, 0, 64, 1, SOME)
+    assert filters(told) == {"y"}
+
+
+def test_steps_of_both_are_told_and_their_algorithm_once(model: Path) -> None:
+    seen: list[str] = []
+    algorithms = Algorithms(MACHINE, after=lambda name, graph, changed: seen.append(name))
+    versions(imported(model, Options()), MACHINE, on_step=algorithms)
+    (fact,) = algorithms.facts()
+    assert (fact["name"], fact["sum"]) == ("minimal filtering", "y")
+    assert "plan for several" in seen
+    assert seen.index("filter with fewer products") < seen.index(
+        "filter with fewer products for several"
+    )
+
+
+def grid(more: str = "", output: str = "") -> Graph:
+    """Windows over pictures, of which there are as many as two sizes tell."""
+    return parse(
+        f"""
+        graph "g"
+        symbols a = 0..99@1, b = 0..99@1
+        dims n = a, m = b, c = 64, o = 64, t = 16, u = 18, k = 3
+        %x : f32{{c,m,n,u}} = input "x" [n, m, c, u]
+        %w : f32{{c,k,o}} = const [c, k, o] data "{WEIGHTS.digest}"
+        %y : f32{{m,n,o,t}} = sum{{c,k}} %x[n, m, c, u=t + k] * %w[c, k, o]
+        {more}
+        output "y" [n, m, o, t] = %y
+        {output}
+        """,
+        {WEIGHTS.digest: WEIGHTS},
+    )
+
+
+def test_sizes_count_together() -> None:
+    several, usual = versions(grid(), MACHINE)
+    assert (filters(usual), filters(several)) == (set(), {"y"})
+    where = several.where
+    assert isinstance(where, Index)
+
+    def runs(a: int, b: int) -> bool:
+        return int(where.evaluate({"a": a, "b": b})) > 0
+
+    assert not any(runs(a, b) for a, b in ((0, 99), (1, 1), (1, 2)))
+    assert runs(SOME, SOME)
+    least = next(n for n in range(99) if runs(n, 1))
+    assert all(runs(a, b) == (a * b >= least) for a in range(9) for b in range(9))
+
+
+def test_what_has_state_has_one_version() -> None:
+    """Two versions would not go on from one another."""
+    random = grid("%v : f64{n} = call uniform(seed=1) -> [n]", 'output "v" [n] = %v')
+    assert [v.where for v in versions(random, MACHINE)] == [None]
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_versions_compute_the_same(model: Path, tmp_path: Path, target: str, threads: int) -> None:
+    if why := lacking(target_named(target).machine):
+        pytest.skip(why)
+    compile_model(model, tmp_path / "m.so", Options(target=target))
+    reference = Reference(model, 1)
+    with load(tmp_path / "m.so", threads=threads) as session:
+        assert len(session.manifest["versions"]) == 1
+        for batch in (1, SOME, 0, 3, 4, 5, 6, 7, 33, 1):
+            x = np.random.default_rng(batch).random((batch, CHANNELS, SIDE, SIDE), np.float32)
+            x -= 0.5
+            (wanted,) = reference.run({"x": x}).values()
+            (got,) = session.run(None, {"x": x})
+            assert_close(got, np.asarray(wanted), level=Level.MODEL)
