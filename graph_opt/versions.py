@@ -88,7 +88,7 @@ def versions(
     filtered = _Filtered(on_step)
     usual = _by_rows(graph, machine, leeway, filtered, where)
     of_several = filtered.of_several(machine, leeway)
-    if of_several is None or has_state(graph):
+    if of_several is None or graph.states or draws(graph):
         return usual
     several = replace(graph, symbols=tuple(with_some(dict(graph.symbols)).items()))
 
@@ -98,6 +98,9 @@ def versions(
 
     on_other("plan", several, True)
     more = _by_rows(several, machine, leeway, on_other, where)
+    computed = {frozenset(bound_symbols(v.graph.nodes)) for v in (*more, *usual)}
+    if len(computed) > 1:
+        return usual
     symbols = dict(graph.symbols)
     return (
         *(
@@ -215,8 +218,13 @@ def _by_rows(
 
 def has_state(graph: Graph) -> bool:
     """Whether steps depend on what ran before: on sizes that others compute, or on earlier runs."""
+    return bool(bound_symbols(graph.nodes)) or draws(graph)
+
+
+def draws(graph: Graph) -> bool:
+    """Whether random numbers are drawn, which are others in each run."""
     calls = (n for n in walk_nodes(graph.nodes) if isinstance(n, Call))
-    return bool(bound_symbols(graph.nodes)) or any(n.routine in RANDOM for n in calls)
+    return any(n.routine in RANDOM for n in calls)
 
 
 def beyond(symbols: Mapping[str, Range], common: int, places: int, other: int) -> Index | None:

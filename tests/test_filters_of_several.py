@@ -129,6 +129,26 @@ def test_what_has_state_has_one_version() -> None:
     assert [v.where for v in versions(random, MACHINE)] == [None]
 
 
+def test_sizes_may_be_computed_beside(model: Path, tmp_path: Path) -> None:
+    """Each of the plans computes them in its own runs."""
+    found = onnx.load(model)
+    found.graph.node.append(helper.make_node("NonZero", ["y"], ["places"]))
+    places = helper.make_tensor_value_info("places", onnx.TensorProto.INT64, [4, "number"])
+    found.graph.output.append(places)
+    onnx.save(found, tmp_path / "m.onnx")
+    compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options())
+    reference = Reference(tmp_path / "m.onnx", 1)
+    with load(tmp_path / "m.so", threads=1) as session:
+        assert len(session.manifest["versions"]) == 1
+        for batch in (SOME, 1, SOME, 0, 2):
+            x = np.zeros((batch, CHANNELS, SIDE, SIDE), np.float32)
+            x[:, :, : batch // 2] = np.random.default_rng(batch).random(x[:, :, : batch // 2].shape)
+            wanted = reference.run({"x": x})
+            y, at = session.run(None, {"x": x})
+            assert_close(y, np.asarray(wanted["y"]), level=Level.MODEL)
+            np.testing.assert_array_equal(at, np.asarray(np.nonzero(y)))
+
+
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_versions_compute_the_same(model: Path, tmp_path: Path, target: str, threads: int) -> None:
