@@ -43,6 +43,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
 )
 from rutc.graph_opt.rules.outside import drop_outside
+from rutc.graph_opt.rules.overwritten import choose_region
 from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase, solve_place
@@ -99,6 +100,9 @@ def pipeline_for(
         Sweep("remove what is unread"),
         # One walk from the inputs down: each node meets producers that are already clean.
         Sweep("clean up", EARLY),
+        # Once the places of scatters are index expressions. Before all that looks for the makers of
+        # what a reduction reads.
+        Sweep("choose what regions hold", (choose_region, *EARLY)),
         # Equal nodes read equal sources only once views are gone. Before the steps that ask whether
         # a value has one reader.
         MergeEqual(),

@@ -19,7 +19,7 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.open_sizes import at_most
 from rutc.importer.ops.operands import axis_of, indices
-from rutc.importer.ops.value_range import definition, inside
+from rutc.importer.ops.value_range import affine_in, as_index, definition, inside
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Call, Cast, Coord, DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO, minimum
@@ -62,9 +62,8 @@ def position_in(
     least = -extent if signed else ZERO
     if at.known is not None and at.known.size == 1:
         (i,) = indices(at, "the position")
-        bounds = i.bounds(b.ranges)
-        if bounds is not None and (bounds[0] >= 0 or bounds[1] < 0):
-            place = i if bounds[0] >= 0 else i + extent
+        place = _place(b, i, extent)
+        if place is not None:
             if b.inside(place, extent) and (signed or place is i):
                 return place
             beyond = (place - extent).bounds(b.ranges)
@@ -80,6 +79,10 @@ def position_in(
         if line is not None and b.inside(line, extent):
             return line
     element = cast(b.read(at, coords), DType.I64)
+    found = as_index(b, element)
+    place = None if found is None else _place(b, found, extent)
+    if place is not None and b.inside(place, extent) and (signed or place is found):
+        return place
     negative = apply("lt", element, lit(0, DType.I64))
     if trusted or inside(b, element, least, extent):
         if extent == ONE:
@@ -92,6 +95,14 @@ def position_in(
     # The position must need the length, or nothing would be checked where it is found to be known.
     kept = apply("min", element, length)
     return apply("select", negative, apply("add", element, length), kept) if signed else kept
+
+
+def _place(b: Builder, i: Index, extent: Index) -> Index | None:
+    """A position from the beginning, of one that may count from the end; None if it may be both."""
+    bounds = i.bounds(b.ranges)
+    if bounds is None or bounds[0] < 0 <= bounds[1]:
+        return None
+    return i if bounds[0] >= 0 else i + extent
 
 
 def _narrow(b: Builder, at: Tensor, extent: Index) -> None:
@@ -170,18 +181,3 @@ def element_at(b: Builder, x: Tensor, coords: Sequence[Coord]) -> Expr:
             here = apply("eq", c, lit(0, DType.I64))
             element = apply("select", here, element, lit(0, x.dtype))
     return element
-
-
-def affine_in(values: np.ndarray, coords: Sequence[Index]) -> Index | None:
-    """`values` as an affine expression of the coordinates (one an axis); None if they are none."""
-    origin = values[(0,) * values.ndim]
-    line = Index.of(int(origin))
-    expected = np.full(values.shape, origin)
-    for i, c in enumerate(coords):
-        n = values.shape[i]
-        if n > 1:
-            second = values[tuple(int(k == i) for k in range(values.ndim))]
-            line = line + c * int(second - origin)
-            shape = [n if k == i else 1 for k in range(values.ndim)]
-            expected = expected + ((second - origin) * np.arange(n)).reshape(shape)
-    return line if np.array_equal(values, expected) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from rutc.importer.builder import Builder
 from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Index, IndexValue, Lit, Nest, Read
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.dim_ranges import is_positive
+from rutc.tensor_ir.expr import substitute
 from rutc.tensor_ir.graph import outs
 
 DEEPEST = 24
@@ -24,8 +26,11 @@ def inside(b: Builder, e: Expr, low: Index, high: Index) -> bool:
     return _Elements(b).inside(e, low, high, DEEPEST)
 
 
-def definition(b: Builder, value: str) -> tuple[Expr, ...] | None:
-    """The expressions one of which every element of a value is; None if there are none."""
+def definition(b: Builder, value: str, *, chosen: bool = True) -> tuple[Expr, ...] | None:
+    """The expressions one of which every element of a value is; None if there are none.
+
+    With `chosen`, an element may be one that the others lead to, as the largest of a row.
+    """
     for n in reversed(b.nodes):
         for k, v in enumerate(outs(n)):
             if v.name != value:
@@ -34,12 +39,20 @@ def definition(b: Builder, value: str) -> tuple[Expr, ...] | None:
                 return None
             if n.reducer is None:
                 return n.body
-            if not all(_some(b, d) for d in n.bound):
+            if not chosen or not all(_some(b, d) for d in n.bound):
                 return None
             if n.reducer.name.startswith("arg") and k == 1:
                 return n.body[1:]
             return n.body if n.reducer.name in ("max", "min") else None
     return None
+
+
+def as_index(b: Builder, e: Expr) -> Index | None:
+    """The index expression that an integer is wherever it is computed; None if none is found.
+
+    %r{i} = index(i);  %at{i,k} = select(index(k - 1) < 0, %r[i], %q[i])    ->    %at[i=j, k=0] is j
+    """
+    return _Places(b).of(e, DEEPEST)
 
 
 def _some(b: Builder, dim: str) -> bool:
@@ -137,6 +150,100 @@ class _Elements:
         if len(known) < len(parts):
             return None
         return min(p[0] for p in known), max(p[1] for p in known)
+
+
+@dataclass
+class _Places:
+    """One question; `left` counts the operations that may still be looked at."""
+
+    b: Builder
+    left: int = MOST
+
+    def of(self, e: Expr, depth: int) -> Index | None:
+        self.left -= 1
+        if depth == 0 or self.left < 0 or not e.dtype.is_int:
+            return None
+        found: Index | None = None
+        match e:
+            case Lit(value):
+                found = Index.of(int(value))
+            case IndexValue(index):
+                found = index
+            case Cast(arg) if arg.dtype.is_int:
+                found = self.of(arg, depth - 1)
+            case Read():
+                found = self.read(e, depth)
+            case Apply("select", (Apply(op, (p, q)), chosen, other)):
+                x, y = self.of(p, depth - 1), self.of(q, depth - 1)
+                holds = None if x is None or y is None else self.compared(op, x - y)
+                if holds is not None:
+                    found = self.of(chosen if holds else other, depth - 1)
+            case Apply("add" | "sub" as op, (p, q)):
+                x, y = self.of(p, depth - 1), self.of(q, depth - 1)
+                if x is not None and y is not None:
+                    found = x + y if op == "add" else x - y
+            case _:
+                return None
+        bounds = None if found is None else found.bounds(self.b.ranges)
+        lowest = -(1 << (e.dtype.bits - 1)) if e.dtype.is_signed else 0
+        if bounds is None or bounds[0] < lowest or bounds[1] >= lowest + (1 << e.dtype.bits):
+            return None
+        return found
+
+    def read(self, r: Read, depth: int) -> Index | None:
+        """What an element is that is read inside of its value."""
+        at: dict[str, Index] = {}
+        for d, c in r.coords:
+            if not isinstance(c, Index):
+                return None
+            if r.fill is not None and not self.b.inside(c, self.b.extents[d]):
+                return None
+            at[d] = c
+        for const in self.b.consts:
+            if const.out.name == r.value:
+                array = const.data.array
+                return affine_in(array, [at[d] for d in const.axes]) if array.size else None
+        bodies = definition(self.b, r.value, chosen=False)
+        if bodies is None or len(bodies) != 1:
+            return None
+        return self.of(substitute(bodies[0], at), depth - 1)
+
+    def compared(self, op: str, gap: Index) -> bool | None:
+        """Whether a comparison of two integers holds, of which the difference is `gap`."""
+        bounds = gap.bounds(self.b.ranges)
+        if bounds is None:
+            return None
+        low, high = bounds
+        match op:
+            case "lt":
+                return _decided(high < 0, low >= 0)
+            case "le":
+                return _decided(high <= 0, low > 0)
+            case "gt":
+                return _decided(low > 0, high <= 0)
+            case "ge":
+                return _decided(low >= 0, high < 0)
+            case _:
+                return None
+
+
+def _decided(always: bool, never: bool) -> bool | None:
+    return True if always else False if never else None
+
+
+def affine_in(values: np.ndarray, coords: Sequence[Index]) -> Index | None:
+    """`values` as an affine expression of the coordinates (one an axis); None if they are none."""
+    origin = values[(0,) * values.ndim]
+    line = Index.of(int(origin))
+    expected = np.full(values.shape, origin)
+    for i, c in enumerate(coords):
+        n = values.shape[i]
+        if n > 1:
+            second = values[tuple(int(k == i) for k in range(values.ndim))]
+            line = line + c * int(second - origin)
+            shape = [n if k == i else 1 for k in range(values.ndim)]
+            expected = expected + ((second - origin) * np.arange(n)).reshape(shape)
+    return line if np.array_equal(values, expected) else None
 
 
 def _of_array(c: Const) -> Range | None:

@@ -29,6 +29,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
 )
 from rutc.graph_opt.rules.outside import drop_outside
+from rutc.graph_opt.rules.overwritten import choose_region
 from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase, solve_place
@@ -78,6 +79,7 @@ RULES: tuple[Rule, ...] = (
     fuse_sums,
     join_weights,
     reduce_once,
+    choose_region,
     simplify_expressions,
     solve_phase,
     solve_place,

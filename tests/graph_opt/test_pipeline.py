@@ -60,7 +60,7 @@ def test_dump_folder_numbers_the_steps_and_marks_unchanged_ones(tmp_path: Path) 
     names = sorted(p.name for p in (tmp_path / "dump").iterdir())
     assert len(names) == len(PIPELINE)
     assert names[0] == "01-remove-what-is-unread.txt"
-    assert names[2] == "03-merge-equal-nodes (unchanged).txt"
+    assert names[2] == "03-choose-what-regions-hold (unchanged).txt"
     text = (tmp_path / "dump" / names[2]).read_text(encoding="utf-8")
     assert text == "(unchanged) see 02-clean-up.txt\n"
     parse((tmp_path / "dump" / names[0]).read_text(encoding="utf-8"))
