@@ -264,6 +264,10 @@ class IndexEmitter:
         """The range of a vector loop's variable in the lanes that are emitted."""
         return NO_LANES if self.lane is None else self.lane.ranges
 
+    def bounds(self, index: Index) -> Range | None:
+        """The least and the largest value of a resolved index in the lanes that are emitted."""
+        return index.bounds({**self.ranges, **self._of_lanes()})
+
     def varies(self, index: Index) -> bool:
         """Whether a resolved index differs between the lanes."""
         if self.lane is not None and self.lane.var in index.names():
@@ -350,11 +354,8 @@ class IndexEmitter:
 
     def _is_total(self, index: Index) -> bool:
         """Whether all divisors are known to be positive, even in loops without iterations."""
-        for divisor in _divisors(index):
-            bounds = divisor.bounds(self.ranges)
-            if bounds is None or bounds[0] <= 0:
-                return False
-        return True
+        known = [divisor.bounds(self.ranges) for divisor in _divisors(index)]
+        return all(bounds is not None and bounds[0] > 0 for bounds in known)
 
     def window(self, index: Index) -> LaneKey | None:
         """What tells values of a resolved index apart in different vectors; None if nothing."""
@@ -409,16 +410,15 @@ class IndexEmitter:
         return self.shared((a, self.window(index)), lambda: self._compute(a), index)
 
     def _iota(self) -> ir.Value:
-        lane = self.lane
-        assert lane is not None
-        return _counting(lane.base, lane.lanes)
+        assert self.lane is not None
+        return _counting(self.lane.base, self.lane.lanes)
 
     def _compute(self, a: Compound) -> ir.Value:
         b = self.builder
         match a:
             case FloorDiv(x, y) | Mod(x, y):
                 num, den = self._matched(self.emit(x), self.emit(y))
-                bounds = x.bounds({**self.ranges, **self._of_lanes()})
+                bounds = self.bounds(x)
                 if bounds is not None and bounds[0] >= 0:
                     divide = self.quotient if isinstance(a, FloorDiv) else self.rest
                     if not is_vector(num) or not y.is_const or not _is_short(bounds[1], y.const):

@@ -145,12 +145,12 @@ class PlaceEmitter:
 
     def _is_beyond(self, index: Index, low: int, high: Index) -> bool:
         """Whether an index is known not to be within."""
-        bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
+        bounds, last = self.index.bounds(index), high.bounds(self.index.ranges)
         return bounds is not None and last is not None and (bounds[1] < low or bounds[0] > last[1])
 
     def _is_within(self, index: Index, low: int, high: Index) -> bool:
         """Whether an index is known to be within."""
-        bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
+        bounds, last = self.index.bounds(index), high.bounds(self.index.ranges)
         if bounds is None or bounds[0] < low:
             return False
         return (last is not None and bounds[1] <= last[0]) or self._ends_before(index, high)
@@ -192,8 +192,7 @@ class PlaceEmitter:
         return self.index.shared(key, lambda: self._compared(index, low, high), index, high)
 
     def _compared(self, index: Index, low: int, high: Index) -> ir.Value:
-        ranges = self.index.ranges
-        bounds, last = index.bounds(ranges), high.bounds(ranges)
+        bounds, last = self.index.bounds(index), high.bounds(self.index.ranges)
         value = self.index.emit(index)
         condition: ir.Value | None = None
         for op, limit, known in (

@@ -44,3 +44,21 @@ def test_places_compared_with_literals(
     assert bool(re.search(r"icmp \w+ <\d+ x i64>", text)) != narrow
     x = np.random.default_rng(1).standard_normal(5 * 37).astype(np.float32)
     run_as_interpreted(kernel, machine, {"x": x, "y": np.zeros_like(x)})
+
+
+@on_machines
+def test_lanes_that_are_inside_are_not_tested(machine: Machine) -> None:
+    text = """
+        graph "rows"
+        dims c = 6, c2 = 3, h = 8, w = 56
+        %a : f32{c2,h,w} = input "a" [c2, h, w]
+        %b : f32{c2,h,w} = input "b" [c2, h, w]
+        %j : f32{c,h,w} = select(index(c - 3) < 0, %a[c2=c, h, w else 0], %b[c2=c - 3, h, w else 0])
+        output "j" [c, h, w] = %j
+    """
+    steps = "fuse(h, w, r); split(r, 32); mark(r.i, vector); part(c, [3])"
+    kernel = apply_schedule(kernel_of(text), parse_schedule(steps))
+    assert "icmp sle <" not in emit_kernel(kernel, machine).text
+    assert "icmp sge <" not in emit_kernel(kernel, machine).text
+    a = np.arange(3 * 8 * 56, dtype=np.float32)
+    run_as_interpreted(kernel, machine, {"a": a, "b": -a, "j": np.zeros(6 * 8 * 56, np.float32)})
