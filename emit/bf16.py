@@ -14,10 +14,15 @@ def narrowed(memory: MemoryEmitter, value: ir.Value, machine: Machine) -> ir.Val
 
     Subnormal numbers count as zeros.
     """
-    lanes = value.lanes
+    lanes, builder = value.lanes, memory.builder
+    if lanes > machine.width:
+        parts = [builder.part(value, at, machine.width) for at in range(0, lanes, machine.width)]
+        found = [narrowed(memory, part, machine) for part in parts]
+        known = [part for part in found if part is not None]
+        return builder.joined(known) if len(known) == len(parts) else None
     if BF16_VECTORS not in machine.features or 32 * lanes not in (256, 512):
         return None
     result = ir.VectorType(ir.BFloatType(), lanes)
     name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"
-    call = memory.builder.call_named(name, result, [value])
-    return memory.builder.bitcast(call, ir.VectorType(I16, lanes))
+    call = builder.call_named(name, result, [value])
+    return builder.bitcast(call, ir.VectorType(I16, lanes))

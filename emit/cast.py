@@ -214,7 +214,13 @@ def emit_saturated_round(
     """
     lanes = lane_count(value)
     found = _rounded_within(shift, bounds, divisor)
-    if lanes not in NEAREST or dst not in _BYTES.values() or found is None or shift < 0:
+    if (
+        lanes is None
+        or min(lanes, machine.width) not in NEAREST
+        or dst not in _BYTES.values()
+        or found is None
+        or shift < 0
+    ):
         return None
     (low, high), (least, greatest), (limits, by) = bounds, integer_range(dst), found
     above = dst.is_signed or not machine.saturates
@@ -231,7 +237,7 @@ def emit_saturated_round(
         bounded = _not_above(builder, value, limits[1])
     if by is not None:
         bounded = _times(builder, bounded, by)
-    whole = _nearest(builder, bounded)
+    whole = _nearest(builder, bounded, machine.width)
     if shift:
         whole = builder.add(whole, splat_int(whole.type, int(shift)))
     # What is NaN became the bound that is kept.
@@ -261,8 +267,11 @@ def _rounded_within(
     return None if by is None else (by.limits, by)
 
 
-def _nearest(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+def _nearest(builder: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
     """The nearest integers by an instruction: the least one of what is beyond all of them."""
+    if value.lanes > width:
+        parts = [builder.part(value, at, width) for at in range(0, value.lanes, width)]
+        return builder.joined([_nearest(builder, part, width) for part in parts])
     result = ir.VectorType(ir.IntType(32), value.lanes)
     name, operands = NEAREST[value.lanes], [value]
     if ".mask." in name:
@@ -292,7 +301,11 @@ def _float_below(limit: int, dtype: DType) -> float:
 
 
 def _bounded(builder: ir.IRBuilder, relation: str, value: ir.Value, bound: float) -> ir.Value:
-    limit = splat_real(value.type, bound)
+    """What becomes an integer, kept on one side of a bound, which NaN becomes.
+
+    LLVM masks lanes that become 0.0 after a comparison, where -0.0 takes one instruction in all.
+    """
+    limit = splat_real(value.type, bound or -0.0)
     return builder.select(builder.fcmp_ordered(relation, value, limit), value, limit)
 
 

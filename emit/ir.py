@@ -277,6 +277,13 @@ class IRBuilder:
             return self.extract_element(x, Constant(I32, first))
         return self.shuffled(x, range(first, first + count))
 
+    def joined(self, parts: Sequence[Value]) -> Value:
+        """Vectors of one type side by side: as many as a power of two."""
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.shuffled(a, range(2 * a.lanes), b) for a, b in pairs]
+        return parts[0]
+
     def extract_value(self, x: Value, number: int) -> Instruction:
         """An element of a struct."""
         assert isinstance(x.type, LiteralStructType)

@@ -29,10 +29,10 @@ from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.opaque import opaque_zero
 from rutc.emit.put import emit_put
 from rutc.emit.reduce import ReductionEmitter
+from rutc.emit.together import together
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import ONE, ZERO, Index, Size, maximum, plain, product
+from rutc.tensor_ir.affine import ONE, ZERO, Index, Range, Size, maximum, plain, product
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
 from rutc.tensor_ir.kernel import (
     Assign,
     Branch,
@@ -52,8 +52,6 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.machine import Machine
 
-MANY_REGISTERS = 32
-"""Registers of a machine that keep the coefficients of a polynomial and two arguments."""
 ENTRY = "rutc_kernel"
 """The name that every emitted kernel function has until it is linked."""
 
@@ -348,11 +346,11 @@ class _KernelEmitter:
                 self._stmts(loop.body)
             return
         lanes = self.machine.lanes(self.merged.get(loop.var, extent))
-        facts = self._facts(loop)
+        facts = self._facts(loop, (first, first + extent - 1))
         # In a register tile the branches would cost more than the idle lanes do.
         skippable = not hi.is_const and not facts.is_tile
-        together = lanes * facts.together if hi.is_const else lanes
-        for base, count in _chunks(first, first + extent, lanes, together):
+        at_once = lanes * facts.together if hi.is_const else lanes
+        for base, count in _chunks(first, first + extent, lanes, at_once):
             if hi.is_const:
                 self.index.lane = chunk(loop.var, base, count, hi)
             else:
@@ -369,7 +367,7 @@ class _KernelEmitter:
             self.index.lane = None
             del self.index.ranges[loop.var]
 
-    def _facts(self, loop: Loop) -> _Facts:
+    def _facts(self, loop: Loop, iterations: Range) -> _Facts:
         """What a vector loop does, which unrolled loops around it ask again and again."""
         found = self._known.get(id(loop))
         if found is None:
@@ -379,24 +377,11 @@ class _KernelEmitter:
             tile = any(
                 isinstance(s, Init) or (isinstance(s, Update) and s.lanes is None) for s in stmts
             )
-            found = _Facts(loop, written, narrow, tile, self._together(loop))
+            ranges = {**self.index.ranges, loop.var: iterations}
+            number = together(loop, self.buffers, ranges, self.machine)
+            found = _Facts(loop, written, narrow, tile, number)
             self._known[id(loop)] = found
         return found
-
-    def _together(self, loop: Loop) -> int:
-        """How many registers' lanes are computed in one: steps of one fill the waits of another."""
-        if self.machine.registers < MANY_REGISTERS:
-            return 1
-        found = False
-        for s in loop.body:
-            if not isinstance(s, Assign) or self._is_register(s.target.buffer):
-                return 1
-            for x in walk(s.value):
-                if isinstance(x, Read) and self._is_register(x.value) and x.coords:
-                    return 1
-                if isinstance(x, Apply):
-                    found |= x.op in ELEMENTARY and x.dtype is DType.F32
-        return 2 if found else 1
 
     def _is_register(self, name: str) -> bool:
         return self.buffers[name].space is Space.REGISTER

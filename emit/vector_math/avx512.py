@@ -106,12 +106,7 @@ def _per_register(operands: list[Real], emit: Callable[[list[Real]], Real]) -> R
     for start in range(0, lanes.count or 1, width):
         parts = [Real(part_lanes, _lanes_of(builder, x.value, start, width)) for x in operands]
         results.append(emit(parts).value)
-    while len(results) > 1:
-        results = [
-            builder.shuffled(a, range(2 * a.lanes), b)
-            for a, b in zip(results[::2], results[1::2], strict=True)
-        ]
-    return Real(lanes, results[0])
+    return Real(lanes, builder.joined(results))
 
 
 def _lanes_of(builder: ir.IRBuilder, value: ir.Value, start: int, count: int) -> ir.Value:
