@@ -155,6 +155,10 @@ def emit_clamped_cast(
     min(max(x, 0.0), 255.0) as i32   ->   two comparisons, and none with the ends of i32
     """
     least, greatest = integer_range(dst)
+    if dst is DType.I64 and integer_range(DType.I32)[0] <= low <= high < 1 << 31:
+        # Few processors convert vectors to 64 bits.
+        whole = emit_clamped_cast(builder, value, src, low, high, DType.I32)
+        return None if whole is None else _int_to_int(builder, whole, DType.I32, dst)
     inside = (
         dst.bits >= 32 and least <= low <= high <= greatest and high <= _float_below(greatest, src)
     )

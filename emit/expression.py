@@ -17,6 +17,7 @@ from rutc.emit.cast import (
 from rutc.emit.index import I32, IndexEmitter, is_vector
 from rutc.emit.lane_shift import LaneShiftEmitter
 from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.long_whole import long_whole
 from rutc.emit.nibbles import NibbleEmitter
 from rutc.emit.places import PlaceEmitter
 from rutc.emit.reciprocal import divided_by_one
@@ -160,6 +161,10 @@ class ExpressionEmitter:
         value = self.emit(e.arg)
         if e.arg.dtype is DType.F32 and e.dtype is DType.BF16 and is_vector(value):
             found = narrowed(self.memory, value, self.machine)
+            if found is not None:
+                return found
+        if e.arg.dtype is DType.F32 and e.dtype is DType.I64 and is_vector(value):
+            found = long_whole(self.builder, value, self.machine)
             if found is not None:
                 return found
         return emit_cast(self.builder, value, e.arg.dtype, e.dtype)
