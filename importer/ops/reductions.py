@@ -169,7 +169,14 @@ def reduce_log_sum_exp(
 def place_of_extreme(
     b: Builder, kept: Sequence[Axis], element: Expr, along: Axis, how: str = "argmax"
 ) -> Tensor:
-    """Where along an axis the element is the extreme, as the reducer `how` says, in 64 bits.
+    """Where along an axis the element is the extreme, as the reducer `how` says, in 64 bits."""
+    return extreme_and_place(b, kept, element, along, how)[1]
+
+
+def extreme_and_place(
+    b: Builder, kept: Sequence[Axis], element: Expr, along: Axis, how: str
+) -> tuple[Tensor, Tensor]:
+    """The extreme along an axis, as the reducer `how` says, and where it is, in 64 bits.
 
     Places are reduced in 32 bits where these have room for all: twice as many fill a register.
     """
@@ -177,8 +184,8 @@ def place_of_extreme(
     small = bounds is not None and bounds[1] <= 1 << (DType.I32.bits - 1)
     place = cast(IndexValue(along.index), DType.I32 if small else DType.I64)
     kind = reducer(how, element.dtype, place.dtype)
-    found = b.multi(kept, (element, place), (along,), kind)[1]
-    return b.map(lambda e: cast(e, DType.I64), found)
+    extreme, found = b.multi(kept, (element, place), (along,), kind)
+    return extreme, b.map(lambda e: cast(e, DType.I64), found)
 
 
 def _register_extreme(name: str, how: str) -> None:

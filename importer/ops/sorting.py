@@ -5,6 +5,7 @@ from __future__ import annotations
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
 from rutc.importer.ops.operands import axis_of
+from rutc.importer.ops.reductions import extreme_and_place, keep_units
 from rutc.importer.ops.selection import most
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
@@ -25,7 +26,8 @@ def top_k(
     """The k largest (or smallest) elements along an axis in order, and their positions.
 
     Equal elements come in the order of their positions, NaN before all numbers if the largest are
-    asked for and after all if the smallest. Elements that need not be sorted are sorted too.
+    asked for and after all if the smallest. Elements that need not be sorted are sorted too. A
+    single one is a reduction, which sees NaN first.
     """
     at = axis_of(axis, x.rank)
     n = x.shape[at]
@@ -35,6 +37,15 @@ def top_k(
         axes = b.axes(shape)
         first = b.nest(axes, lit(0, x.dtype) if count == ZERO else b.spread(x, axes))
         return first, b.nest(b.axes(shape), lit(0, DType.I64))
+    bounds = n.bounds(b.ranges)
+    if count == ONE and bounds is not None and bounds[0] > 0 and (largest or not x.dtype.is_float):
+        space = b.axes(x.shape)
+        kept = [a for i, a in enumerate(space) if i != at]
+        element = b.read(x, [a.index for a in space])
+        how = "argmax" if largest else "argmin"
+        found = extreme_and_place(b, kept, element, space[at], how)
+        units = keep_units(b, kept, (at,), x.rank)
+        return tuple(b.reshaped(y, units) for y in found)
     x = b.whole(x)
     axes = (*x.axes[:at], Axis(b.dim(count, "k"), count), *x.axes[at + 1 :])
     kinds = (x.dtype, DType.I64)

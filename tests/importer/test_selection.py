@@ -91,6 +91,30 @@ def test_top_k_of_a_number_known_when_it_runs(k, check, make_node, rng):
     check(make_node("TopK", ["x", "k"], ["y", "i"], axis=1), inputs, outputs=("y", "i"))
 
 
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize(("kind", "reduced"), [("f4", (1,)), ("f2", (1,)), ("i4", (0, 1))])
+def test_the_first_of_all_is_that_of_several(
+    axis, largest, kind, reduced, tmp_path, make_node, make_model, rng
+):
+    x = rng.integers(0, 4, (3, 5, 7)).astype(kind)
+    if kind != "i4":
+        x[1, 2:4, 3:5], x[2, 0, 6], x[0, :, 1] = np.nan, np.inf, -np.inf
+    found = []
+    for k in (1, 2):
+        node = make_node("TopK", ["x", "k"], ["v", "i"], axis=axis, largest=largest)
+        model = make_model([node], {"x": x}, ["v", "i"], {"k": np.array([k])})
+        onnx.save(model, tmp_path / "m.onnx")
+        graph = import_model(tmp_path / "m.onnx")
+        if k == 1:
+            assert any(isinstance(n, Call) for n in graph.nodes) == (largest not in reduced)
+        found.append(interpret(graph, {"x": x}))
+    one, two = found
+    for name in ("v", "i"):
+        np.testing.assert_array_equal(one[name], np.take(two[name], [0], axis), name)
+    assert one["i"].dtype == np.int64
+
+
 def test_a_routine_reads_an_input_with_axes_of_one_element_itself(check, make_node, rng):
     inputs = {"x": rng.standard_normal((1, 5, 1, 4)).astype("f4")}
     node = make_node("TopK", ["x", "k"], ["y", "i"], axis=1)
