@@ -276,7 +276,7 @@ class Slicer(Chains):
         if total <= (self.near(w.ring) * around if outer else self.machine.l2):
             return None
         line, blocks = self.line(members), self._in_blocks(members)
-        most = extent * around // FEWEST_SLICES
+        most = min(extent, extent * around // FEWEST_SLICES)
         if blocks and min(extent - 1, most) * self._fewest_rows(members) < w.block:
             return None
         most = min(most, w.block) if blocks else most

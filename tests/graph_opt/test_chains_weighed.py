@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import permutations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -291,3 +292,26 @@ def test_blocks_of_queries_are_of_one_text_where_only_the_number_of_slices_varie
     text = f"{head}{HEADS}{tail}"
     (slicing,) = decide(parse(text), replace(V4, l2=1 << 20)).assignment.slices
     assert slicing.dims == ("b", "s")
+
+
+PLANES = """
+graph "pixels of rows of planes, each of a sum over channels"
+dims b = 16, c = 3, n = 16, x = 56, z = 4
+%a : f32{b,c,x,z} = input "a" [b, c, z, x]
+%w : f32{c,n} = const [c, n] data "w"
+%p : f32{b,n,x,z} = sum{c} %a[b, c, x, z] * %w[c, n]
+%q : f32{b,n,x,z} = %p[b, n, x, z] + %p[b, n=0, x, z]
+output "q" [b, n, z, x] = %q
+"""
+
+
+@pytest.mark.parametrize("x", [24, 40, 56])
+@pytest.mark.parametrize("image", [0.8, 1.0, 1.2])
+def test_a_slice_is_no_longer_than_its_dim(x: int, image: float) -> None:
+    """Also where the second cache holds a whole row of lines more, as about one image is."""
+    graph = parse(PLANES.replace("x = 56", f"x = {x}"), {"w": np.ones((3, 16), np.float32)})
+    machine = replace(V4, l2=int(4 * 4 * 16 * x / image))
+    (slicing,) = decide(graph, machine).assignment.slices
+    assert slicing.dims == ("b", "x")
+    assert slicing.size <= x
+    assert slicing.size % V4.width == 0
