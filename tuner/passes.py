@@ -29,7 +29,9 @@ MOST_TILES = 1 << 12
 class Pass:
     """A kernel that passes windows over its operands: who moves along with which bound loop.
 
-    Loops that no window tells apart are one, after the steps `fused`.
+    Loops that no window tells apart are one, after the steps `fused`. Of windows that are too long
+    to be written out, those over the window that are `kept` stay loops: what they go over lies in
+    memory, so that none of it is at an edge.
     """
 
     kernel: Kernel
@@ -38,14 +40,20 @@ class Pass:
     reads: tuple[Read, ...]
     partners: Mapping[str, str]
     fused: Schedule = ()
+    kept: tuple[str, ...] = ()
 
     @property
     def taps(self) -> int:
-        """Elements of a window."""
-        return prod(self.shape.extents[b] for b in self.partners)
+        """Elements of a window that are written out."""
+        return prod(self.shape.extents[b] for b in self.partners if b not in self.kept)
 
     def written_out(self, v: str, rows: int) -> int:
-        """Elements in the code of tiles of rows along v: the first, the last, and one between."""
+        """Elements in the code of tiles of rows along v: the first, the last, and one between.
+
+        Where loops stay, each code runs many times before the next one: one has to be near.
+        """
+        if self.kept:
+            return rows * self.taps
         tiles = ceil(self.shape.extents[v] / rows)
         codes = 3 if v in self.shape.symbolic else min(tiles, 3)
         return rows * self.taps * codes
@@ -70,9 +78,23 @@ def pass_of(kernel: Kernel, shape: Shape) -> Pass | None:
     found = partners(moved, free, bound, single)
     if not found or bound & shape.symbolic:
         return None
-    if prod(extents[b] for b in bound) > MOST_TAPS:
-        return None
-    return Pass(kernel, shape, r, moved, found)
+    every = Pass(kernel, shape, r, moved, found)
+    whole = every if every.taps <= MOST_TAPS else _with_loops(every)
+    return whole if whole.taps <= MOST_TAPS else None
+
+
+def _with_loops(found: Pass) -> Pass:
+    """The same with loops over the window that stay loops, until the others may be written out.
+
+    Of those that never lead beyond memory, the first are those along which memory runs: rows share
+    what they read along the others.
+    """
+    moved = [t for t in found.reduction.reads if not t.packed]
+    runs = {b for b in found.partners if all(t.strides.get(b) == 1 for t in moved)}
+    for b in sorted(found.partners, key=lambda b: (b not in runs, -found.shape.extents[b], b)):
+        if found.taps > MOST_TAPS and _reads_memory(found, found.partners[b]):
+            found = replace(found, kept=(*found.kept, b))
+    return found
 
 
 def with_fused_loops(found: Pass) -> Pass | None:

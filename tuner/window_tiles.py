@@ -40,11 +40,9 @@ def tile_rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | N
     weights, strided = weights_of(found, vector), found.strided(vector)
     at_once = machine.fma_latency * machine.fma_per_cycle
     for bound, v in sorted(found.partners.items()):
-        if v == vector or not may_be_rows(found, v):
+        if v == vector or bound in found.kept or not may_be_rows(found, v):
             continue
         beside = taps // extents[bound]
-        # The weights of the rows at hand stay in registers.
-        held = extents[bound] if weights else 0
         each = state_registers(found.reduction)
         vectors = vectors_of_row(found, vector, machine)
         # Rows that lie apart by what the run tells have places of their own, which are loaded.
@@ -55,7 +53,7 @@ def tile_rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | N
             if strided:
                 crowded = rows * vectors * taps > MOST_APART
             else:
-                crowded = rows * each + held + LOADED > machine.registers
+                crowded = _fitting(found, vector, bound, rows, machine) < 1
             if crowded:
                 break
             read = places_read(found.reads, v, bound, rows, extents[bound])
@@ -81,6 +79,19 @@ def _in_same_sets(found: Pass, bound: str, rows: int, machine: Machine) -> bool:
             passed = tuple(r for r in found.reads if r.value == t.buffer)
             lines += places_read(passed, v, bound, rows, taps) if passed else rows
     return lines * machine.l1_way_bytes > machine.l1
+
+
+def _fitting(found: Pass, vector: str, bound: str, rows: int, machine: Machine) -> int:
+    """The vectors of each of so many rows that fit registers.
+
+    The weights of the rows at hand stay in registers. Of a window that stays a loop in part, each
+    weight passes by all rows at once instead, from memory, and what these read stays.
+    """
+    each = state_registers(found.reduction)
+    if found.kept:
+        return machine.registers // (rows * (each + 1))
+    held = found.shape.extents[bound] if weights_of(found, vector) else 0
+    return (machine.registers - LOADED - held) // (rows * each)
 
 
 def pairs_of_rows(found: Pass, vector: str) -> Iterator[str]:
@@ -130,10 +141,11 @@ def vectors_beside(found: Pass, vector: str, rows: tuple[str, int], machine: Mac
     known = vector not in shape.symbolic and not r.adds_apart(machine)
     if not (shared and known) or found.strided(vector):
         return vectors_of_row(found, vector, machine)
-    held = max(shape.extents[b] for b, v in found.partners.items() if v == rows[0])
+    bounds = [b for b, v in found.partners.items() if v == rows[0] and b not in found.kept]
+    fit = min(_fitting(found, vector, b, rows[1], machine) for b in bounds)
     states = rows[1] * state_registers(r)
     most = ceil(shape.extents[vector] / machine.width)
-    fit = min((machine.registers - LOADED - held) // states, most, machine.vectors_at_once)
+    fit = min(fit, most, machine.vectors_at_once)
     at_once = machine.fma_latency * machine.fma_per_cycle
 
     def cycles(n: int) -> float:

@@ -18,7 +18,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import Inside, Part, Schedule
+from rutc.tensor_ir.steps import Inside, Part, Reorder, Schedule, Split
 from tests.emit.run_kernel import run_kernel
 from tests.emit.test_kernels import tuned
 from tests.examples import examples
@@ -61,12 +61,13 @@ def window(
     dtype: str = "f32",
     *,
     channels_last: bool = False,
-    halo: bool = False,
+    halo: bool | Sequence[int] = False,
     then: str | None = None,
 ) -> Case:
     """A reduction over windows of the axes, outermost first; sums are of products with weights.
 
     The products of `u8` with weights of `i8` are summed in `i32`. A function may follow: `then`.
+    All axes have a `halo`, or none, or those numbered so.
     """
     numbers = range(len(axes))
     x, k, i = ([f"{letter}{n}" for n in numbers] for letter in "xki")
@@ -99,13 +100,14 @@ def window(
     beyond = {
         i[n]: (a.before, max(a.stride * (a.out - 1) + a.reach - a.before - a.size + 1, 0))
         for n, a in enumerate(axes)
+        if halo is True or (halo and n in halo)
     }
 
     def order(dims: list[str]) -> list[str]:
         return [*dims, "c"] if channels_last else ["c", *dims]
 
     layouts = {
-        "v": dense(order(i), sizes, halo=beyond if halo else None, fill=read.fill),
+        "v": dense(order(i), sizes, halo=beyond or None, fill=read.fill),
         "w": dense(["c", *k], sizes),
         stored: dense(order(x), sizes),
     }
@@ -230,6 +232,39 @@ def test_rows_share_what_their_windows_overlap_in() -> None:
         order.append(chain.var)
     assert order == ["k1", "x0", "k0", "x1"]
     assert [_loops(kernel, v)[0].kind for v in order] == [Kind.UNROLL] * 3 + [Kind.VECTOR]
+
+
+LONG = {
+    "nearly all padding": [Axis(12, 11, before=5, after=5)] * 2,
+    "longer than the picture": [Axis(9, 17, before=8, after=8), Axis(21, 17, before=8, after=8)],
+    "high": [Axis(19, 21, before=10, after=10), Axis(33, 4, before=2, after=1)],
+    "wide": [Axis(11, 3, before=1, after=1), Axis(40, 31, before=15, after=15)],
+    "dilated": [Axis(20, 9, dilation=2, before=8, after=8), Axis(35, 9, before=4, after=4)],
+    "in steps of two": [Axis(25, 9, 2, before=4, after=4)] * 2,
+    "rows in steps of two": [Axis(25, 9, 2, before=4, after=4), Axis(18, 9, before=4, after=4)],
+    "of three dims": [Axis(5, 5, before=2, after=2)] * 2 + [Axis(17, 5, before=2, after=2)],
+}
+
+
+@on_machines
+@pytest.mark.parametrize("how", ["sum", "max"])
+@pytest.mark.parametrize("name", LONG)
+def test_long_windows(machine: Machine, name: str, how: str) -> None:
+    shape = LONG[name]
+    check(window(shape, how=how, halo=[len(shape) - 1]), machine, parts=2)
+    check(window(shape, how=how, halo=True), machine)
+
+
+@pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
+def test_all_rows_of_a_tile_take_a_tap_of_a_long_window_together(machine: Machine) -> None:
+    """Of 31 x 31 a column is written out, whose rows share what they read; columns are a loop."""
+    case = window([Axis(32, 31, before=15, after=15)] * 2, halo=[1])
+    kernel, schedule, *_ = tuned(case, machine, frozenset({"w"}))
+    loops = [s for s in walk_loops(kernel.body) if s.var in ("k0", "k1")]
+    assert {(s.var, s.kind) for s in loops} == {("k1", Kind.SERIAL), ("k0", Kind.UNROLL)}
+    assert Reorder(("k1", "k0", "x0.i", "x1.i")) in schedule
+    (rows,) = (s.factor for s in schedule if isinstance(s, Split) and s.var == "x0")
+    assert machine.fma_latency * machine.fma_per_cycle <= rows <= machine.registers // 2
 
 
 def test_rows_of_which_lanes_are_apart_follow_each_other() -> None:

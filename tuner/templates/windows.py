@@ -2,7 +2,8 @@
 
 A vector along memory, and rows of the output one above the other that share what they read: rows of
 a window overlap. A window is written out, but for loops across the tile where a long function
-follows: they go over what lies inside. What else lies outside of the input is told by masks, so
+follows, which go over what lies inside, and for a loop over lanes of a long window, each step of
+which all rows take together. What else lies outside of the input is told by masks, so
 every part of the loops that touches an edge has code of its own, and the inside has none. Rows of
 which only the run knows how many there are have memory with a halo, which needs no masks; the tile
 at their end has code for several numbers of them.
@@ -151,7 +152,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     # do not overlap they share as much.
     apart = not _overlap(found)
     alike = apart or not weights_of(found, vector)
-    weighed = liked and alike and (apart or not shape.symbolic)
+    weighed = liked and (bool(found.kept) or (alike and (apart or not shape.symbolic)))
     pairs = () if rows is not None else pairs_of_rows(found, vector)
     return Default(point, liked, weighed, tuple(replace(point, rows=(v, 2)) for v in pairs))
 
@@ -197,6 +198,10 @@ def _liked(found: Pass, vector: str, machine: Machine) -> bool:
     # Of neighbouring lanes, pairs of products take what LLVM multiplies one by one. Groups of bytes
     # that lie apart are put side by side by one operation, which takes the place of conversions.
     if products_together(shape, machine) > 1 and found.strided(vector):
+        return False
+    # What lanes that lie apart share is shared along a window that is written out, and rows share
+    # most of what a long one reads.
+    if found.kept and (found.strided(vector) or tile_rows(found, vector, machine) is None):
         return False
     fixed = shape.symbolic.isdisjoint(found.partners.values())
     return fixed or tile_rows(found, vector, machine) is not None
@@ -270,10 +275,13 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     own = [x.var for x in found.reduction.loops]
     if point.together:
         bound = [*(v for v in own if v not in bound), *bound]
-        steps.append(Reorder((*bound[:-1], inside[0], bound[-1], inside[-1])))
+        # Of many taps of a row each would wait for the one before it.
+        first = len(bound) if found.kept else len(bound) - 1
+        steps.append(Reorder((*bound[:first], inside[0], *bound[first:], inside[-1])))
     elif bound != own:
         steps.append(Reorder((*(v for v in own if v not in bound), *bound)))
-    steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1 and v not in point.looped]
+    loops = {*point.looped, *found.kept}
+    steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1 and v not in loops]
     if point.looped:
         steps.append(Inside(point.looped))
     if point.prefetch:
@@ -337,12 +345,14 @@ def _ahead(found: Pass, others: Sequence[str], machine: Machine) -> Iterator[Ste
 def _taps(found: Pass, vector: str, rows: tuple[str, int] | None) -> tuple[str, ...]:
     """The loops over a window: that along the rows innermost, so that rows meet what they share.
 
-    Where neighbouring lanes are apart, the loop along the vector comes last: its places lie in the
-    same loads.
+    Those that stay loops come first. Where neighbouring lanes are apart, the loop along the vector
+    comes last: its places lie in the same loads.
     """
 
     def rank(b: str) -> tuple[int, str]:
         v = found.partners[b]
+        if b in found.kept:
+            return -1, b
         if v == vector and found.strided(vector):
             return 2, b
         return int(rows is not None and v == rows[0]), b
