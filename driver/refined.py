@@ -20,7 +20,7 @@ from rutc.driver.plan_cost import cycles_of
 from rutc.errors import RutcError
 from rutc.graph_opt.decide.neighbours import Neighbour, computed_anew
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.graph_opt.decide.recompute import recomputable
+from rutc.graph_opt.decide.recompute import may_be_anew, recomputable
 from rutc.graph_opt.plan import (
     Choose,
     Illegal,
@@ -170,7 +170,7 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
         own = readers.get(g.stored[0], [])
         if len(g.stored) > 1 or g.stored[0] in outputs or not own or g.slices:
             continue
-        if not all(recomputable(known, s) for s in g.stages):
+        if not (all(recomputable(known, s) for s in g.stages) and may_be_anew(g.stages)):
             continue
         size = prod(known.extents[d] for d in plan.values[g.stored[0]].dims)
         reading = [r for together in own for r in together]

@@ -21,7 +21,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import Atom, FloorDiv, Max, Min, Mod, Var
-from rutc.tensor_ir.expr import point, reads, reads_plainly, walk
+from rutc.tensor_ir.expr import children, point, reads, reads_plainly, walk
 
 
 def expressions(n: Nest | Scatter) -> Iterator[Expr]:
@@ -107,6 +107,22 @@ def at_point(v: Value) -> Read:
 def index_coords(r: Read) -> tuple[tuple[str, Index], ...]:
     """The coordinates of `r` that are index expressions."""
     return tuple((d, c) for d, c in r.coords if isinstance(c, Index))
+
+
+def depth(e: Expr) -> int:
+    """The most operations and casts in `e` that follow from each other."""
+    found: dict[int, int] = {}
+    stack = [e]
+    while stack:
+        x = stack[-1]
+        below = children(x)
+        missing = [a for a in below if id(a) not in found]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        found[id(x)] = max((found[id(a)] for a in below), default=0) + bool(below)
+    return found[id(e)]
 
 
 def is_gathered(r: Read) -> bool:

@@ -33,29 +33,10 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 
-UNARY_FLOAT = frozenset(
-    [
-        "exp",
-        "log",
-        "sqrt",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "floor",
-        "ceil",
-        "round",
-    ]
-)
+UNARY_FLOAT = frozenset([
+    "exp", "log", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+    "asinh", "acosh", "atanh", "erf", "floor", "ceil", "round",
+])  # fmt: skip
 ELEMENTARY = (UNARY_FLOAT - {"sqrt", "floor", "ceil", "round"}) | {"pow"}
 """Functions whose values are sums of many terms: tens of operations, each waiting for another."""
 UNARY = UNARY_FLOAT | frozenset(["neg", "abs", "sign", "not", "bitnot", "isnan", "isinf"])
@@ -166,6 +147,26 @@ class Apply:
         if OPS.get(self.op) != len(self.args):
             raise ValueError(f"operator {self.op!r} with {len(self.args)} operands")
 
+    # Operations are shared: what follows the operands of each would take a time that doubles with
+    # every operation of a value with itself.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Apply) and hash(self) == hash(other) and _are_equal(self, other)
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash((self.op, self.args))
+        return known
+
+    def __repr__(self) -> str:
+        return f"Apply({_listed(self)})"
+
+    def __getstate__(self) -> dict[str, object]:
+        # Processes have other hashes of texts.
+        return {name: x for name, x in self.__dict__.items() if name != "_hash"}
+
     @property
     def dtype(self) -> DType:
         """The result's type: bool for comparisons and tests, else the operands'."""
@@ -191,6 +192,7 @@ class BitCast:
 
 
 Expr = Lit | IndexValue | Read | Local | Apply | Cast | BitCast
+_OPERATIONS = (Apply, Cast, BitCast)
 Coord = Index | Expr
 
 
@@ -229,6 +231,46 @@ def walk(e: Expr) -> Iterator[Expr]:
     if below is None:
         below = e.__dict__["_below"] = _walked(e)[1:]
     return chain((e,), below)
+
+
+def _are_equal(a: Expr, b: Expr) -> bool:
+    """Whether two expressions are the same, each pair of operations compared once."""
+    seen: set[tuple[int, int]] = set()
+    stack = [(a, b)]
+    while stack:
+        x, y = stack.pop()
+        if x is y or (id(x), id(y)) in seen:
+            continue
+        operates = isinstance(x, _OPERATIONS)
+        if not (hash(x) == hash(y) and _name(x) == _name(y) if operates else x == y):
+            return False
+        seen.add((id(x), id(y)))
+        stack += zip(children(x), children(y), strict=True)
+    return True
+
+
+def _listed(e: Expr) -> str:
+    """All operations in `e`, each once, after its operands: `#0=abs(x); #1=mul(#0, #0)`."""
+    numbers: dict[Expr, int] = {}
+    said: list[str] = []
+    stack = [e]
+    while stack:
+        x = stack[-1]
+        missing = [a for a in children(x) if isinstance(a, _OPERATIONS) and a not in numbers]
+        if missing and x not in numbers:
+            stack += missing[::-1]
+            continue
+        stack.pop()
+        if x not in numbers:
+            args = (f"#{numbers[a]}" if a in numbers else repr(a) for a in children(x))
+            said.append(f"#{len(said)}={_name(x)}({', '.join(args)})")
+            numbers[x] = len(numbers)
+    return "; ".join(said)
+
+
+def _name(x: Expr) -> str:
+    """What an operation does."""
+    return x.op if isinstance(x, Apply) else f"{type(x).__name__} {x.dtype}"
 
 
 def has_functions(e: Expr) -> bool:

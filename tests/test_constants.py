@@ -33,6 +33,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/decide/chains.py": ("FEWEST_SLICES", "MOST_MEMBERS"),
     "graph_opt/decide/fusion.py": ("MOST_OPERATIONS",),
     "graph_opt/decide/halo.py": ("MOST_HALO", "UNKNOWN"),
+    "graph_opt/decide/recompute.py": ("MOST_FOLLOWING",),
     "graph_opt/decide/joins.py": ("NEIGHBOURS",),
     "graph_opt/decide/layout.py": ("SWEEPS", "LESS"),
     "graph_opt/decide/memory.py": ("SPAN", "ROUNDS"),

@@ -5,7 +5,10 @@ import pytest
 from rutc.driver import refined as refined_plans
 from rutc.driver.plan_by_estimate import Prices
 from rutc.driver.refined import refined, without_kernels
+from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.decide.recompute import MOST_FOLLOWING, may_be_anew
+from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from tests.graph_opt.plan_runner import run_plan
@@ -70,6 +73,36 @@ def test_a_kernel_stays_that_computes_functions_or_that_gains_little() -> None:
     assert without_kernels(first, V3) is first
     first = chosen(parse(READERS), V3)
     assert without_kernels(first, weighing(V3, "plans", least_gain=0.9)) is first
+
+
+@pytest.mark.parametrize(
+    "body", ["abs(%v{before}[m, n] - 1.0)", "abs(%v{before}[m, n]) - %v{before}[m, n]"]
+)
+def test_kernels_of_many_operations_in_a_row_stay(body: str) -> None:
+    # Twice the most operations of a kernel, which all readers of the first could compute.
+    lines = ['%v0 : f32{m,n} = input "x" [m, n]']
+    lines += [
+        f"%v{i} : f32{{m,n}} = {body.replace('{before}', str(i - 1))}"
+        for i in range(1, 2 * MOST_OPERATIONS)
+    ]
+    last = f"v{len(lines) - 1}"
+    head = 'graph "in a row"\ndims m = 256, n = 64\n'
+    graph = parse(head + "\n".join(lines) + f'\noutput "y" [m, n] = %{last}\n')
+    found = refined(chosen(graph, V3), V3)
+    assert len(stored(found)) > 1
+    assert not found.assignment.recomputed
+
+
+def test_so_many_operations_in_a_row_are_computed_anew() -> None:
+    def rows(count: int) -> list[Nest]:
+        lines = ['%v0 : f32{m} = input "x" [m]']
+        lines += [f"%v{i} : f32{{m}} = -%v{i - 1}[m] + 1.0" for i in range(1, count + 1)]
+        text = "\n".join(lines) + f'\noutput "y" [m] = %v{count}\n'
+        graph = parse('graph "in a row"\ndims m = 256\n' + text)
+        return [n for n in graph.nodes if isinstance(n, Nest)]
+
+    assert may_be_anew(rows(MOST_FOLLOWING // 2))
+    assert not may_be_anew(rows(MOST_FOLLOWING // 2 + 1))
 
 
 def test_what_products_read_again_and_again_is_not_computed_anew() -> None:

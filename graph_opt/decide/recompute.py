@@ -11,12 +11,16 @@ from collections.abc import Iterable
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.decide.outside_reads import inlined_outside
 from rutc.graph_opt.decide.prepared import Prepared
-from rutc.graph_opt.exprs import is_gathered
+from rutc.graph_opt.exprs import depth, is_gathered
 from rutc.graph_opt.plan import Illegal
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import Nest, Node, used_deep, with_bodies
 from rutc.tensor_ir.text import value_name
+
+MOST_FOLLOWING = 64
+"""Operations in a row that readers compute anew: functions that walk expressions call themselves a
+few times for each, and as many take longer than it does to store and to load what they give."""
 
 
 def recomputable(prepared: Prepared, n: Node) -> bool:
@@ -32,6 +36,15 @@ def recomputable(prepared: Prepared, n: Node) -> bool:
         and n.out.name not in prepared.fixed
         and shared.isdisjoint((n.out.name, *used_deep(n)))
     )
+
+
+def may_be_anew(stages: Iterable[Nest]) -> bool:
+    """Whether what reads the last of some nests may compute them all, as far as they tell."""
+    rows: dict[str, int] = {}
+    for n in stages:
+        before = max((rows.get(r.value, 0) for e in n.body for r in reads(e)), default=0)
+        rows[n.out.name] = before + max(map(depth, n.body))
+    return max(rows.values(), default=0) <= MOST_FOLLOWING
 
 
 def without_recomputed(prepared: Prepared, values: Iterable[str]) -> tuple[Node, ...]:
@@ -86,4 +99,6 @@ def _with_producers(prepared: Prepared, n: Nest, taken: dict[str, Nest]) -> Nest
     more = new.operations - n.operations
     if more > MOST_OPERATIONS:
         raise Illegal(f"{value_name(n.out.name)} would take {more} operations more")
+    if more and max(map(depth, new.body)) > max(MOST_FOLLOWING, *map(depth, n.body)):
+        raise Illegal(f"{value_name(n.out.name)} would take too many operations in a row")
     return new

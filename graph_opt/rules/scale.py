@@ -42,7 +42,6 @@ from rutc.tensor_ir.expr import (
     product_of,
     reads,
     substitute,
-    transform,
     walk,
 )
 
@@ -161,8 +160,8 @@ def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | R
     """A nest as steps around a read, with the nests before it that are such steps too."""
     if not isinstance(n, Nest) or n.reducer is not None or n.out.dtype not in WIDE:
         return Reason("not elementwise in f32 or f64")
-    body, nests, last = n.body[0], [], n
-    found = affine_of(body, editor)
+    nests, last = list[Nest](), n
+    found = affine_of(n.body[0], editor)
     if found is None or not found.steps:
         return Reason("not a scale and shift by constants")
     while len(found.steps) < MOST_STEPS and (before := editor.nest(found.x.value)) is not None:
@@ -173,13 +172,10 @@ def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | R
         inner = affine_of(before.body[0], editor)
         if inner is None or not inner.steps:
             break
-        at = substitute(before.body[0], dict(index_coords(found.x)))
-        x = found.x
-        body = transform(body, lambda e, x=x, at=at: at if e == x else e)  # type: ignore[misc]
-        merged = affine_of(body, editor)
-        if merged is None:
+        at = affine_of(substitute(before.body[0], dict(index_coords(found.x))), editor)
+        if at is None:
             break
-        found, last = merged, before
+        found, last = Affine(at.x, at.steps + found.steps), before
         nests.append(before)
     return found, tuple(nests)
 

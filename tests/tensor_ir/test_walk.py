@@ -1,5 +1,7 @@
 """Walking and rebuilding expressions: every shared operation once, and what is the same stays."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -9,6 +11,7 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
+    BitCast,
     Cast,
     Expr,
     IndexValue,
@@ -48,6 +51,50 @@ def test_equal_expressions_are_equal_after_a_walk() -> None:
     assert other == SHARED
     assert hash(other) == hash(SHARED)
     assert repr(other) == repr(SHARED)
+
+
+def of_itself(count: int) -> Expr:
+    """Operations of a value with itself, one after the other: 2 ** count paths lead to it."""
+    e: Expr = X
+    for i in range(count):
+        e = Apply("add", (e, Cast(Cast(e, DType.F64), DType.F32) if i % 2 else e))
+    return e
+
+
+def test_operations_of_a_value_with_itself_are_told_apart_as_soon_as_others() -> None:
+    a, b = of_itself(150), of_itself(150)
+    assert hash(a) == hash(b)
+    assert a == b
+    assert repr(a) == repr(b)
+    other = of_itself(152)
+    assert a != other
+    assert repr(a) != repr(other)
+    assert Apply("neg", (a,)) != Apply("abs", (b,))
+
+
+def test_texts_of_expressions_tell_all_that_differs() -> None:
+    few = [
+        TWICE,
+        SHARED,
+        Apply("add", (TWICE, SHARED)),
+        Apply("add", (SHARED, TWICE)),
+        Apply("mul", (X, X)),
+        Apply("add", (X, Lit(1.0, DType.F32))),
+        Apply("add", (X, Lit(2.0, DType.F32))),
+        Cast(TWICE, DType.F64),
+        Apply("neg", (Cast(TWICE, DType.F64),)),
+        Apply("neg", (Cast(TWICE, DType.BF16),)),
+        Apply("neg", (BitCast(TWICE, DType.I32),)),
+    ]
+    assert len({*map(repr, few)}) == len({*few}) == len(few)
+
+
+def test_a_hash_stays_with_its_process() -> None:
+    assert hash(SHARED) == hash(SHARED)
+    copy = pickle.loads(pickle.dumps(SHARED))
+    assert "_hash" not in copy.__dict__
+    assert copy == SHARED
+    assert hash(copy) == hash(SHARED)
 
 
 def test_what_nothing_changes_is_the_same_object() -> None:
