@@ -27,6 +27,7 @@ from rutc.runtime.ports import NodeArg, Ports, undamaged, whole_args
 from rutc.runtime.weights_file import weights_path
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
+from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import Range, common_size, common_sizes, limits_text, multiple
 from rutc.tuner.choice import OnRecord
@@ -270,6 +271,18 @@ def _where(outside: Mapping[str, object]) -> str:
     return f"weights in {outside['file']}" if problem is None else f"no weights: {problem}"
 
 
+def _formula(size: str) -> Index:
+    """A size as a manifest has it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return parse_index(size)
+    except ParseError as error:
+        raise ValueError(f"{size!r} is no size") from error
+
+
 def _memory(manifest: Mapping[str, object]) -> str:
     """The memory of weights and of a session, at common sizes where its formula has some."""
     symbols = planned_ranges(manifest)
@@ -277,7 +290,7 @@ def _memory(manifest: Mapping[str, object]) -> str:
     for key, name in (("weight_bytes", "weights"), ("arena_bytes", "working memory")):
         size = manifest.get(key)
         if isinstance(size, str):
-            size = typical(parse_index(size), symbols)
+            size = typical(_formula(size), symbols)
             name = f"{name} at common sizes"
         if isinstance(size, int):
             parts.append(f"{display.quantity(size, 'B', display.BYTES)} of {name}")
@@ -288,7 +301,7 @@ def _memory(manifest: Mapping[str, object]) -> str:
 def _input_sizes(manifest: Mapping[str, object]) -> dict[str, Range]:
     """The ranges of the sizes in the shapes of an artifact's inputs."""
     shapes = [port["shape"] for port in _listed(manifest, "inputs")]
-    found = [parse_index(extent) for shape in shapes for extent in shape if isinstance(extent, str)]
+    found = [_formula(extent) for shape in shapes for extent in shape if isinstance(extent, str)]
     named = {name for extent in found for name in extent.names()}
     return {name: limits for name, limits in planned_ranges(manifest).items() if name in named}
 

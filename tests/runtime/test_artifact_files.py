@@ -372,3 +372,23 @@ def test_the_ports_of_a_file_are_those_of_its_session(embedded: Path) -> None:
         ports = Ports.of(embedded, _manifest(embedded))
         assert ports.get_outputs() == session.get_outputs()
         assert ports.get_inputs() == session.get_inputs()
+
+
+@pytest.mark.parametrize("size", ["8 +", "64*(n // -6)", "6.*n", "}"])
+def test_sizes_that_are_none_are_damage(tmp_path: Path, size: str) -> None:
+    """Nobody wrote line 1, column 3 of it: the manifest is at fault."""
+    for number, facts in enumerate(
+        ({"arena_bytes": size}, {"inputs": [{**TENSOR, "shape": [size]}]})
+    ):
+        path = tmp_path / f"{number}.so"
+        build_library(_program(), [], path, {})
+        manifest = json.dumps({**_manifest(path), **facts}).encode()
+        room = tmp_path / f"room{number}.so"
+        build_library(_program(), [], room, {"room": "x" * 25_000})
+        begin, end = _section(room, ".rutc_manifest")
+        data = bytearray(room.read_bytes())
+        data[begin:end] = manifest.ljust(end - begin - 1) + b"\0"
+        room.write_bytes(data)
+        shown = invoke("inspect", room)
+        assert shown.status == 2
+        assert f"the manifest in {room} is damaged" in " ".join(shown.stderr.split())
