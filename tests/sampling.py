@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import hypothesis.core
 import pytest
+from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
 PARTS = 5
@@ -63,6 +64,10 @@ class Sampling:
         SAMPLE.everything = config.option.all or config.getoption("update_golden", False)
         if config.option.hypothesis_seed is None:
             hypothesis.core.global_force_seed = SAMPLE.date.toordinal()
+        # What else the machine does decides how long an example takes.
+        slow = [HealthCheck.too_slow]
+        settings.register_profile("rutc", deadline=None, suppress_health_check=slow)
+        settings.load_profile("rutc")
         config.addinivalue_line(
             "markers",
             "sampled(parts, whole=False): one case in so many each day; see `--all`",

@@ -4,10 +4,13 @@ import datetime
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.machine import Provenance
 from tests import examples
@@ -66,6 +69,13 @@ def test_random_examples_are_a_share_of_all(monkeypatch: pytest.MonkeyPatch) -> 
     assert examples.examples(100).max_examples == 100
     monkeypatch.setenv("RUTC_EXAMPLES", "50")
     assert examples.examples(100).max_examples == 5000
+
+
+@given(st.just(0.3))
+@settings(max_examples=1)
+def test_a_slow_example_is_no_failure(seconds: float) -> None:
+    """As there are where other work runs beside the tests: hypothesis by itself allows 0.2 s."""
+    time.sleep(seconds)
 
 
 def test_a_run_is_a_row_of_the_table_of_processors() -> None:
