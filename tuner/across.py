@@ -27,6 +27,8 @@ from rutc.tuner.lengths import leaves_rest, never_longer
 from rutc.tuner.tile_loads import evicted_rows
 
 NO_EDGES: Mapping[str, tuple[int, ...]] = {}
+SHORT = range(2, FEWEST_LANES)
+"""Iterations of a short loop."""
 WORD = 4
 """Bytes of a lane of a register of `Machine.width`."""
 
@@ -240,7 +242,7 @@ def squares(
 
 
 def short_and_long(
-    loops: list[str], touches: tuple[Touch, ...], sizes: Mapping[str, Size], machine: Machine
+    loops: list[str], touches: tuple[Touch, ...], sizes: Mapping[str, Size]
 ) -> tuple[str, ...] | None:
     """The order for a kernel of which one operand's memory runs along a short loop.
 
@@ -252,7 +254,7 @@ def short_and_long(
     if len(stores) != 1 or any(t.gathered for t in loads):
         return None
     (store,) = stores
-    few = [v for v in loops if sizes[v] in _short_sizes(machine)]
+    few = [v for v in loops if sizes[v] in SHORT]
     found = _crossed(loops, few, [store], loads, sizes)
     if found is None:
         narrow = [t for t in loads if any(map(t.unit, few))]
@@ -264,7 +266,7 @@ def short_and_long(
     return (*(v for v in loops if v not in found), short, along)
 
 
-def blocks_of_stores(kernel: Kernel, shape: Shape, machine: Machine) -> dict[str, int]:
+def blocks_of_stores(kernel: Kernel, shape: Shape) -> dict[str, int]:
     """The loops along which a store's memory has short blocks, innermost: their iterations."""
     found: dict[str, int] = {}
     for s in walk_stmts(kernel.body):
@@ -272,7 +274,7 @@ def blocks_of_stores(kernel: Kernel, shape: Shape, machine: Machine) -> dict[str
             continue
         last = kernel.buffer(s.target.buffer).layout.axes[-1]
         size = last.extent
-        if last.whole or not isinstance(size, int) or size not in _short_sizes(machine):
+        if last.whole or not isinstance(size, int) or size not in SHORT:
             continue
         for d, c in s.target.coords:
             if d != last.dim or not isinstance(c, Index):
@@ -280,11 +282,6 @@ def blocks_of_stores(kernel: Kernel, shape: Shape, machine: Machine) -> dict[str
             own = [x.var for x in shape.shared if c.coefficient(x.var) == 1]
             found |= {v: size for v in own if (c - Index.of(v)) % size == ZERO}
     return found
-
-
-def _short_sizes(machine: Machine) -> range:
-    """How many iterations a short loop has."""
-    return range(2, FEWEST_LANES)
 
 
 def _crossed(
@@ -335,7 +332,7 @@ def turns_of_short(
     if len(order) < 2 or not width:
         raise NotApplicable("there are no two loops, or no vectors")
     *others, short, along = order
-    if sizes[short] not in _short_sizes(machine):
+    if sizes[short] not in SHORT:
         raise NotApplicable(f"{short} is not short")
     steps: list[Step] = [Reorder((*others, along, short))]
     long = fuse_innermost([*others, along], sizes, touches, fused)

@@ -10,7 +10,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, Machine
+from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES
 from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import MOST_TAPS, partners
@@ -113,7 +113,7 @@ def fused_pass_of(kernel: Kernel, shape: Shape) -> Pass | None:
     return None if found is None else with_fused_loops(found)
 
 
-def vectors_along(found: Pass, machine: Machine) -> list[str]:
+def vectors_along(found: Pass) -> list[str]:
     """The loops along which all memory lies, or nearly.
 
     Of those of symbolic size such as find all that they read in memory: a run tells where they end.
@@ -129,8 +129,7 @@ def vectors_along(found: Pass, machine: Machine) -> list[str]:
         loads = [t for t in shape.touches if not t.is_store and not t.packed]
         return all(t.unit(v) for t in stores) and all(t.strides.get(v, 0) in near for t in loads)
 
-    shortest = FEWEST_LANES
-    long = [x.var for x in shape.shared if shape.extents[x.var] >= shortest]
+    long = [x.var for x in shape.shared if shape.extents[x.var] >= FEWEST_LANES]
     return [v for v in long if along(v)]
 
 

@@ -219,7 +219,7 @@ class MultiplyParts(Choosing):
         if isinstance(found, Reason):
             return found
         source, weights, const, products = found
-        if whole and _comes_from_windows(source.value, editor, self.machine):
+        if whole and _comes_from_windows(source.value, editor):
             return Reason(f"%{source.value} is computed in the order of its windows")
         _, read = taken_apart(source, editor)
         choices = row_choices(n, read, loops_read(weights, editor), editor, orders)
@@ -333,7 +333,7 @@ def _most_saving(found: Iterable[SumInParts]) -> Index | None:
     return saved.most_common(1)[0][0] if saved else None
 
 
-def _comes_from_windows(value: str, editor: Editor, machine: Machine) -> bool:
+def _comes_from_windows(value: str, editor: Editor) -> bool:
     """Whether a value is computed of small windows, by nests of elements at most."""
     n = editor.nest(value)
     while n is not None and n.reducer is None:

@@ -27,7 +27,6 @@ def masked_at_edges(
     r: Read,
     sizes: Mapping[str, Size],
     inner: Mapping[str, str | None],
-    coefficients: Coefficients,
 ) -> bool:
     """Whether masks at the edges of a window cost less than a halo of the operand.
 

@@ -179,7 +179,7 @@ class OperandCopies:
         )
         if not halo or r.value in known.constants:
             return None
-        if masked_at_edges(n, r, sizes, self.inner, coefficients):
+        if masked_at_edges(n, r, sizes, self.inner):
             return None
         home = known.home(r.value)
         fill = self.fill.get(home)

@@ -59,7 +59,7 @@ class Preload(Step):
             raise NotApplicable(f"%{self.buffer} is read at 0 places, not at one")
         extents: dict[str, int] = {}
         for chain in chains:
-            self._check(kernel, chain)
+            self._check(chain)
             for x in chain:
                 extents[x.var] = max(extents.get(x.var, 0), constant_extent(x))
         original = kernel.buffer(self.buffer)
@@ -86,7 +86,7 @@ class Preload(Step):
         body = replace_loop(kernel.body, self.loops[0], visit)
         return replace(kernel, body=body, locals=(*kernel.locals, tile))
 
-    def _check(self, kernel: Kernel, chain: list[Loop]) -> None:
+    def _check(self, chain: list[Loop]) -> None:
         for x in chain:
             if x.kind not in (Kind.UNROLL, Kind.VECTOR):
                 raise NotApplicable(f"{x.var} is {x.kind.value}: registers are no arrays")

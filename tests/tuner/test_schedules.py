@@ -357,7 +357,7 @@ def test_tiles_of_short_sums_store_few_vectors_at_once_where_stores_are_not_hidd
             tile = choose_tile(shape, replace(MACHINE, fma_per_cycle=1.0, store_cycles=cycles))
             assert tile is not None
             vectors[channels, cycles] = tile.size
-    assert vectors[16, 4.0] <= MACHINE.coefficients.tiles.stores < vectors[16, 0.0]
+    assert vectors[16, 4.0] <= MACHINE.hidden_stores < vectors[16, 0.0]
     assert vectors[128, 4.0] == vectors[128, 0.0]
 
 
@@ -380,7 +380,7 @@ def test_stores_of_narrow_numbers_are_a_part_of_whole_vectors() -> None:
         tile = choose_tile(shape, replace(MACHINE, fma_per_cycle=1.0, store_cycles=4.0))
         assert tile is not None
         sizes[kind] = tile.size
-    assert sizes["f32"] <= MACHINE.coefficients.tiles.stores < sizes["u8"]
+    assert sizes["f32"] <= MACHINE.hidden_stores < sizes["u8"]
 
 
 def test_operands_of_products_that_are_chosen_from_are_held_together() -> None:

@@ -194,7 +194,7 @@ def _in_blocks(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine)
     if len(point.order) < 2:
         raise NotApplicable("there are no two loops")
     *others, along, vector = point.order
-    block = blocks_of_stores(kernel, shape, machine).get(along, 0)
+    block = blocks_of_stores(kernel, shape).get(along, 0)
     width = point.vectors * machine.width
     sizes = shape.sizes
     for v, size in ((along, block), (vector, width)):
@@ -312,12 +312,12 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
         parts = _affordable(others, ends)
         return Default(Pointwise(Form.PIECES, order, copies, parts=parts, parallel=parallel))
     candidates: list[Pointwise] = []
-    for v in blocks_of_stores(kernel, shape, machine):
+    for v in blocks_of_stores(kernel, shape):
         last = (*(x for x in loops if x not in (v, vector)), v, vector)
         if v != vector:
             candidates.append(Pointwise(Form.BLOCKS, last, parallel=parallel))
     fused = max(len(loops) - 2, 0)
-    if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes, machine)):
+    if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes)):
         candidates.append(Pointwise(Form.TURNS, found, fused=fused, parallel=parallel))
     if found := beside_gathers(order, touches):
         candidates.append(Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel))
@@ -446,7 +446,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     forms += [Form.PIECES] if any(_cuts(kernel, shape, v) for v in own) else []
     forms += [Form.ARMS, Form.ARMS_IN_COLUMNS] if choosing_loops(kernel, shape.sizes) else []
     forms += [Form.SQUARES, Form.TURNS, Form.COLUMNS] if len(own) > 1 else []
-    forms += [Form.BLOCKS] if blocks_of_stores(kernel, shape, machine) else []
+    forms += [Form.BLOCKS] if blocks_of_stores(kernel, shape) else []
     parted = [v for v in own if _edges(kernel, shape, v)][:MOST_PARTED]
     return {
         "form": tuple(forms),

@@ -178,7 +178,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     looped = (b for b in sorted(found.partners) if may_be_looped(found, b))
     edged = [v for v in moved if v not in shape.symbolic]
     return {
-        "vector": tuple(vectors_along(found, machine)),
+        "vector": tuple(vectors_along(found)),
         "vectors": tuple(range(1, machine.vectors_at_once + 1)),
         "rows": (None, *(x for x in rows if may_be_rows(found, x[0]))),
         "together": (True, False),
@@ -215,7 +215,7 @@ def _vector(found: Pass, machine: Machine) -> str | None:
         lanes = machine.lanes(extent)
         return ceil(extent / lanes) * lanes / extent
 
-    return min(vectors_along(found, machine), key=idle, default=None)
+    return min(vectors_along(found), key=idle, default=None)
 
 
 def _factors(
@@ -244,7 +244,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     if found is None:
         raise NotApplicable("it passes no windows")
     shape, vector, rows = found.shape, point.vector, point.rows
-    _check(found, point, machine)
+    _check(found, point)
     extents = shape.extents
     width = point.vectors * machine.width
     factors = _factors(found, vector, point.vectors, rows, machine)
@@ -295,10 +295,10 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     return packed(packs, steps)
 
 
-def _check(found: Pass, point: Windows, machine: Machine) -> None:
+def _check(found: Pass, point: Windows) -> None:
     """Raises NotApplicable where loops are not those that the parameters name."""
     shape, rows = found.shape, point.rows
-    if point.vector not in vectors_along(found, machine):
+    if point.vector not in vectors_along(found):
         raise NotApplicable(f"memory does not lie along {point.vector}")
     tile = {point.vector, *(rows[:1] if rows is not None else ())}
     if rows is not None and (len(tile) == 1 or not may_be_rows(found, rows[0])):
