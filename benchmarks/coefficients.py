@@ -222,6 +222,11 @@ def _measured(name: str, processor: Processor) -> dict[str, Any]:
     }
 
 
+def is_in_use(entry: Entry) -> bool:
+    """Returns whether an entry is of the number that decisions have now."""
+    return bool(entry["value"] == number_of(case_of(entry)))
+
+
 def verdict_of(told: Mapping[str, Any]) -> str:
     """Returns what the ratios of one other value say: `better`, `worse`, `level`, `same code`."""
     if not told["changed"]:
@@ -271,7 +276,7 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
-    known = [e for e in entries if "tried" in e]
+    known = [e for e in entries if "tried" in e and is_in_use(e)]
     verdicts = {case_of(e): verdict(e) for e in known}
     missing = [name for name in NAMES if name not in verdicts]
     counted = Counter(verdicts.values()).most_common()

@@ -126,7 +126,7 @@ def _some(reading: Sequence[S], most: int) -> list[S]:
 def source_of(name: str, timed: Mapping[str, Entry]) -> str:
     """Returns what times of code with other numbers said, and where; nothing if there are none."""
     entry = timed.get(name)
-    if entry is None or entry.get("value") != number_of(name):
+    if entry is None or not coefficients.is_in_use({"case": name, **entry}):
         return ""
     where = f"{entry['processor']}, {entry['commit']}, {entry['date']}"
     return f"{coefficients.verdict(entry)} ({where})"
@@ -152,14 +152,15 @@ def page(entries: Sequence[Entry], timed: Mapping[str, Entry]) -> str:
         "| number | in use | tried | plans | schedules | timed |",
         "|---|---|---|---|---|---|",
     ]
-    for e in entries:
+    known = [e for e in entries if coefficients.is_in_use(e)]
+    for e in known:
         lines += _rows(e, source_of(case_of(e), timed))
-    said = [case_of(e) for e in entries if _is_read(e) and not _changes(e)]
-    unread = [case_of(e) for e in entries if not _is_read(e)]
+    said = [case_of(e) for e in known if _is_read(e) and not _changes(e)]
+    unread = [case_of(e) for e in known if not _is_read(e)]
     lines += ["", f"Nothing that was looked at changes with: {', '.join(said) or 'none'}."]
     if unread:
         lines += ["", f"Nothing that was looked at reads: {', '.join(unread)}."]
-    missing = [name for name in NAMES if name not in map(case_of, entries)]
+    missing = [name for name in NAMES if name not in map(case_of, known)]
     if missing:
         lines += ["", f"Not looked at yet: {', '.join(missing)}."]
     return "\n".join(lines).rstrip() + "\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import sensitivity, varied
+from benchmarks import coefficients, sensitivity, varied
 from benchmarks.varied import Network, Subject, number_of, others_of
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
@@ -92,3 +92,16 @@ def test_times_count_for_the_number_that_they_were_taken_with() -> None:
     other = {**timed, "value": number_of(name) + 1}
     assert sensitivity.source_of(name, {name: other}) == ""
     assert sensitivity.source_of(name, {}) == ""
+
+
+def test_what_was_found_of_another_number_is_left_out(few: None) -> None:
+    name = "tiles.spare"
+    entry = {"case": name, **sensitivity.measure(name, 0.0, ())}
+    timed = {**entry, "reading": [1, 0], "processor": "znver4", "cpu": "a CPU", "tried": []}
+    stale = {"value": number_of(name) + 1}
+    assert f"| {name} |" in sensitivity.page([entry], {})
+    text = sensitivity.page([{**entry, **stale}], {})
+    assert f"| {name} |" not in text
+    assert f"Not looked at yet: {name}, " in text
+    assert f"Not measured yet: {varied.NAMES[1]}, " in "\n".join(coefficients._table([timed]))
+    assert f"Not measured yet: {name}, " in "\n".join(coefficients._table([timed | stale]))
