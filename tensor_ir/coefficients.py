@@ -44,6 +44,8 @@ class Tiles:
     """Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
     apart: float
     """To find where a row lies whose distance from the one before is known in the run only."""
+    around: float
+    """Cycles of a tile besides its loads, its arithmetic and its stores."""
     uneven: float
     """The most that a tile may cost that fits evenly into a chunk of packed rows, over the best."""
 
@@ -81,14 +83,12 @@ class Blocks:
 
 @record
 class Windows:
-    """Of windows: what their tiles cost, and where loops over their inside pay."""
+    """Of windows: where loops over their inside pay."""
 
     least_gain: float
     """What loops over the inside have to bring the cost to: their ends are not known. Convolutions
     by 3x3 in steps of two whose maps become 7x7 bring it to 0.95, and took 0.94 to 0.97 of the time
     (Zen 5)."""
-    tile: float
-    """Cycles of a tile besides its loads and its arithmetic."""
 
 
 @record

@@ -209,10 +209,7 @@ WEIGHTS: dict[str, tuple[float, ...]] = {
     "tuner/choice.py": (1e-9, 4),
     "tuner/templates/matrix.py": (3, 4),
     "tuner/templates/pointwise.py": (16, 65, 257),
-    "tuner/tile_cost.py": (10, 12.0),
-    "tuner/tile_cycles.py": (4.0,),
     "tuner/tile_loads.py": (1.5,),
-    "tuner/vectors.py": (0.1, 0.2, 1.5, 16),
 }
 """File -> numbers in expressions that say what something costs, or from where on it pays."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import ceil, inf, prod
+from math import ceil, inf, log2, prod
 
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.windows import share_inside
@@ -153,6 +153,7 @@ def _parts(extent: int, factor: int) -> list[tuple[int, int]]:
 def lanes_cost(shape: Shape, machine: Machine) -> float:
     """Cycles per element when every reduction runs over lanes of its own innermost memory."""
     w, total = machine.coefficients.tiles, 0.0
+    join = machine.coefficients.layouts.merge * log2(machine.width)
     for r in shape.reductions:
         bound = [x.var for x in r.loops]
         best = float("inf")
@@ -163,7 +164,7 @@ def lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(vector_load(t, v, machine) for t in r.reads)
-            merge = 12.0 * len(r.update.states) + 10
+            merge = join * len(r.update.states)
             streamed = sum(t.bytes * machine.width for t in r.reads if t.packed)
             wait = w.stream * streamed / machine.l2_bytes_per_cycle
             best = min(best, vectors * (max(loads / machine.loads_per_cycle, 1.0) + wait) + merge)

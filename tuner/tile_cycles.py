@@ -312,7 +312,7 @@ class TileCosts:
         lane = DType.F32.bytes
         stored = size * sum(t.bytes / lane for t in self.epilogue if t.is_store and t.unit(vector))
         cycles += machine.store_cycles * max(stored - machine.hidden_stores, 0)
-        cycles += 4.0 + 2 * len(rows)
+        cycles += w.around
         return cycles * costs.far
 
     def _sums(self, vectors: int, rows: Rows) -> float:

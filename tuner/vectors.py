@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.expr import operations
@@ -12,6 +13,7 @@ from rutc.tensor_ir.steps import Mark, NotApplicable, Peel, Singly, Split, Step
 from rutc.tuner.access import Shape, Touch
 from rutc.tuner.lengths import leaves_rest
 from rutc.tuner.space import Axis
+from rutc.tuner.tile_loads import far_load
 
 MOST_AT_ONCE = 128
 """Operations of all vectors of an iteration. Bodies of more keep a processor as busy alone: chains
@@ -73,21 +75,21 @@ def best_vector(loops: list[str], shape: Shape, machine: Machine) -> str:
         total = 0.0
         lies = any(t.unit(v) for t in shape.touches)
         extent = (shape.extents if lies else shape.common_extents)[v]
-        lanes = min(16, extent)
+        lanes = min(machine.width, extent)
         if lanes <= 1:
             return len(shape.touches)
         for t in shape.touches:
             stride = t.strides.get(v, 0)
             if stride == 0:
-                total += 0.2
+                total += machine.coefficients.layouts.broadcast
             elif stride == 1:
                 total += 1
             elif picks := t.picks(v, min(machine.width, extent), machine):
                 total += picks
             elif stride in NEAR_STRIDES and not t.is_store:
-                total += 1.5 * (stride or 1)
+                total += far_load(stride, lanes)
             else:
-                total += lanes * (1.5 if t.is_store else 1)
-        return total / lanes * (1 + 0.1 * ((-extent) % lanes) / lanes)
+                total += far_load(None, lanes) if t.is_store else lanes
+        return total * ceil(extent / lanes) / extent
 
     return min(loops, key=cost)

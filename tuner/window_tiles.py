@@ -35,7 +35,7 @@ def weights_of(found: Pass, vector: str) -> list[Touch]:
 def tile_rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
     """(loop, rows): the rows of a tile; None where nothing is shared between rows."""
     best: tuple[float, bool, str, int] | None = None
-    w, shape, taps = machine.coefficients.windows, found.shape, found.taps
+    w, shape, taps = machine.coefficients.tiles, found.shape, found.taps
     extents = shape.extents
     weights, strided = weights_of(found, vector), found.strided(vector)
     at_once = machine.fma_latency * machine.fma_per_cycle
@@ -59,7 +59,7 @@ def tile_rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | N
             read = places_read(found.reads, v, bound, rows, extents[bound])
             loads = read * beside + sum(read if t in found.reduction.reads else rows for t in apart)
             waits = max(1.0, at_once / (rows * each * vectors))
-            cost = (loads + rows * taps * waits + (taps if weights else 0) + w.tile) / rows
+            cost = (loads + rows * taps * waits + (taps if weights else 0) + w.around) / rows
             cost *= ceil(extents[v] / rows) * rows / extents[v]
             lost = bool(_across(found, vector, v)) and _in_same_sets(found, bound, rows, machine)
             if best is None or (cost, lost) < best[:2]:
