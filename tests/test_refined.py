@@ -5,10 +5,11 @@ import pytest
 from rutc.driver import refined as refined_plans
 from rutc.driver.plan_by_estimate import Prices
 from rutc.driver.refined import refined, without_kernels
+from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import MOST_FOLLOWING, may_be_anew
-from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.graph import Nest, outs
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from tests.graph_opt.plan_runner import run_plan
@@ -122,6 +123,15 @@ def test_an_output_is_stored_and_little_is_not_looked_at(monkeypatch: pytest.Mon
     monkeypatch.setattr(refined_plans, "LEAST_ROOM", 10.0)
     first = chosen(parse(READERS), V3)
     assert without_kernels(first, V3) is first
+
+
+def test_nothing_is_told_of_a_value_that_is_gone() -> None:
+    usual = decide(parse(READERS), V3)
+    assert "b" in {r.value for r in usual.refusals}
+    plan = decide(parse(READERS), V3, improve=lambda first: without_kernels(first, V3))
+    known = {v.name for n in plan.graph.nodes for v in outs(n)}
+    assert "b" not in known
+    assert {v for r in plan.refusals for v in (r.reader, r.value)} <= known
 
 
 def test_of_larger_graphs_kernels_go_alone(monkeypatch: pytest.MonkeyPatch) -> None:

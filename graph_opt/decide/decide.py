@@ -11,7 +11,7 @@ from rutc.graph_opt.decide.join_choice import joined
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Plan, Refusal
-from rutc.tensor_ir.graph import Graph
+from rutc.tensor_ir.graph import Graph, outs, walk_nodes
 from rutc.tensor_ir.machine import Machine
 
 Change = Callable[[Realisation], Realisation]
@@ -43,7 +43,8 @@ def decide(
 
 
 def _still(refusals: tuple[Refusal, ...], plan: Plan) -> tuple[Refusal, ...]:
-    """The refusals of nests that a plan has in another kernel than their operands."""
+    """The refusals of nests that a plan has, and in another kernel than their operands."""
     homes = {v: number for number, g in enumerate(plan.groups()) for v in g.computed}
+    there = {v.name for n in walk_nodes(plan.graph.nodes) for v in outs(n)}
     apart = (r for r in refusals if homes.get(r.reader, -1) != homes.get(r.value, -2))
-    return tuple(apart)
+    return tuple(r for r in apart if {r.reader, r.value} <= there)
