@@ -20,7 +20,11 @@ def sum_gathered(n: Node, editor: Editor) -> Result:
 
     A copy would be written and read once each: of the matrices that tokens choose among experts
     it takes longer than their products. No place may depend on what is reduced, and a row must be
-    longer than the list of places.
+    longer than the list of places. A part of a constant that lies at one place is read there by
+    any number of rows, as a matrix that all tokens chose: the constant is laid as the sum reads it.
+
+    %g{k,i} = %w[e=%at[], k, i]
+    %y{m,i} = sum{k} %x[m, k] * %g[k, i]      ->   %y{m,i} = sum{k} %x[m, k] * %w[e=%at[], k, i]
     """
     if not isinstance(n, Nest) or n.reducer is None:
         return Reason("nothing is reduced")
@@ -28,23 +32,24 @@ def sum_gathered(n: Node, editor: Editor) -> Result:
         p = editor.nest(r.value)
         if p is None or p.reducer is not None or not is_plain(r):
             continue
-        if not editor.is_read_once(r.value, n) or editor.typical(n.dims) > editor.typical(p.dims):
+        gather = _gather(p)
+        if gather is None or not editor.is_read_once(r.value, n):
             continue
-        if _gathers_rows(p):
+        part = not _places(gather) and editor.constant(gather.value) is not None
+        if part or editor.typical(n.dims) <= editor.typical(p.dims):
             new = inlined(n, r, p)
             if not any(_places(x) & set(n.bound) for x in node_reads(new)):
                 return (new,)
     return Reason("it reads no gather each of whose elements it uses once")
 
 
-def _gathers_rows(p: Nest) -> bool:
-    """Whether a nest only reads, at places that data tell of some of its dims."""
+def _gather(p: Nest) -> Read | None:
+    """All that a nest reads: at one place that data tell, or one for each index of some dims."""
     match p.body:
-        case (Read(fill=None) as r,):
-            places = _places(r)
-            return bool(places) and places < set(p.dims)
+        case (Read(fill=None) as r,) if _places(r) < set(p.dims):
+            return r if any(not isinstance(c, Index) for _, c in r.coords) else None
         case _:
-            return False
+            return None
 
 
 def _places(r: Read) -> set[str]:
