@@ -32,6 +32,8 @@ BATCH = 1
 """Examples that a run commonly has, if they are no little work."""
 SIDE = 320
 """Pixels of a side of a picture: detectors take 320 to 640, classifiers 224 or so."""
+HELD = 1 << 28
+"""Elements of the largest value of a run: 1 GiB of f32."""
 BLOCKS = 8
 """What is left at least of a size of which blocks of blocks are taken."""
 LARGEST = 1 << 18
@@ -41,6 +43,7 @@ LARGEST = 1 << 18
 def with_common_sizes(
     g: Graph,
     told: Mapping[str, int],
+    usual: Mapping[str, int],
     params: Mapping[str, str],
     computed: Mapping[str, Index],
 ) -> Graph:
@@ -49,14 +52,26 @@ def with_common_sizes(
     Args:
         g: The graph, in which symbols come after those that they are computed from.
         told: The common sizes of symbols that the user tells.
+        usual: What symbols are that nothing else tells of.
         params: The names that the model has for symbols.
         computed: What symbols are that a run computes from others.
     """
     batches = _batches(g, params)
-    sides = _sides(g, frozenset(batches))
-    one = {**sides, **dict.fromkeys(batches, BATCH), **told}
-    examples = _examples(g, one)
-    common = {**sides, **dict.fromkeys(batches, examples), **told}
+    sides = {s: n for s, n in _sides(g, frozenset(batches)).items() if s not in told}
+    known = {**usual, **dict.fromkeys(batches, BATCH), **told}
+    made = _taken(g, {**known, **sides}, computed)
+    while _largest(made) > HELD and any(n > 1 for n in sides.values()):
+        sides = {s: max(n // 2, 1) for s, n in sides.items()}
+        made = _taken(g, {**known, **sides}, computed)
+    examples = _examples(made)
+    if examples == BATCH:
+        return made
+    return _taken(g, {**known, **sides, **dict.fromkeys(batches, examples), **told}, computed)
+
+
+def _taken(g: Graph, common: Mapping[str, int], computed: Mapping[str, Index]) -> Graph:
+    """The graph whose symbols have these common sizes, and others that follow from them."""
+    common = dict(common)
     symbols: dict[str, Range] = {}
     quotients = _quotients(g)
     for s, limits in g.symbols:
@@ -69,15 +84,23 @@ def with_common_sizes(
     return replace(g, symbols=tuple(symbols.items()))
 
 
-def _examples(g: Graph, one: Mapping[str, int]) -> int:
+def _largest(g: Graph) -> int:
+    """The elements that the largest value commonly has, of those that nests compute."""
+    symbols = dict(g.symbols)
+    extents = {d: typical(Index.of(e), symbols) for d, e in g.extents.items()}
+    made = (v for n in g.nodes if isinstance(n, Nest) for v in n.outs)
+    return max((prod(extents[d] for d in v.dims) for v in made), default=0)
+
+
+def _examples(g: Graph) -> int:
     """As many examples as a run takes to compute about as long as threads take to start.
 
-    `one` are the common sizes of a run with one example. What routines and loops do is not known,
-    nor how much an example is that has free sizes of its own.
+    The common sizes of `g` are those of a run with one example. What routines and loops do is not
+    known, nor how much an example is that has free sizes of its own.
     """
     if len(g.symbols) > 1 or not all(isinstance(n, Input | Const | Nest) for n in g.nodes):
         return BATCH
-    symbols = {s: with_common(limits, one.get(s)) for s, limits in g.symbols}
+    symbols = dict(g.symbols)
     extents = {d: typical(Index.of(e), symbols) for d, e in g.extents.items()}
     points = sum(prod(extents[d] for d in n.dims) for n in g.nodes if isinstance(n, Nest))
     few = COMMON.launch_cycles * COMMON.width // max(points, 1)

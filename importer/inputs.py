@@ -42,7 +42,7 @@ class Inputs:
 
     `least` is the least that a size may be which nothing fixes. `symbols` has the symbol of each
     symbolic size that is left, by its name in the model; `common` what symbols are told to be
-    commonly.
+    commonly, `usual` what those that the model takes in steps only are where nothing tells more.
     """
 
     b: Builder
@@ -53,6 +53,7 @@ class Inputs:
     least: int = 0
     symbols: dict[str, str] = field(default_factory=dict)
     common: dict[str, int] = field(default_factory=dict)
+    usual: dict[str, int] = field(default_factory=dict)
     ports: list[Input] = field(default_factory=list)
     relations: Mapping[str, Index] = field(default_factory=dict)
     used_dims: set[str] = field(default_factory=set)
@@ -299,10 +300,10 @@ class Inputs:
         name = stepped(clean_dim(param), step)
         symbol = self.symbols.setdefault(param, name)
         self.b.ranges[symbol] = (low, high)
-        if common is None and not stated and step > 1:
-            common = COMMON_SIZE
         if common is not None:
             self.common[symbol] = min(max(common // step, low), high)
+        elif not stated and step > 1:
+            self.usual[symbol] = min(max(COMMON_SIZE // step, low), high)
         if not stated:
             self.b.open_sizes[symbol] = None
         return Index.of(symbol) * step

@@ -160,7 +160,7 @@ class _Importer:
         made = assembled(name, b, inputs.ports, outputs, ranges)
         params = {symbol: param for param, symbol in inputs.symbols.items()}
         computed = {**b.longest_of, **{symbol: size for symbol, (size, _) in b.alike.items()}}
-        made = with_common_sizes(made, inputs.common, params, computed)
+        made = with_common_sizes(made, inputs.common, inputs.usual, params, computed)
         interface = Interface(takes, gives)
         return made if interface.is_plain else replace(made, interface=interface)
 

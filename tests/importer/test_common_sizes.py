@@ -64,6 +64,37 @@ def test_a_batch_is_taken_as_one(tmp_path: Path, shapes: Shapes, common: dict[st
 
 
 @pytest.mark.parametrize(
+    ("heads", "dims", "common"),
+    [
+        (1, {}, {"h": 80, "w": 80}),
+        (8, {}, {"h": 40, "w": 40}),
+        (8, {"h": (1, 640, 1, 320)}, {"h": 320, "w": 10}),
+        (8, {"h": 16}, {"w": 128}),
+        (1 << 40, {}, {"h": 1, "w": 1}),
+    ],
+)
+def test_sides_are_shorter_where_all_places_are_compared(
+    tmp_path: Path, heads: int, dims: dict[str, int | tuple[int, ...]], common: dict[str, int]
+) -> None:
+    """Scores of {heads, h * w, h * w}: 102400 places would have 41 GB for each head."""
+    sizes = {"flat": [1, -1, 1], "turned": [1, 1, -1], "few": [heads, 1, 1]}
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["places"]),
+        helper.make_node("Reshape", ["x", "turned"], ["others"]),
+        helper.make_node("MatMul", ["places", "others"], ["scores"]),
+        helper.make_node("Expand", ["scores", "few"], ["of_heads"]),
+        helper.make_node("Exp", ["of_heads"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, "h", "w"])
+    constants = [numpy_helper.from_array(np.array(s, np.int64), n) for n, s in sizes.items()]
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, tmp_path / "m.onnx")
+    found = import_model(tmp_path / "m.onnx", dims=dims)
+    assert common_sizes(dict(found.symbols)) == common
+
+
+@pytest.mark.parametrize(
     ("features", "told", "common"),
     [
         (1 << 3, {}, 128),

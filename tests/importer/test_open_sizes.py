@@ -10,6 +10,7 @@ import rutc
 from rutc.emit.step_tables import MAX_SYMBOLS
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.common_sizes import SIDE
 from rutc.importer.expressions import OperatorError
 from rutc.importer.fitting import fitted
 from rutc.importer.inputs import Inputs
@@ -476,6 +477,8 @@ def test_a_learned_step_leaves_what_sizes_commonly_are(tmp_path):
     nodes, constants, *_ = SOLVED["two steps"]
     path = told(tmp_path / "m.onnx", nodes, {"x": [1, 3, "h", 5]}, **constants)
     assert common_sizes(dict(import_model(path).symbols)) == {"h/4": COMMON_SIZE // 4}
+    path = told(tmp_path / "m.onnx", nodes, {"x": [1, 3, "h", "w"]}, **constants)
+    assert common_sizes(dict(import_model(path).symbols)) == {"h/4": SIDE // 4, "w": SIDE}
 
 
 def test_a_row_of_more_parts_than_a_kernel_can_be_told_sizes(tmp_path, rng):
