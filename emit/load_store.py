@@ -132,7 +132,7 @@ class MemoryEmitter:
             if lane.mask is None or self._may_write_on(buffer, start, lane.mask):
                 b.store(value, place, align=align(buffer))
                 return
-            self.masked_store(buffer, value, place, lane.mask)
+            self._store_up_to_end(buffer, value, place, lane)
             return
         mask = lane.mask
         if mask is None:
@@ -251,6 +251,32 @@ class MemoryEmitter:
         name = f"llvm.masked.store.{value.type.suffix}.p0"
         least = ir.Constant(I32, align(buffer))
         self.builder.call_named(name, ir.VoidType(), [value, place, least, mask])
+
+    def _store_up_to_end(
+        self, buffer: Buffer, value: ir.Value, place: ir.Value, lane: Lane
+    ) -> None:
+        """Store neighbours, those behind a loop's end left out.
+
+            *p = v, of the lanes i < end - base  ->  if end - base < lanes { that } else { *p = v }
+
+        So it is where there are no registers for masks: then a masked store takes as long as tens
+        of whole ones on some processors, also of all lanes, and a branch on an end goes one way.
+        """
+        b, mask = self.builder, lane.mask
+        assert mask is not None
+        if self.machine.has_masks or constant_lanes(mask) is not None:
+            self.masked_store(buffer, value, place, mask)
+            return
+        end = self.index.emit(lane.end)
+        whole, part, done = map(b.function.append_basic_block, ("whole", "part", "stored"))
+        b.cbranch(b.icmp_signed("<", end, i64(lane.base + lane.lanes)), part, whole)
+        b.position_at_end(whole)
+        b.store(value, place, align=align(buffer))
+        b.branch(done)
+        b.position_at_end(part)
+        self.masked_store(buffer, value, place, mask)
+        b.branch(done)
+        b.position_at_end(done)
 
     def _store_pieces(
         self, buffer: Buffer, value: ir.Value, place: ir.Value, active: Sequence[bool]

@@ -67,3 +67,14 @@ def test_lanes_behind_the_end_are_left_alone(machine: Machine, columns: int, dty
     run_kernel(product(dtype), machine, memory, {"columns": columns}, 1)
     np.testing.assert_array_equal(y[: 3 * columns].reshape(3, columns), x @ w)
     assert (y[3 * columns :] == 100).all()
+
+
+def test_whole_registers_are_stored_without_a_mask_where_there_are_none() -> None:
+    """A run asks whether the loop ends before a register does, but for masks in registers."""
+    text = emit_kernel(product("f32"), V3).text
+    masked = len(re.findall(r"call void @llvm\.masked\.store\.v8f32", text))
+    whole = re.findall(r"^whole\S*:\n +store <8 x float>.*\n +br ", text, flags=re.MULTILINE)
+    assert len(whole) == masked > 0
+    text = emit_kernel(product("f32"), V4).text
+    assert "call void @llvm.masked.store.v16f32" in text
+    assert not re.search(r"^whole\S*:", text, flags=re.MULTILINE)
