@@ -285,40 +285,47 @@ TABLES = (
 )
 
 
-ERF_STEP = mpf("0.25390625")
-ERF_STEPS = 16
-ERF_DEGREE = 5
+ERF_STEPS = {16: mpf("0.25390625"), 8: mpf("0.52734375")}
+"""By the number of points, how far they are from each other: the last one's part ends behind 3.93,
+and few bits make multiples exact."""
+ERF_DEGREES = {16: 5, 8: 6}
 
 
-def erf_near(step: int) -> tuple[list[Real], Real]:
+def erf_near(points: int, number: int) -> tuple[list[Real], Real]:
     """Coefficients of `erf(k + t)` around a multiple `k` of the step, and the relative error.
 
     Around zero, the first two are those of its expansion.
     """
-    centre, radius = step * ERF_STEP, ERF_STEP / 2 * mpf("1.001")
-    if step:
+    step, degree = ERF_STEPS[points], ERF_DEGREES[points]
+    centre, radius = number * step, step / 2 * mpf("1.001")
+    if number:
         weight = lambda t: 1 / mp.erf(centre + t)  # noqa: E731
-        return remez(lambda t: mp.erf(centre + t), weight, -radius, radius, ERF_DEGREE)
+        return remez(lambda t: mp.erf(centre + t), weight, -radius, radius, degree)
     curve = near_zero(lambda t: -ERF_SLOPE * t / 3, lambda t: (mp.erf(t) / t - ERF_SLOPE) / t)
     weight = near_zero(lambda t: TINY, lambda t: t**2 / mp.erf(t))
-    coefficients, error = remez(curve, weight, mpf(0), radius, ERF_DEGREE - 2)
+    coefficients, error = remez(curve, weight, mpf(0), radius, degree - 2)
     return [mpf(0), ERF_SLOPE, *coefficients], error
 
 
 def print_erf_steps() -> None:
     """Prints the tables of erf: of every power of `t` the coefficients around all multiples."""
-    found = [erf_near(step) for step in range(ERF_STEPS)]
+    steps = ", ".join(f"{points}: {float(step)!r}" for points, step in ERF_STEPS.items())
     print()
-    print("# erf(k*STEP + t) = sum(ERF_STEPS[i][k] * t**i), |t| <= STEP/2")
-    print(f"ERF_STEP = {float(ERF_STEP)!r}")
-    print(f"# error 2**{float(mp.log(max(error for _, error in found), 2)):.1f}")
-    print("ERF_STEPS: tuple[Polynomial, ...] = (")
-    for power in range(ERF_DEGREE + 1):
-        print("    (")
-        for coefficients, _ in found:
-            print(f'        float.fromhex("{rounded(coefficients[power], 32)}"),')
+    print("# By the number n of points: erf(k*STEP[n] + t) = sum(ERF_STEPS[n][i][k] * t**i), for")
+    print("# |t| <= STEP[n]/2")
+    print(f"ERF_STEP: Mapping[int, float] = {{{steps}}}")
+    print("ERF_STEPS: Mapping[int, tuple[Polynomial, ...]] = {")
+    for points, degree in ERF_DEGREES.items():
+        found = [erf_near(points, number) for number in range(points)]
+        print(f"    # error 2**{float(mp.log(max(error for _, error in found), 2)):.1f}")
+        print(f"    {points}: (")
+        for power in range(degree + 1):
+            print("        (")
+            for coefficients, _ in found:
+                print(f'            float.fromhex("{rounded(coefficients[power], 32)}"),')
+            print("        ),")
         print("    ),")
-    print(")")
+    print("}")
 
 
 def rounded(value: Real, bits: int) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from rutc.emit import ir
-from rutc.emit.vector_math.lanes import Lanes, Real, Whole
-from rutc.errors import InternalError
+from rutc.emit.vector_math.lanes import Lanes, Real, per_register
 
 REGISTER_BITS = 512
 I32 = ir.IntType(32)
@@ -36,7 +33,7 @@ def scaled_by_power(x: Real, k: Real) -> Real:
         a, b = parts
         return _call("scalef", a.lanes, [a.value, b.value, a.value, _all(a), CURRENT_ROUNDING])
 
-    return _per_register([x, k], emit)
+    return per_register([x, k], emit, REGISTER_BITS)
 
 
 def nearer_zero(x: Real, limit: float) -> Real:
@@ -47,22 +44,7 @@ def nearer_zero(x: Real, limit: float) -> Real:
         operands = [a.value, a.lanes.real(limit).value, NEARER_ZERO_CONTROL]
         return _call("range", a.lanes, [*operands, a.value, _all(a), CURRENT_ROUNDING])
 
-    return _per_register([x], emit)
-
-
-def looked_up(table: Sequence[float], index: Whole) -> Real:
-    """The element of `table`, 16 of f32, that the lowest four bits of `index` tell."""
-    if index.lanes.format.bits != I32.width or len(table) != REGISTER_BITS // I32.width:
-        raise InternalError(f"a table of {len(table)} elements in a register")
-
-    def emit(parts: list[Real]) -> Real:
-        lanes = parts[0].lanes
-        elements = ir.Constant(lanes.real_type, [lanes.format.split(x) for x in table])
-        picked = [elements, parts[0].bits().value]
-        name = "llvm.x86.avx512.permvar.sf.512"
-        return Real(lanes, lanes.builder.call_named(name, lanes.real_type, picked))
-
-    return _per_register([index.as_real()], emit)
+    return per_register([x], emit, REGISTER_BITS)
 
 
 def exponent(x: Real) -> Real:
@@ -72,7 +54,7 @@ def exponent(x: Real) -> Real:
         a = parts[0]
         return _call("getexp", a.lanes, [a.value, a.value, _all(a), CURRENT_ROUNDING])
 
-    return _per_register([x], emit)
+    return per_register([x], emit, REGISTER_BITS)
 
 
 def mantissa(x: Real) -> Real:
@@ -83,7 +65,7 @@ def mantissa(x: Real) -> Real:
         operands = [a.value, MANTISSA_CONTROL, a.value, _all(a), CURRENT_ROUNDING]
         return _call("getmant", a.lanes, operands)
 
-    return _per_register([x], emit)
+    return per_register([x], emit, REGISTER_BITS)
 
 
 def _all(x: Real) -> ir.Constant:
@@ -94,22 +76,3 @@ def _call(name: str, lanes: Lanes, operands: list[ir.Value]) -> Real:
     kind = "ps" if lanes.format.bits == 32 else "pd"
     name = f"llvm.x86.avx512.mask.{name}.{kind}.512"
     return Real(lanes, lanes.builder.call_named(name, lanes.real_type, operands))
-
-
-def _per_register(operands: list[Real], emit: Callable[[list[Real]], Real]) -> Real:
-    """`emit` on each register's part of the operands, the results side by side."""
-    lanes = operands[0].lanes
-    builder = lanes.builder
-    width = REGISTER_BITS // lanes.format.bits
-    part_lanes = Lanes(builder, lanes.format, width, lanes.features)
-    results = []
-    for start in range(0, lanes.count or 1, width):
-        parts = [Real(part_lanes, _lanes_of(builder, x.value, start, width)) for x in operands]
-        results.append(emit(parts).value)
-    return Real(lanes, builder.joined(results))
-
-
-def _lanes_of(builder: ir.IRBuilder, value: ir.Value, start: int, count: int) -> ir.Value:
-    if value.lanes == count:
-        return value
-    return builder.shuffled(value, range(start, start + count), value)

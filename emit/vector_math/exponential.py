@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from rutc.base.record import record
-from rutc.emit.vector_math import avx512, coefficients
+from rutc.emit.vector_math import avx512, coefficients, register_tables
 from rutc.emit.vector_math.lanes import Real, horner, polynomial
 
 LOG2_E = 1 / math.log(2)
@@ -113,7 +113,8 @@ def exp_by_table(x: Real) -> Real:
     k = shifted - shift
     r = k.fma(-LN2_LOW[32], k.fma(-LN2_HIGH[32], x))
     r = avx512.nearer_zero(r, MOST_LEFT)
-    power = avx512.looked_up([2.0 ** (i / SIXTEENTHS) for i in range(SIXTEENTHS)], shifted.bits())
+    sixteenths = [2.0 ** (i / SIXTEENTHS) for i in range(SIXTEENTHS)]
+    power = register_tables.looked_up(sixteenths, shifted.bits())
     rest = r.fma(horner(r, coefficients.EXPM1_NEAR_ZERO[32]), 1.0)
     return avx512.scaled_by_power((power * r).fma(rest, power), k)
 
@@ -197,8 +198,9 @@ def erf(x: Real) -> Real:
     """
     bits = x.lanes.format.bits
     u = x.abs().at_most(ERF_FLAT[bits])
-    if avx512.has_tables(x.lanes):
-        return erf_by_tables(u).with_sign_of(x)
+    points = register_tables.size(x.lanes)
+    if points:
+        return erf_by_tables(u, points).with_sign_of(x)
     if bits == 32:
         bend = u.fma(polynomial(u, coefficients.LOG_ERFC[bits]), ERF_SLOPE_LOW)
         q = u.fma(ERF_SLOPE_HIGH, u * bend)
@@ -209,16 +211,18 @@ def erf(x: Real) -> Real:
     return u.compare("<", 1.0).select(near, far.abs()).with_sign_of(x)
 
 
-def erf_by_tables(u: Real) -> Real:
-    """`erf(u)` by a polynomial around the nearest of 16 points, for `0 <= u <= ERF_FLAT`.
+def erf_by_tables(u: Real, points: int) -> Real:
+    """`erf(u)` by a polynomial around the nearest of some points, for `0 <= u <= ERF_FLAT`.
 
-    Its coefficients lie in registers, those of one power of all points in each.
+    Its coefficients lie in registers, those of one power of all points in each. Few operations, and
+    few of them one after the other: vectors overlap as far as a core sees ahead.
     """
+    step = coefficients.ERF_STEP[points]
     shift = u.lanes.format.round_shift
-    shifted = u.fma(1 / coefficients.ERF_STEP, shift)
-    t = (shifted - shift).fma(-coefficients.ERF_STEP, u)
+    shifted = u.fma(1 / step, shift)
+    t = (shifted - shift).fma(-step, u)
     number = shifted.bits()
-    at, *slopes = [avx512.looked_up(c, number) for c in coefficients.ERF_STEPS]
+    at, *slopes = [register_tables.looked_up(c, number) for c in coefficients.ERF_STEPS[points]]
     total = slopes[-1]
     for c in reversed(slopes[:-1]):
         total = total.fma(t, c)

@@ -7,7 +7,7 @@ scalar or a vector. Python numbers on either side of an operator become constant
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rutc.base.record import record
 from rutc.emit import ir
@@ -315,3 +315,24 @@ def horner(x: Real, coefficients: Sequence[float]) -> Real:
     for c in reversed(coefficients[:-1]):
         total = total.fma(x, c)
     return total
+
+
+def per_register(
+    operands: list[Real], emit: Callable[[list[Real]], Real], register_bits: int
+) -> Real:
+    """`emit` on each register's part of the operands, the results side by side."""
+    lanes = operands[0].lanes
+    builder = lanes.builder
+    width = register_bits // lanes.format.bits
+    part_lanes = Lanes(builder, lanes.format, width, lanes.features)
+    results = []
+    for start in range(0, lanes.count or 1, width):
+        parts = [Real(part_lanes, _lanes_of(builder, x.value, start, width)) for x in operands]
+        results.append(emit(parts).value)
+    return Real(lanes, builder.joined(results))
+
+
+def _lanes_of(builder: ir.IRBuilder, value: ir.Value, start: int, count: int) -> ir.Value:
+    if value.lanes == count:
+        return value
+    return builder.shuffled(value, range(start, start + count), value)

@@ -183,7 +183,7 @@ def test_f32_without_avx512(op: str) -> None:
 def test_f32_of_tables_in_registers(op: str, lanes: int) -> None:
     """Where results are neither flat nor overflow: densely, and beside what a table ends at."""
     largest = 104.5 if op == "exp" else 4.0
-    steps = np.arange(0, largest, float(coefficients.ERF_STEP) / 2)
+    steps = np.arange(0, largest, coefficients.ERF_STEP[16] / 2)
     near = [np.nextafter(np.float32(steps), np.float32(to)) for to in (-1, 200)]
     dense = np.random.default_rng(6).uniform(0, largest, 400_000)
     x = np.concatenate([dense.astype(np.float32), *near])
@@ -192,6 +192,23 @@ def test_f32_of_tables_in_registers(op: str, lanes: int) -> None:
     check_f32(op, (x,), lanes, V4, generic=False)
     results = [compiled(op, DType.F32, n, V4)(x) for n in (16, lanes)]
     np.testing.assert_array_equal(*results)
+
+
+@needs(AVX2)
+@pytest.mark.parametrize("lanes", [8, 32])
+def test_f32_of_tables_of_eight(lanes: int) -> None:
+    """erf up to where it is 1, densely, and beside the ends of the parts around its points."""
+    steps = np.arange(0, 4.0, coefficients.ERF_STEP[8] / 2)
+    near = [np.nextafter(np.float32(steps), np.float32(to)) for to in (-1, 200)]
+    dense = np.random.default_rng(7).uniform(0, 4.0, 400_000)
+    tiny = np.float32(10.0) ** np.arange(-44, 0)
+    x = np.concatenate([dense.astype(np.float32), *near, tiny])
+    beyond = np.array([3.93, 4.2, 5.0, 1e30, np.inf, np.nan], np.float32)
+    x = np.concatenate([x, -x, beyond, -beyond])
+    check_f32("erf", (x,), lanes, AVX2, generic=False)
+    results = [compiled("erf", DType.F32, n, AVX2)(x) for n in (8, lanes)]
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0][-len(beyond) : -1], -1)
 
 
 def mp_ulp_error(op: str, got: float, arguments: tuple[float, ...]) -> float:
