@@ -339,7 +339,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
             pointwise(kernel, shape, point, machine)
         except NotApplicable:
             continue
-        return Default(point, rivals=_other_squares(point, shape))
+        return Default(point, rivals=_other_squares(point))
     made = Pointwise(Form.VECTORS, order, copies, parallel=parallel)
     liked = _longest(kernel, shape, made, ends, machine)
     return Default(liked, rivals=tuple(_squares_beside(vector, others, shape, fused, parallel)))
@@ -381,9 +381,12 @@ def _squares_beside(
             yield Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel)
 
 
-def _other_squares(point: Pointwise, shape: Shape) -> tuple[Pointwise, ...]:
-    """The same with squares one after the other along their other side; none of other forms."""
-    if point.form is not Form.SQUARES or not of_words(point.order, shape.touches):
+def _other_squares(point: Pointwise) -> tuple[Pointwise, ...]:
+    """The same with squares one after the other along their other side; none of other forms.
+
+    Both take the same parts of lines, whatever their elements.
+    """
+    if point.form is not Form.SQUARES:
         return ()
     *others, along, vector = point.order
     return (replace(point, order=(*others, vector, along)),)
