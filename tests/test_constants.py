@@ -140,7 +140,7 @@ SPACES: dict[str, tuple[str, ...]] = {
     "graph_opt/rules/filter_whole.py": ("STRIDES",),
     "graph_opt/decide/neighbours.py": ("BLOCKS", "SIZES"),
     "tuner/templates/matrix.py": ("HELD",),
-    "tuner/templates/pointwise.py": ("VECTORS", "CHUNKS"),
+    "tuner/templates/pointwise.py": ("VECTORS", "CHUNKS", "OF_VECTORS", "OF_ANY"),
     "tuner/templates/rows.py": ("VECTORS", "COPIES"),
     "tuner/templates/running.py": ("VECTORS", "ROWS"),
     "tuner/templates/scatter.py": ("COPIES",),
@@ -174,6 +174,7 @@ FACTS: dict[str, tuple[float, ...]] = {
     "tensor_ir/cost/frames.py": (0.5,),
     "tensor_ir/windows.py": (4096,),
     "tuner/across.py": (4,),
+    "tuner/choice.py": (1e-9,),
     "tuner/exchange.py": (6,),
     "tuner/faults.py": (255,),
     "tuner/nest_features.py": (32, 1000),
@@ -206,9 +207,8 @@ WEIGHTS: dict[str, tuple[float, ...]] = {
     "graph_opt/decide/operand_copies.py": (4,),
     "graph_opt/nest_cost.py": (0.5,),
     "tuner/blocking.py": (4,),
-    "tuner/choice.py": (1e-9, 4),
+    "tuner/choice.py": (4,),
     "tuner/templates/matrix.py": (3, 4),
-    "tuner/templates/pointwise.py": (16, 65, 257),
     "tuner/tile_loads.py": (1.5,),
 }
 """File -> numbers in expressions that say what something costs, or from where on it pays."""

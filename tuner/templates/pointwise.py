@@ -61,6 +61,8 @@ from rutc.tuner.vectors import (
 
 VECTORS = (0, 1, 2, 4, 8)
 CHUNKS = (1, 0, 2, 4, 8, 16, 32, 64)
+OF_VECTORS, OF_ANY = range(16, 65), range(8, 257)
+"""Chunks that threads share: of whole vectors, and of any number of iterations."""
 MOST_PERMUTED = 4
 MOST_PARTED = 3
 
@@ -485,10 +487,10 @@ def _affordable(loops: list[str], ends: Mapping[str, tuple[int, ...]]) -> tuple[
 
 def _chunks(extent: int, machine: Machine) -> int:
     """Equal parts of a loop, 16 or somewhat more, of whole vectors if that can be; else 1."""
-    for parts in range(16, 65):
+    for parts in OF_VECTORS:
         if extent % (parts * machine.width) == 0:
             return parts
-    for parts in range(8, 257):
+    for parts in OF_ANY:
         if extent % parts == 0:
             return parts
     return 1
