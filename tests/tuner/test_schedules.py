@@ -33,6 +33,7 @@ from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.templates.pointwise import Form
+from rutc.tuner.templates.rows import Lane, Rows, rows
 from rutc.tuner.templates.tiled import tiled
 from rutc.tuner.templates.tilings import default_tiling
 from rutc.tuner.tile_cost import costed
@@ -488,6 +489,24 @@ def test_panels_are_asked_for_from_whatever_loop_goes_over_them(rows: int, asked
     steps = choose(kernel, MACHINE, frozenset({"w"})).schedule
     hints = [s for s in steps if isinstance(s, PrefetchBlock) and s.block == "h"]
     assert bool(hints) == asked
+
+
+def test_rows_of_the_part_that_data_choose_lie_together() -> None:
+    """Not each beside those of the other parts."""
+    kernel, _ = lowered(
+        """
+        graph "one of four"
+        dims j = 96, k = 640, z = 4
+        %at : i64{} = input "at" []
+        %x : f32{k} = input "x" [k]
+        %w : f32{j,k,z} = input "w" [j, z, k]
+        %y : f32{j} = sum{k} %x[k] * %w[z=%at, j, k]
+        output "y" [j] = %y
+        """
+    )
+    point = Rows(("j",), (Lane("k", 4),))
+    choice = rows(kernel, analyse(kernel, frozenset({"w"})), point, MACHINE)
+    assert Pack("w", ("z", "j", "k")) in choice.schedule
 
 
 def test_panels_are_gone_over_in_the_order_of_their_memory() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from math import ceil
 
@@ -89,14 +89,24 @@ def rows(kernel: Kernel, shape: Shape, point: Rows, machine: Machine) -> Choice:
             steps.append(Mark(f"{lane.loop}.o", Kind.UNROLL))
         for t in r.reads:
             if t.packable:
-                dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
-                last = dim_of_loop(kernel, t.buffer).get(lane.loop)
+                of_loop = dim_of_loop(kernel, t.buffer)
+                last = of_loop.get(lane.loop)
                 if last is not None:
-                    packs[t.buffer] = Pack(t.buffer, (*(d for d in dims if d != last), last))
+                    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+                    packs[t.buffer] = Pack(t.buffer, _in_rows(dims, of_loop, last))
     for v, vectors in point.beside:
         if vectors:
             steps += vectorised(v, shape.sizes[v], machine, vectors)
     return packed(packs, steps)
+
+
+def _in_rows(dims: Sequence[str], of_loop: Mapping[str, str], last: str) -> tuple[str, ...]:
+    """The order of a constant's dims in which the rows along `last` that loops read lie together.
+
+    A dim of which one index is read, as data choose an expert's weights, is outermost.
+    """
+    walked = set(of_loop.values())
+    return (*sorted((d for d in dims if d != last), key=lambda d: d in walked), last)
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:
