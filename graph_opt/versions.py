@@ -142,7 +142,7 @@ def more_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
     """The size that is positive where sums pay by filters that do not in a common run.
 
     Those that pay in runs of `SOME`, from the least number on of which all of them do. None where
-    there are no such sums.
+    there are no such sums, or the program itself computes how many there are.
     """
     symbols = dict(graph.symbols)
     several = with_some(symbols)
@@ -161,6 +161,8 @@ def more_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
     sizes = (editor.extents[d] for value in more for d in editor.values[value].dims)
     names = {name for size in sizes for name in size.names()}
     counted = {n: r for n, r in symbols.items() if n in names and several[n] != r}
+    if not bound_symbols(graph.nodes).isdisjoint(counted):
+        return None
 
     def places(number: int) -> int:
         return prod(common_sizes(with_some(counted, number)).values())
