@@ -36,6 +36,7 @@ from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.gathers import sum_gathered
 from rutc.graph_opt.rules.nan_rows import LeaveNaNToSum
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
+from rutc.graph_opt.rules.narrow_sums import sum_bytes
 from rutc.graph_opt.rules.normalize import (
     MultiplyByReciprocal,
     OnePassMoments,
@@ -128,6 +129,7 @@ def pipeline_for(
                 drop_requantised,
                 pad_quantised,
                 sum_integers,
+                sum_bytes,
                 # Before zero points become sums of their own.
                 *_in_pairs(machine),
                 sum_narrow,

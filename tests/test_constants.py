@@ -57,6 +57,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/rules/elements.py": ("MOST_PROGRESSION", "MOST_IN_INDEX"),
     "graph_opt/rules/filter_whole.py": ("LARGEST", "LARGEST_FACTOR"),
     "graph_opt/rules/narrow.py": ("LARGEST_SUM", "LEAST_SCALE", "LARGEST_SCALE"),
+    "graph_opt/rules/narrow_sums.py": ("LARGEST_SUM",),
     "graph_opt/rules/normalize.py": ("SAMPLES",),
     "graph_opt/rules/phases.py": ("MOST_PHASES",),
     "graph_opt/rules/requantise.py": ("EXACT", "MOST_NESTS", "MOST_STEPS"),

@@ -83,7 +83,7 @@ def sum_integers(n: Node, editor: Editor) -> Result:
     if points is None or points > LARGEST_SUM:
         return Reason("the sum may not fit in 32 bits")
     scales = [p.scale for p in parts if p.scale is not None]
-    if not all(_may_be_finite(s, editor) for s in scales):
+    if not all(may_be_finite(s, editor) for s in scales):
         return Reason("multiples of a scale may be infinite, and such a one times 0 is no number")
     origin = merge_origins(*(p.source for p in parts if p.source is not None), n)
     whole = Value(editor.fresh_value(f"{n.out.name}.whole"), DType.I32, n.out.dims)
@@ -153,7 +153,7 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
     return (*new, replace(n, bound=(), reducer=None, body=(total,)))
 
 
-def _may_be_finite(scale: Expr, editor: Editor) -> bool:
+def may_be_finite(scale: Expr, editor: Editor) -> bool:
     """Whether nothing shows that multiples of a scale by differences of 8-bit numbers overflow."""
     found = elements(scale, sorted(index_names(scale)), editor)
     return found is None or bool((np.abs(found) <= LARGEST_SCALE).all())
@@ -181,7 +181,7 @@ def quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reas
         return Reason("the sum's length is symbolic or zero")
     found: list[Quantised] = []
     for part in parts:
-        q = quantised(part) or _produced(part, editor)
+        q = quantised(part) or produced(part, editor)
         if q is None:
             return Reason("a factor is no quantised number")
         q = replace(q, zero=_plain_zero(q.zero, editor))
@@ -220,7 +220,7 @@ def maker(e: Expr, editor: Editor) -> tuple[Nest, Quantised] | None:
     return None if p is None or form is None or not is_plain(form.q) else (p, form)
 
 
-def _produced(e: Expr, editor: Editor) -> Quantised | None:
+def produced(e: Expr, editor: Editor) -> Quantised | None:
     """The quantised number that an elementwise nest computes and `e` reads."""
     found = maker(e, editor)
     if found is None or not isinstance(e, Read):

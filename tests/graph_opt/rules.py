@@ -22,6 +22,7 @@ from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.gathers import sum_gathered
 from rutc.graph_opt.rules.nan_rows import LeaveNaNToSum
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
+from rutc.graph_opt.rules.narrow_sums import sum_bytes
 from rutc.graph_opt.rules.normalize import (
     MultiplyByReciprocal,
     OnePassMoments,
@@ -92,6 +93,7 @@ RULES: tuple[Rule, ...] = (
     quantise_before_windows,
     quantise_by_factors,
     sum_integers,
+    sum_bytes,
     sum_narrow,
     # However small the packed operand is.
     SumPacked(0, 1.2),

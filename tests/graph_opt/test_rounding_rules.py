@@ -11,6 +11,7 @@ from rutc.graph_opt.rewrite import Sweep, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.nan_rows import LeaveNaNToSum
 from rutc.graph_opt.rules.narrow import drop_requantised, sum_integers
+from rutc.graph_opt.rules.narrow_sums import sum_bytes
 from rutc.graph_opt.rules.normalize import (
     MultiplyByReciprocal,
     OnePassMoments,
@@ -190,6 +191,21 @@ def test_sums_of_quantised_numbers(seed: int, a: int, b: int, zero: int) -> None
     q = rng.integers(0, 256, (16, 24)).astype(np.uint8)
     w = rng.integers(-128, 128, (24, 5)).astype(np.int8)
     check(graph, rewritten(graph, sum_integers), {"q": q, "w": w})
+
+
+@examples(40)
+@given(seeds, st.integers(-38, 34), st.integers(0, 255))
+def test_means_of_quantised_numbers(seed: int, exponent: int, zero: int) -> None:
+    graph = graph_of(f"""
+        graph "mean"
+        dims m = 16, k = 24
+        %q : u8{{k,m}} = input "q" [m, k]
+        %a : f32{{k,m}} = f32(i32(%q[k, m]) - {zero}) * {np.float32(3.3 * 10.0**exponent)!s}
+        %y : f32{{m}} = sum{{k}} %a[k, m]
+        output "y" [m] = %y
+    """)
+    q = np.random.default_rng(seed).integers(0, 256, (16, 24)).astype(np.uint8)
+    check(graph, rewritten(graph, sum_bytes), {"q": q})
 
 
 @examples(40)
