@@ -371,7 +371,10 @@ class Counter(Accesses):
         tally = self.tally(frames[: at + 1])
         address = self.address(buffer, r.coords, frames)
         key = (buffer.name, address, r.fill, region_of(frames)) if not chosen else None
-        copies = executions(frames[at + 1 :]) if self.lanes(names, frames) is not None else 0.0
+        beyond = frames[at + 1 :]
+        # What stays in registers for a loop is no operand of the code before it.
+        straight = not any(f.role is Role.LOOP and f.trip > 1 for f in beyond)
+        copies = executions(beyond) if straight and self.lanes(names, frames) is not None else 0.0
         tally.used += executions(frames[: at + 1]) * copies * self.share
         if key in tally.seen:
             return names

@@ -231,6 +231,18 @@ def test_states_beyond_the_registers_are_spilled() -> None:
     assert many.work["spills"] > 0
 
 
+def test_what_registers_do_not_keep_for_a_loop_is_loaded_again_there() -> None:
+    """Once in each iteration, however often the loop takes it, and not before the loop."""
+    wide = (
+        "split(i, 2); split(j, 128); reorder([j.o, i.o, i.i, j.i]); "
+        "tile([i.i, j.i], [unroll, vector]); mark(k, unroll)"
+    )
+    regions = summarise(product(64, 512, 8, wide), V4).regions
+    loaded = 8 * 128 // V4.width
+    (spilled,) = (r.work["spills"] for r in regions if "spills" in r.work)
+    assert spilled < loaded * (64 // 2) * (512 // 128)
+
+
 def test_lines_of_one_set_of_the_cache_are_evicted() -> None:
     """Rows of 4096 bytes begin in one set of the first cache, which holds eight lines."""
     tall = TILE.replace("split(i, 4)", "split(i, 12)")
