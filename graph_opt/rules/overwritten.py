@@ -8,7 +8,7 @@ from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, side_by_side
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.tensor_ir import Expr, Index, Lit, Nest, Node, Read, Scatter
+from rutc.tensor_ir import DType, Expr, Index, Lit, Nest, Node, Read, Scatter
 from rutc.tensor_ir.affine import ZERO, floordiv
 from rutc.tensor_ir.expr import point, reads, reads_plainly, substitute, transform
 
@@ -105,5 +105,6 @@ def _not_negative(x: Index, editor: Editor) -> Iterator[Index]:
 def _filled(e: Expr) -> Expr:
     """A read with a fill, for where nothing is written."""
     if isinstance(e, Read) and e.fill is None:
-        return Read(e.value, e.coords, e.dtype, Lit(0, e.dtype))
+        nothing = Lit("" if e.dtype is DType.STRING else 0, e.dtype)
+        return Read(e.value, e.coords, e.dtype, nothing)
     return e
