@@ -83,6 +83,7 @@ class PlanSteps:
         self.constants = plan.graph.constants
         self.sizes = dict(plan.graph.symbols)
         self.extents = {d: plain(e) for d, e in plan.graph.dims}
+        self.magnitudes = magnitudes(plan.graph)
         self.first = first
         self._lowered = lowered or Lowered()
         self._on_pending = on_pending
@@ -338,11 +339,10 @@ class PlanSteps:
 
     def _kernel(self, group: Group, symbols: Symbols) -> Kernel:
         finite = finite_operands(group.reads, self.constants)
-        small = small_factors(group.stages, self.constants, magnitudes(self.plan.graph))
-        gradual = gradual_tables(group.stages, self.constants, self.extents)
-        plan = self.plan
+        small = small_factors(group.stages, self.constants, self.magnitudes)
+        tables = gradual_tables(group.stages, self.constants, self.extents)
         return lower(
-            group, plan.values, plan.layouts, self.extents, symbols, finite, small, gradual
+            group, self.plan.values, self.plan.layouts, self.extents, symbols, finite, small, tables
         )
 
     def _work(self, group: Group) -> Index:

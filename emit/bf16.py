@@ -16,10 +16,9 @@ def narrowed(memory: MemoryEmitter, value: ir.Value, machine: Machine) -> ir.Val
     """
     lanes, builder = value.lanes, memory.builder
     if lanes > machine.width:
-        parts = [builder.part(value, at, machine.width) for at in range(0, lanes, machine.width)]
-        found = [narrowed(memory, part, machine) for part in parts]
-        known = [part for part in found if part is not None]
-        return builder.joined(known) if len(known) == len(parts) else None
+        found = [narrowed(memory, x, machine) for x in builder.parts(value, machine.width)]
+        known = [x for x in found if x is not None]
+        return builder.joined(known) if len(known) == len(found) else None
     if BF16_VECTORS not in machine.features or 32 * lanes not in (256, 512):
         return None
     result = ir.VectorType(ir.BFloatType(), lanes)

@@ -13,7 +13,7 @@ from rutc.emit import ir
 from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
 from rutc.emit.rounded_quotient import Reciprocal, rounded_by
 from rutc.errors import InternalError
-from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.dtype import DType, integer_range
 from rutc.tensor_ir.machine import Machine
 
 _BYTES = {True: DType.I8, False: DType.U8}
@@ -274,8 +274,7 @@ def _rounded_within(
 def _nearest(builder: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
     """The nearest integers by an instruction: the least one of what is beyond all of them."""
     if value.lanes > width:
-        parts = [builder.part(value, at, width) for at in range(0, value.lanes, width)]
-        return builder.joined([_nearest(builder, part, width) for part in parts])
+        return builder.joined([_nearest(builder, x, width) for x in builder.parts(value, width)])
     result = ir.VectorType(ir.IntType(32), value.lanes)
     name, operands = NEAREST[value.lanes], [value]
     if ".mask." in name:
@@ -290,12 +289,6 @@ def _zero_of_nan(builder: ir.IRBuilder, whole: ir.Value, value: ir.Value, low: f
         return whole
     number = builder.fcmp_ordered("ord", value, value)
     return builder.select(number, whole, splat_int(whole.type, 0))
-
-
-def integer_range(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
-    low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
-    return low, low + (1 << dtype.bits) - 1
 
 
 def _float_below(limit: int, dtype: DType) -> float:

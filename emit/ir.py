@@ -277,6 +277,12 @@ class IRBuilder:
             return self.extract_element(x, Constant(I32, first))
         return self.shuffled(x, range(first, first + count))
 
+    def parts(self, x: Value, count: int) -> list[Value]:
+        """A vector in parts of so many lanes."""
+        if x.lanes == count:
+            return [x]
+        return [self.part(x, first, count) for first in range(0, x.lanes, count)]
+
     def joined(self, parts: Sequence[Value]) -> Value:
         """Vectors of one type side by side: as many as a power of two."""
         while len(parts) > 1:

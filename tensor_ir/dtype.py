@@ -150,3 +150,9 @@ _NUMPY: dict[DType, np.dtype] = {
     DType.TENSOR: np.dtype(object),
 }
 _OF_NUMPY: dict[np.dtype, DType] = {n: d for d, n in _NUMPY.items() if not d.is_opaque}
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest value of an integer type."""
+    low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+    return low, low + (1 << dtype.bits) - 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
-from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.dtype import DType, integer_range
 from rutc.tensor_ir.expr import (
     Apply,
     BitCast,
@@ -153,21 +153,16 @@ def _limits(e: Expr) -> Range | None:
         case Lit(value) if e.dtype in _WHOLE:
             return int(value), int(value)
         case Cast(arg, to) if {to, arg.dtype} <= _WHOLE:
-            inner, own = _limits(arg) or _of_type(arg.dtype), _of_type(to)
+            inner, own = _limits(arg) or integer_range(arg.dtype), integer_range(to)
             return inner if own[0] <= inner[0] and inner[1] <= own[1] else None
         case Apply("sub", (a, b)) if e.dtype is DType.I32:
-            p, q = (_limits(x) or _of_type(x.dtype) for x in (a, b))
+            p, q = (_limits(x) or integer_range(x.dtype) for x in (a, b))
             return p[0] - q[1], p[1] - q[0]
         case Apply("abs", (a,)) if e.dtype is DType.I32:
-            low, high = _limits(a) or _of_type(a.dtype)
+            low, high = _limits(a) or integer_range(a.dtype)
             return max(low, -high, 0), max(high, -low)
         case _:
             return None
-
-
-def _of_type(dtype: DType) -> Range:
-    info = np.iinfo(dtype.numpy)
-    return int(info.min), int(info.max)
 
 
 def small_factors(

@@ -11,10 +11,12 @@ that have no name yet, and become fewer. Whoever adds a number says here which i
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields
 from pathlib import Path
+
+import pytest
 
 from rutc.tensor_ir.coefficients import COEFFICIENTS, FILE, GROUPS
 
@@ -289,20 +291,16 @@ NAMED = (LIMITS, SEARCHES, SPACES)
 UNNAMED = (FACTS, DEFAULTS, WEIGHTS)
 
 
-def test_every_number_with_a_name_is_a_limit_or_of_a_search_or_of_a_space() -> None:
+@pytest.mark.parametrize(("tables", "found"), [(NAMED, _numbers), (UNNAMED, _literals)])
+def test_every_number_is_in_one_of_the_tables(
+    tables: Sequence[Mapping[str, Sequence[object]]], found: Callable[[Path], set[object]]
+) -> None:
+    """With a name: a limit, of a search, of a space; without: a fact, a default, a weight."""
     for path in _files():
         name = str(path.relative_to(ROOT))
-        said = [x for t in NAMED for x in t.get(name, ())]
+        said = [x for t in tables for x in t.get(name, ())]
         assert len(set(said)) == len(said), name
-        assert _numbers(path) == set(said), name
-
-
-def test_every_number_without_a_name_is_a_fact_or_a_default_or_a_weight() -> None:
-    for path in _files():
-        name = str(path.relative_to(ROOT))
-        said = [x for t in UNNAMED for x in t.get(name, ())]
-        assert len(set(said)) == len(said), name
-        assert _literals(path) == set(said), name
+        assert found(path) == set(said), name
 
 
 def test_the_lists_name_files_that_there_are() -> None:

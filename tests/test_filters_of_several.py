@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from rutc.driver.compiler import Options, compile_model
 from rutc.driver.planning import imported
@@ -21,6 +21,7 @@ from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.machines import V4, lacking
+from tests.window_model import window_model
 
 CHANNELS, SIDE = 32, 8
 MACHINE = V4
@@ -42,14 +43,8 @@ def of(path: Path, *batch: int) -> tuple[Version, ...]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small windows over small pictures, as many as a run has."""
     w = np.random.default_rng(0).random((CHANNELS, CHANNELS, 3, 3), np.float32) - 0.5
-    shape = ["batch", CHANNELS, SIDE, SIDE]
-    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in "xy")
-    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1], name="conv")
-    graph = helper.make_graph([node], "windows", [x], [y], [numpy_helper.from_array(w, "w")])
     path = tmp_path_factory.mktemp("windows") / "windows.onnx"
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    onnx.save(made, path)
-    return path
+    return window_model(path, ["batch", CHANNELS, SIDE, SIDE], w)
 
 
 def test_a_run_of_several_is_filtered_as_a_fixed_number_is(model: Path) -> None:

@@ -4,9 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 from rutc.driver.build import Builder
 from rutc.driver.estimates import AtSizes, estimate_plan
@@ -28,6 +26,7 @@ from rutc.tensor_ir.ranges import common_sizes, with_common
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
+from tests.window_model import window_model
 
 CHANNELS = 32
 COMMON = 16
@@ -46,14 +45,8 @@ def of_machine(least_gain: float, target: str = "x86-64-v3") -> Machine:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Windows over pictures of any size."""
     w = np.random.default_rng(0).random((CHANNELS, CHANNELS, 3, 3), np.float32)
-    shape = ["n", CHANNELS, "h", "w"]
-    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in "xy")
-    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1], name="conv")
-    graph = helper.make_graph([node], "windows", [x], [y], [numpy_helper.from_array(w, "w")])
     path = tmp_path_factory.mktemp("windows") / "windows.onnx"
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    onnx.save(made, path)
-    return path
+    return window_model(path, ["n", CHANNELS, "h", "w"], w)
 
 
 def planned(model: Path, machine: Machine, plan: str = "search") -> ModelPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rutc.emit import ir
-from rutc.emit.vector_math.lanes import Lanes, Real, per_register
+from rutc.emit.vector_math.lanes import Lanes, Real, fills_registers, per_register
 
 REGISTER_BITS = 512
 I32 = ir.IntType(32)
@@ -16,9 +16,7 @@ MANTISSA_CONTROL = ir.Constant(I32, 3 + 8)
 
 def available(lanes: Lanes) -> bool:
     """Whether these lanes are 1, 2, 4, ... full registers of a target with AVX-512."""
-    registers, rest = divmod((lanes.count or 1) * lanes.format.bits, REGISTER_BITS)
-    whole = rest == 0 and registers & (registers - 1) == 0
-    return "avx512f" in lanes.features and whole
+    return "avx512f" in lanes.features and fills_registers(lanes, REGISTER_BITS)
 
 
 def has_tables(lanes: Lanes) -> bool:

@@ -317,6 +317,12 @@ def horner(x: Real, coefficients: Sequence[float]) -> Real:
     return total
 
 
+def fills_registers(lanes: Lanes, register_bits: int) -> bool:
+    """Whether lanes are 1, 2, 4, ... full registers of so many bits."""
+    registers, rest = divmod((lanes.count or 1) * lanes.format.bits, register_bits)
+    return rest == 0 and registers & (registers - 1) == 0
+
+
 def per_register(
     operands: list[Real], emit: Callable[[list[Real]], Real], register_bits: int
 ) -> Real:
@@ -325,14 +331,6 @@ def per_register(
     builder = lanes.builder
     width = register_bits // lanes.format.bits
     part_lanes = Lanes(builder, lanes.format, width, lanes.features)
-    results = []
-    for start in range(0, lanes.count or 1, width):
-        parts = [Real(part_lanes, _lanes_of(builder, x.value, start, width)) for x in operands]
-        results.append(emit(parts).value)
+    parts = zip(*(builder.parts(x.value, width) for x in operands), strict=True)
+    results = [emit([Real(part_lanes, x) for x in part]).value for part in parts]
     return Real(lanes, builder.joined(results))
-
-
-def _lanes_of(builder: ir.IRBuilder, value: ir.Value, start: int, count: int) -> ir.Value:
-    if value.lanes == count:
-        return value
-    return builder.shuffled(value, range(start, start + count), value)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rutc.emit import ir
 from rutc.emit.vector_math import avx512
-from rutc.emit.vector_math.lanes import Lanes, Real, Whole, per_register
+from rutc.emit.vector_math.lanes import Lanes, Real, Whole, fills_registers, per_register
 from rutc.errors import InternalError
 
 BITS = 32
@@ -17,9 +17,8 @@ def size(lanes: Lanes) -> int:
     """How many elements a table for these lanes has: 16, 8, or 0 where there are none."""
     if avx512.has_tables(lanes):
         return avx512.REGISTER_BITS // BITS
-    registers, rest = divmod((lanes.count or 1) * BITS, AVX2_BITS)
-    whole = rest == 0 and registers & (registers - 1) == 0
-    return AVX2_BITS // BITS if lanes.format.bits == BITS and whole and _has_avx2(lanes) else 0
+    has_table = lanes.format.bits == BITS and "avx2" in lanes.features
+    return AVX2_BITS // BITS if has_table and fills_registers(lanes, AVX2_BITS) else 0
 
 
 def looked_up(table: Sequence[float], index: Whole) -> Real:
@@ -36,7 +35,3 @@ def looked_up(table: Sequence[float], index: Whole) -> Real:
         return Real(lanes, lanes.builder.call_named(name, lanes.real_type, picked))
 
     return per_register([index.as_real()], emit, len(table) * BITS)
-
-
-def _has_avx2(lanes: Lanes) -> bool:
-    return "avx2" in lanes.features

@@ -11,6 +11,7 @@ from rutc.importer.builder import Builder
 from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Index, IndexValue, Lit, Nest, Read
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.dim_ranges import is_positive
+from rutc.tensor_ir.dtype import integer_range
 from rutc.tensor_ir.expr import substitute
 from rutc.tensor_ir.graph import outs
 
@@ -53,6 +54,12 @@ def as_index(b: Builder, e: Expr) -> Index | None:
     %r{i} = index(i);  %at{i,k} = select(index(k - 1) < 0, %r[i], %q[i])    ->    %at[i=j, k=0] is j
     """
     return _Places(b).of(e, DEEPEST)
+
+
+def _holds(dtype: DType, bounds: Range | None) -> bool:
+    """Whether all numbers within bounds, if these are known, are some of an integer type."""
+    least, greatest = integer_range(dtype)
+    return bounds is not None and least <= bounds[0] and bounds[1] <= greatest
 
 
 def _some(b: Builder, dim: str) -> bool:
@@ -133,10 +140,7 @@ class _Elements:
                     found = min(x[0], y[0]), max(x[1], y[1])
             case _:
                 return None
-        lowest = -(1 << (e.dtype.bits - 1)) if e.dtype.is_signed else 0
-        if found is None or found[0] < lowest or found[1] >= lowest + (1 << e.dtype.bits):
-            return None
-        return found
+        return found if _holds(e.dtype, found) else None
 
     def read(self, value: str, depth: int) -> Range | None:
         for c in self.b.consts:
@@ -185,10 +189,7 @@ class _Places:
             case _:
                 return None
         bounds = None if found is None else found.bounds(self.b.ranges)
-        lowest = -(1 << (e.dtype.bits - 1)) if e.dtype.is_signed else 0
-        if bounds is None or bounds[0] < lowest or bounds[1] >= lowest + (1 << e.dtype.bits):
-            return None
-        return found
+        return found if _holds(e.dtype, bounds) else None
 
     def read(self, r: Read, depth: int) -> Index | None:
         """What an element is that is read inside of its value."""

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rutc.emit.cast import emit_clamped_round, emit_saturated_round, integer_range
+from rutc.emit.cast import emit_clamped_round, emit_saturated_round
 from rutc.emit.codegen import compile_assembly
 from rutc.emit.jit import Elementwise
 from rutc.emit.kernel import emit_kernel
 from rutc.emit.rounded_quotient import Reciprocal, rounded_by
-from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.dtype import DType, integer_range
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
