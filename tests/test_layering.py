@@ -238,3 +238,25 @@ def test_files_are_short_enough_to_be_read():
         for p in _sources()
     }
     assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
+
+
+def _mapped() -> dict[str, list[str]]:
+    """Layer -> the files that docs/source_map.md names in its section."""
+    text = (ROOT / "docs" / "source_map.md").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for section in text.split("\n## ")[1:]:
+        if layer := re.match(r"`(\w+)/`", section):
+            found[layer[1]] = re.findall(r"`(\w+\.py)`", section)
+    return found
+
+
+def test_the_source_map_has_every_file_once() -> None:
+    """Those of a layer's own folder, and of `graph_opt/decide/`."""
+    mapped = _mapped()
+    assert mapped.keys() == ALLOWED.keys() - EVERYWHERE | {"driver", "verify"}
+    for layer, files in mapped.items():
+        folders = (ROOT / layer, ROOT / layer / "decide")
+        there = {path.name for folder in folders for path in folder.glob("*.py")}
+        repeated = [name for name, times in Counter(files).items() if times > 1]
+        assert not repeated, f"docs/source_map.md has twice: {repeated}"
+        assert set(files) == there - {"__init__.py"}, layer
