@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="rutc",
     help="Compile ONNX models ahead of time into standalone shared libraries.",
-    epilog="`rutc compile model.onnx` writes model.so and model.h after checking what they "
-    "compute; `rutc COMMAND --help` lists a command's options.",
+    epilog="To begin: `rutc compile model.onnx` writes model.so and model.h after checking what "
+    "they compute. `rutc COMMAND --help` lists a command's options.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -91,22 +91,27 @@ def compile_command(
             "-o",
             "--output",
             metavar="OUT.so",
-            help="The library; default: MODEL.so.",
+            help="The library to write; default: MODEL.so.",
             rich_help_panel=OUTPUTS,
         ),
     ] = None,
-    target: Targets = "native",
-    precision: Precision = "fp32",
-    calibrate: Calibrate = None,
-    calibrate_by: CalibrateBy = None,
-    tolerance: Tolerance = None,
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
     state: States = None,
     inputs: Inputs = None,
+    target: Targets = "native",
+    precision: Precision = "fp32",
+    calibrate: Calibrate = None,
+    calibrate_by: CalibrateBy = None,
+    tolerance: Tolerance = None,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not compare with ONNX Runtime.")
+        bool,
+        typer.Option(
+            "--no-verify",
+            help="Write the library without checking what it computes.",
+            rich_help_panel=OUTPUTS,
+        ),
     ] = False,
     threads: Threads = None,
     jobs: Jobs = None,
@@ -125,7 +130,11 @@ def compile_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Compile a model into a shared library and a C header, and check what it computes."""
+    """Compile a model into a shared library and a C header, and check what it computes.
+
+    OUT.so is written only if its outputs agree with the model evaluated in float64 and with ONNX
+    Runtime.
+    """
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.driver.api import compile
         from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
@@ -242,12 +251,14 @@ def verify(
     model: Model,
     library: Annotated[
         Path | None,
-        typer.Argument(metavar="[OUT.so]", help="What was compiled; default: compile it now."),
+        typer.Argument(metavar="[OUT.so]", help="The library; default: compile the model now."),
     ] = None,
     inputs: Inputs = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Use all .npz files or test_data_set_* folders in it."),
+        typer.Option(
+            metavar="DIR", help="Compare on all .npz files or test_data_set_* folders of a folder."
+        ),
     ] = None,
     bisect: Annotated[
         bool, typer.Option("--bisect", help="Name the first node whose result differs.")
@@ -327,10 +338,10 @@ def _bisected(
 def bench(
     library: Library,
     against: Annotated[
-        str | None, typer.Option(help="The peer to take turns with: onnxruntime.")
+        str | None, typer.Option(help="What to take turns with: onnxruntime.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(metavar="MODEL.onnx", help="The model, for the peer.")
+        Path | None, typer.Option(metavar="MODEL.onnx", help="The model that ONNX Runtime runs.")
     ] = None,
     inputs: Inputs = None,
     dim: Sizes = None,
@@ -341,7 +352,9 @@ def bench(
             "--threads", metavar="N", min=1, help="A thread count; repeatable. Default: 1."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long per thread count, each.")] = 3.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long to measure, for each thread count.")
+    ] = 3.0,
     quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,

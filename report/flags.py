@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 SIZES = "Sizes and inputs"
-NUMBERS = "What numbers are computed in"
-SPEED = "What code is made"
-OUTPUTS = "What is written"
-LIMITS = "Work and memory"
-SHOWN = "What is shown"
+NUMBERS = "Precision"
+SPEED = "Code and plan"
+OUTPUTS = "Output"
+LIMITS = "Threads and limits"
+SHOWN = "Display"
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")]
 Library = Annotated[Path, typer.Argument(metavar="OUT.so", help="What `rutc compile` wrote.")]
@@ -34,8 +34,8 @@ Target = Annotated[
     str,
     typer.Option(
         metavar="NAME|FILE.json",
-        help="native, x86-64-v4, x86-64-v3, aarch64 or a file of doctor --save-target: "
-        "what to compile for.",
+        help="The processor to compile for: native, x86-64-v4 (AVX-512), x86-64-v3 (AVX2), "
+        "aarch64, or a file that doctor --save-target wrote.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -44,8 +44,9 @@ Targets = Annotated[
     typer.Option(
         "--target",
         metavar="NAME|FILE.json[,...]",
-        help="native, x86-64-v4, x86-64-v3, aarch64 or a file of doctor --save-target: "
-        "what to compile for. Of several, a session runs the best one that its CPU can.",
+        help="The processor to compile for: native, x86-64-v4 (AVX-512), x86-64-v3 (AVX2), "
+        "aarch64, or a file that doctor --save-target wrote. With several, a session runs the code "
+        "of the best one that its CPU supports.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -54,8 +55,8 @@ OneTarget = Annotated[
     typer.Option(
         "--target",
         metavar="NAME",
-        help="Which code to take of a library for several targets; default: the best that the "
-        "CPU can run, or what RUTC_TARGET names.",
+        help="The code to run, of a library for several targets; default: what RUTC_TARGET names, "
+        "or the best that the CPU supports.",
     ),
 ]
 VerifiedTarget = Annotated[
@@ -63,16 +64,18 @@ VerifiedTarget = Annotated[
     typer.Option(
         "--target",
         metavar="NAME|FILE.json[,...]",
-        help="What to compile for, as compile does; of a library for several targets the one to "
-        "compare, default: all that this CPU can run.",
+        help="Without OUT.so, the processor to compile for. Of a library for several targets, the "
+        "one to compare; default: all that this CPU supports.",
     ),
 ]
 Precision = Annotated[
     str,
     typer.Option(
-        metavar="fp32|bf16|fp16|w8|w4|int8|auto",
-        help="bf16, fp16, w8, w4: what weights are stored in where that is faster. int8: products "
-        "are summed in 8 bits where that is faster; auto: as far as the tolerance allows.",
+        metavar="TYPE",
+        help="fp32, as the model says; bf16, fp16, w8 or w4: weights are stored in fewer bits "
+        "where that is faster, with bf16 factors of products are rounded, too, where the CPU "
+        "multiplies bf16; int8: products are summed in 8 bits where that is faster; auto: int8 as "
+        "far as --tolerance allows.",
         rich_help_panel=NUMBERS,
     ),
 ]
@@ -81,8 +84,8 @@ Calibrate = Annotated[
     typer.Option(
         "--calibrate",
         metavar="DIR",
-        help="With --precision int8, auto or bf16: a folder of typical inputs, which tell the "
-        "ranges of values, and what filters lose; default: generated ones.",
+        help="A folder of typical inputs for --precision int8, auto or bf16, which tell the ranges "
+        "of values; default: generated inputs, good enough to try it.",
         rich_help_panel=NUMBERS,
     ),
 ]
@@ -90,7 +93,7 @@ CalibrateBy = Annotated[
     str | None,
     typer.Option(
         metavar="minmax|percentile|mse",
-        help="How the range of a value is found from these.",
+        help="How ranges are found from the calibration inputs; default: mse.",
         rich_help_panel=NUMBERS,
     ),
 ]
@@ -99,7 +102,8 @@ States = Annotated[
     typer.Option(
         "--state",
         metavar="INPUT=OUTPUT",
-        help="An output that the session keeps as an input of the next run; * stands for any text.",
+        help="An output that is an input of the next run, and that the session keeps: "
+        "past=present, or 'past.*=present.*' for all with such names. Repeatable.",
         rich_help_panel=SIZES,
     ),
 ]
@@ -107,9 +111,10 @@ Dims = Annotated[
     list[str] | None,
     typer.Option(
         "--dim",
-        metavar="NAME=N|LOW..HIGH[/STEP][@COMMON]|SUM",
-        help="A size that the model leaves open: batch=1, a range batch=1..64, which of it is the "
-        "commonest batch=1..64@8, or a sum of others total=past+seq; repeatable.",
+        metavar="NAME=SIZE",
+        help="A size that the model leaves open. One size: batch=1. A range: batch=1..64, or "
+        "batch=1..64@8 if 8 is the most common. Multiples of 32: height=32..1024/32. A sum of "
+        "others: total=past+seq. Repeatable.",
         rich_help_panel=SIZES,
     ),
 ]
@@ -118,7 +123,7 @@ Sizes = Annotated[
     typer.Option(
         "--dim",
         metavar="NAME=N",
-        help="A size that the artifact leaves open, for what is generated; repeatable.",
+        help="A size that the library leaves open, for generated inputs: batch=8. Repeatable.",
         rich_help_panel=SIZES,
     ),
 ]
@@ -127,7 +132,7 @@ Shapes = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME=1,3,...",
-        help="Shape of an input; repeatable.",
+        help="The shape of an input: x=1,3,224,224. Repeatable.",
         rich_help_panel=SIZES,
     ),
 ]
@@ -136,7 +141,7 @@ Values = Annotated[
     typer.Option(
         "--value",
         metavar="NAME=1,2,...",
-        help="What an input holds in every run: numbers or a .npy file; repeatable.",
+        help="An input that is the same in every run: numbers, or a .npy file. Repeatable.",
         rich_help_panel=SIZES,
     ),
 ]
@@ -145,22 +150,22 @@ Inputs = Annotated[
     typer.Option(
         "--input",
         metavar="NAME=SOURCE",
-        help="A .npy, .npz, .pb or image file, or random:SEED; repeatable. Without a name it "
-        "serves every input. What is not given is generated.",
+        help="An input: a .npy, .npz, .pb or image file, or random:SEED. Without NAME= it is for "
+        "every input. Inputs that are not given are generated. Repeatable.",
         rich_help_panel=SIZES,
     ),
 ]
 LimitTime = Annotated[
     float | None,
     typer.Option(
-        metavar="SECONDS", help="End with an error if it takes longer.", rich_help_panel=LIMITS
+        metavar="SECONDS", help="Stop with an error if it takes longer.", rich_help_panel=LIMITS
     ),
 ]
 LimitMemory = Annotated[
     str | None,
     typer.Option(
         metavar="BYTES",
-        help="End with an error if it takes more memory: 8G, 512M.",
+        help="Stop with an error if it takes more memory: 8G, 512M.",
         rich_help_panel=LIMITS,
     ),
 ]
@@ -174,9 +179,10 @@ ExactAlgorithms = Annotated[
     bool,
     typer.Option(
         "--exact-algorithms",
-        help="Keep the model's operations; only sums may be reordered and multiply-adds fused. "
-        "Without it, convolutions may round more where inputs lie far apart, overflow sooner, and "
-        "one NaN or infinity may spoil more outputs: docs/filtering.md.",
+        help="Use no algorithms that round otherwise than the model's operations; only sums may be "
+        "reordered and multiply-adds fused. Without it, convolutions may round more where "
+        "inputs differ much in size, overflow sooner, and one NaN or infinity may spoil more "
+        "outputs: docs/filtering.md.",
         rich_help_panel=NUMBERS,
     ),
 ]
@@ -185,7 +191,8 @@ PlanBy = Annotated[
     typer.Option(
         "--plan",
         metavar="HOW",
-        help="greedy, or search: from there on for a plan that is estimated to be faster.",
+        help="greedy, or search: try changes of that plan for a while, and keep those that are "
+        "estimated to be faster. Nothing is timed; rutc tune does that.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -194,7 +201,8 @@ PlanTime = Annotated[
     typer.Option(
         "--plan-time",
         metavar="SECONDS",
-        help="How long --plan search takes; default: 10. 0: the same changes on every machine.",
+        help="How long --plan search takes; default: 10. With 0 it tries a fixed number of "
+        "changes, the same on every machine.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -202,7 +210,7 @@ Tolerance = Annotated[
     float | None,
     typer.Option(
         metavar="X",
-        help="With int8 or auto: the largest relative error; default: 0.1.",
+        help="The largest relative error with --precision int8 or auto; default: 0.1.",
         rich_help_panel=NUMBERS,
     ),
 ]
@@ -220,8 +228,8 @@ Placement = Annotated[
     typer.Option(
         "--weights",
         metavar="auto|embed|external",
-        help="Where weights are: embed, in the library; external, in OUT.weights beside it; auto: "
-        "embedded up to 1 GiB.",
+        help="Where weights are stored: in the library (embed), in OUT.weights beside it "
+        "(external), or in the library up to 1 GiB (auto).",
         rich_help_panel=OUTPUTS,
     ),
 ]
@@ -229,23 +237,25 @@ Bundle = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Write the library and a Python runtime of one file into a folder, for servers with "
-        "numpy alone.",
+        help="Write the library into a folder together with rutc_runtime.py, which runs it with "
+        "Python and numpy alone.",
         rich_help_panel=OUTPUTS,
     ),
 ]
 Dump = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Write every step's form into a folder.", rich_help_panel=OUTPUTS
+        metavar="DIR",
+        help="Write the graph after every step, the plan, kernels and program into a folder.",
+        rich_help_panel=OUTPUTS,
     ),
 ]
 KeepSubnormals = Annotated[
     bool,
     typer.Option(
         "--keep-subnormals",
-        help="Compute with numbers below 1.2e-38, slowly; else they are zeros: "
-        "docs/numerics.md says what that changes.",
+        help="Compute with numbers below 1.2e-38, which may be slow. Without it they count as "
+        "zeros: docs/numerics.md.",
         rich_help_panel=NUMBERS,
     ),
 ]
@@ -254,7 +264,8 @@ Db = Annotated[
     typer.Option(
         "--db",
         metavar="URL",
-        help="The database: a file or a URL; default: $RUTC_DB, or the user's own.",
+        help="The database of tuning records: a file or a URL; default: $RUTC_DB, or the user's "
+        "own.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -263,8 +274,8 @@ Schedules = Annotated[
     typer.Option(
         "--db",
         metavar="URL|none",
-        help="The database of tuning records whose schedules to take: a file or a URL; "
-        "default: $RUTC_DB, or the user's own.",
+        help="The database whose plans and schedules to use, which rutc tune found: a file or a "
+        "URL; default: $RUTC_DB, or the user's own.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -272,7 +283,7 @@ Tune = Annotated[
     str | None,
     typer.Option(
         metavar="60s|TRIALS",
-        help="Search for faster schedules first, as rutc tune does.",
+        help="Search for a faster plan and schedules first, as rutc tune does.",
         rich_help_panel=SPEED,
     ),
 ]

@@ -62,25 +62,27 @@ def tune(
         str | None,
         typer.Option("--time", metavar="60s|5m|1h", help="How long to search; default: 5m."),
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="How many schedules to try, at most.")
-    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="The most schedules to try.")] = None,
     kernel: Annotated[
         list[str] | None,
         typer.Option(
-            "--kernel", metavar="PART", help="Only kernels with this in their names; repeatable."
+            "--kernel",
+            metavar="PART",
+            help="Tune only kernels with PART in their names; repeatable.",
         ),
     ] = None,
     plans: Annotated[
         bool,
         typer.Option(
             "--plans/--no-plans",
-            help="Whether to search for a better plan first, for half the time.",
+            help="Search for a better plan first, for half the time, or not.",
         ),
     ] = True,
     seeds: Annotated[
         bool,
-        typer.Option("--seeds", help="Try what is the fastest on record of similar kernels first."),
+        typer.Option(
+            "--seeds", help="Try the fastest recorded schedules of similar kernels first."
+        ),
     ] = False,
     cluster: Annotated[
         str | None,
@@ -104,13 +106,13 @@ def tune(
         typer.Option(
             "--size",
             metavar="NAME=N",
-            help="A size that the model leaves open, in the runs that are timed; default: that "
-            "which it is planned for; repeatable.",
+            help="A size of the runs that are timed, where the model leaves it open; default: the "
+            "size that it is planned for. Repeatable.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of random choices.")] = 0,
     cpu: Annotated[
-        int | None, typer.Option(min=0, help="The CPU that kernels run on; default: any.")
+        int | None, typer.Option(min=0, help="The CPU to run kernels on; default: any.")
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,

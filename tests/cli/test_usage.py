@@ -33,7 +33,7 @@ def test_options_stand_in_groups(rutc: Rutc) -> None:
             groups[-1] = groups[-1][0], groups[-1][1] + 1
     assert sum(count for _, count in groups) >= 25
     assert max(count for _, count in groups) <= 6
-    assert groups[-1] == ("What is shown", 3)
+    assert groups[-1] == ("Display", 3)
 
 
 @pytest.mark.parametrize(
