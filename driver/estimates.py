@@ -173,7 +173,7 @@ def _estimates(
                 continue
             summary, origin = facts
             values = {n: pending.canonical.buffers[origin[n]] for n in summary.arguments}
-            levels = {n: near.level(v) for n, v in values.items()}
+            levels = near.levels(values)
             near.touch([(v, summary.arguments[n]) for n, v in values.items()])
             if turn:
                 own = estimate(summary, machine, levels=levels)
@@ -249,16 +249,22 @@ class _Recent:
         self.sizes: dict[str, float] = {}
         self.parts = parts
 
-    def level(self, value: str) -> int:
-        """The cache that has the value, from 0; as many as there are: memory."""
-        if value in self.parts:
-            return max(map(self.level, self.parts[value]))
-        total = 0.0
+    def levels(self, values: Mapping[str, str]) -> dict[str, int]:
+        """By the arguments that the values are: the cache that has each, from 0.
+
+        As many as there are caches: memory.
+        """
+        wanted = {part for v in values.values() for part in self.parts.get(v, (v,))}
+        missing, total = len(wanted), 0.0
+        found = dict.fromkeys(wanted, len(self.caches))
         for name in reversed(self.sizes):
+            if not missing:
+                break
             total += self.sizes[name]
-            if name == value:
-                return sum(total > cache for cache in self.caches)
-        return len(self.caches)
+            if name in wanted:
+                found[name] = sum(total > cache for cache in self.caches)
+                missing -= 1
+        return {n: max(found[part] for part in self.parts.get(v, (v,))) for n, v in values.items()}
 
     def touch(self, values: Sequence[tuple[str, float]]) -> None:
         """Note that values are touched now."""

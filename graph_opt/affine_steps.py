@@ -100,17 +100,20 @@ def _then(x: Expr, editor: Editor, *steps: Step) -> Affine | None:
 
 def is_constant(e: Expr, editor: Editor) -> bool:
     """Whether `e` is made of literals and constants at affine coordinates."""
-    for x in walk(e):
-        match x:
-            case Lit() | Apply():
-                pass
-            case Cast(arg) if arg.dtype in WIDE:
-                pass
-            case Read() if is_plain(x) and editor.constant(x.value) is not None:
-                pass
-            case _:
-                return False
-    return e.dtype in WIDE
+    return e.dtype in WIDE and all(_is_known(x, editor) for x in walk(e))
+
+
+def _is_known(x: Expr, editor: Editor) -> bool:
+    """Whether an operation, by itself, or an operand is that of a constant."""
+    match x:
+        case Lit() | Apply():
+            return True
+        case Cast(arg):
+            return arg.dtype in WIDE
+        case Read():
+            return is_plain(x) and editor.constant(x.value) is not None
+        case _:
+            return False
 
 
 def negated(e: Expr) -> Expr:

@@ -164,15 +164,21 @@ class Apply:
         return f"Apply({_listed(self)})"
 
     def __getstate__(self) -> dict[str, object]:
-        # Processes have other hashes of texts.
-        return {name: x for name, x in self.__dict__.items() if name != "_hash"}
+        # What else is known is soon found again; and processes have other hashes of texts.
+        return {"op": self.op, "args": self.args}
 
     @property
     def dtype(self) -> DType:
         """The result's type: bool for comparisons and tests, else the operands'."""
-        if self.op in COMPARE or self.op in LOGIC or self.op in ("not", "isnan", "isinf"):
-            return DType.BOOL
-        return self.args[1].dtype if self.op == "select" else self.args[0].dtype
+        # That of a long sum would be asked of all its operations again and again.
+        known: DType | None = self.__dict__.get("_dtype")
+        if known is None:
+            if self.op in COMPARE or self.op in LOGIC or self.op in ("not", "isnan", "isinf"):
+                known = DType.BOOL
+            else:
+                known = self.args[1 if self.op == "select" else 0].dtype
+            self.__dict__["_dtype"] = known
+        return known
 
 
 @record
@@ -193,6 +199,8 @@ class BitCast:
 
 Expr = Lit | IndexValue | Read | Local | Apply | Cast | BitCast
 _OPERATIONS = (Apply, Cast, BitCast)
+_LEAVES = (Lit, Local)
+"""Expressions without parts."""
 Coord = Index | Expr
 
 
@@ -223,6 +231,8 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """`e` and all its subexpressions, parents first; an operation shared by several, only once."""
+    if isinstance(e, _LEAVES) or (isinstance(e, Read) and reads_plainly(e)):
+        return iter((e,))
     if not isinstance(e, Apply | Cast):
         return iter(_walked(e))
     # Expressions never change, and are walked by every step that looks at their node. They do not
@@ -382,10 +392,6 @@ def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
 def map_reads(e: Expr, f: Callable[[Index], Index], read: Callable[[Read], Expr]) -> Expr:
     """`e` with `f` applied to every index expression in it, and `read` to every read after that."""
     return _mapped(e, f, read, {})
-
-
-_LEAVES = (Lit, Local)
-"""Expressions without parts."""
 
 
 def _mapped(

@@ -1,7 +1,5 @@
 """Work before kernels grows no faster than the graph: counted in function calls, not in seconds."""
 
-import gc
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.tensor_ir.machine import Machine
 from tests.machines import V4
+from tests.work import calls_counted
 
 SMALL = 120
 """Nodes of the smallest graph: of more than one kernel, as the largest kernels have a limit."""
@@ -112,21 +111,10 @@ def _write(path: Path, nodes: list[NodeProto], batch: int | str) -> None:
 
 def _calls(path: Path, machine: Machine = V4) -> int:
     """The function calls from a model to its plans."""
-    count = 0
-
-    def called(frame: object, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    gc.disable()
-    sys.setprofile(called)
-    try:
+    with calls_counted() as made:
         for version in versions(import_model(path), machine):
             decide(version.graph, machine)
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return count
+    return made[0]
 
 
 @pytest.mark.parametrize("batch", [8, "n"])

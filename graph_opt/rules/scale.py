@@ -172,7 +172,8 @@ def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | R
         inner = affine_of(before.body[0], editor)
         if inner is None or not inner.steps:
             break
-        at = affine_of(substitute(before.body[0], dict(index_coords(found.x))), editor)
+        body = substitute(before.body[0], dict(index_coords(found.x)))
+        at = inner if body is before.body[0] else affine_of(body, editor)
         if at is None:
             break
         found, last = Affine(at.x, at.steps + found.steps), before

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
+from itertools import groupby
 from operator import is_
 
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain, quoted
@@ -49,6 +50,23 @@ class Step(ABC):
     def apply(self, kernel: Kernel) -> Kernel:
         """The rewritten kernel. Raises NotApplicable with the reason."""
 
+    @property
+    def alike(self) -> Hashable:
+        """Equal for steps of a kind that are done at once where they follow each other."""
+        return None
+
+    def apply_all(self, kernel: Kernel, run: Sequence[Step]) -> Kernel:
+        """The kernel after `run`, this step and those after it that are alike.
+
+        Raises NotApplicable naming the step that does not apply.
+        """
+        for step in run:
+            try:
+                kernel = step.apply(kernel)
+            except NotApplicable as e:
+                raise NotApplicable(f"{step}: {e}") from None
+        return kernel
+
     def __str__(self) -> str:
         values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
         return f"{step_name(type(self))}({', '.join(map(field_text, values))})"
@@ -80,11 +98,9 @@ def field_text(x: Field) -> str:
 
 def apply_schedule(kernel: Kernel, schedule: Schedule) -> Kernel:
     """The kernel after all steps. Raises NotApplicable naming the step that does not apply."""
-    for step in schedule:
-        try:
-            kernel = step.apply(kernel)
-        except NotApplicable as e:
-            raise NotApplicable(f"{step}: {e}") from None
+    for _, alike in groupby(schedule, key=lambda step: (type(step), step.alike)):
+        run = tuple(alike)
+        kernel = run[0].apply_all(kernel, run)
     return kernel
 
 

@@ -43,6 +43,7 @@ from rutc.tensor_ir.steps import (
     Peel,
     Prepare,
     Reorder,
+    Schedule,
     Split,
     Tile,
     apply_schedule,
@@ -53,6 +54,7 @@ from rutc.tensor_ir.steps.text import STEPS
 from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.kernels import Case, cases, scheduled
+from tests.work import calls_counted
 
 GOLDEN = sorted((Path(__file__).parent / "golden" / "steps").glob("*.txt"))
 
@@ -335,3 +337,48 @@ def test_unrolled_loops_whose_bounds_depend_on_one_moved_with_them() -> None:
     )
     with pytest.raises(NotApplicable, match=r"the bounds of i.i depend on i.o.i.i"):
         apply_schedule(kernel, schedule)
+
+
+def _sum_of_turned(count: int) -> Kernel:
+    """A sum of so many operands, whose result lies across them."""
+    names = [f"x{i}" for i in range(count)]
+    inputs = "\n".join(f'%{n} : f32{{i,j}} = input "{n}" [i, j]' for n in names)
+    return kernel_of(
+        f"""
+        graph "sum"
+        dims i = 4, j = 8
+        {inputs}
+        %y : f32{{i,j}} = {" + ".join(f"%{n}[i, j]" for n in names)}
+        output "y" [j, i] = %y
+        """
+    )
+
+
+def _with_tiles(count: int) -> Schedule:
+    steps = [f"preload(x{i}, [i, j])" for i in range(count)]
+    return parse_schedule("; ".join(["tile([i, j], [unroll, vector])", *steps]))
+
+
+def test_tiles_of_many_operands_are_those_of_each_after_the_other() -> None:
+    kernel, schedule = _sum_of_turned(5), _with_tiles(5)
+    one_by_one = kernel
+    for step in schedule:
+        one_by_one = step.apply(one_by_one)
+    assert apply_schedule(kernel, schedule) == one_by_one
+    for more, reason in (
+        ("preload(x1, [i, j])", r"preload\(x1, \[i, j\]\): there are registers %x1.tile already"),
+        ("preload(z, [i, j])", r"preload\(z, \[i, j\]\): %z is read at 0 places, not at one"),
+    ):
+        with pytest.raises(NotApplicable, match=f"^{reason}$"):
+            apply_schedule(kernel, (*schedule, *parse_schedule(more)))
+
+
+def test_tiles_of_many_operands_take_work_in_proportion() -> None:
+    counts: list[int] = []
+    for count in (20, 20, 40, 80):
+        kernel, schedule = _sum_of_turned(count), _with_tiles(count)
+        with calls_counted() as made:
+            apply_schedule(kernel, schedule)
+        counts.append(made[0])
+    _, one, two, four = counts
+    assert four - two <= 2.1 * (two - one)
