@@ -28,7 +28,11 @@ from rutc.emit.toolchain import Toolchain
 from rutc.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("base", "driver", "tensor_ir", "importer", "graph_opt", "tuner", "emit", "runtime")
+FOLDERS = (
+    *("base", "driver", "tensor_ir", "importer", "graph_opt", "tuner", "emit", "runtime"),
+    *("verify", "report"),
+)
+"""Those of all that compiles: `verify` tells how far roundings carry, which decides precisions."""
 SUFFIXES = frozenset({".py", ".c", ".h", ".json"})
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "protobuf", "llvmlite", "scipy")
 SAMPLE_BYTES = 1 << 16

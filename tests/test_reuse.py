@@ -1,6 +1,7 @@
 """Artifacts used again: only where nothing that decides them has changed."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -209,6 +210,12 @@ def test_sources_versions_and_compiler_count(
     monkeypatch.setattr(reuse, "versions", lambda: ("other",))
     keys.append(Entry(model, "m.so", OPTIONS, toolchain).key)
     assert len(set(keys)) == 4
+
+
+def test_sources_are_those_of_what_is_imported() -> None:
+    files = [p for folder in reuse.FOLDERS for p in (reuse.ROOT / folder).rglob("*.py")]
+    used = {m for p in files for m in re.findall(r"from rutc\.(\w+)", p.read_text())}
+    assert {m for m in used if (reuse.ROOT / m).is_dir()} == set(reuse.FOLDERS)
 
 
 def test_versions_are_those_of_what_is_imported(
