@@ -1,7 +1,10 @@
 """Processes that tests send signals to, and what becomes of them."""
 
+import faulthandler
+import os
 import signal
 from pathlib import Path
+from typing import NoReturn
 
 
 def as_in_foreground() -> None:
@@ -12,6 +15,13 @@ def as_in_foreground() -> None:
     """
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def crash() -> NoReturn:
+    """Ends this process as a fault in machine code does, without pytest's report of the stack."""
+    faulthandler.disable()
+    os.kill(os.getpid(), signal.SIGSEGV)
+    raise AssertionError("still alive")
 
 
 def is_gone(process: int) -> bool:

@@ -26,6 +26,7 @@ from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
 from rutc.verify.compare import Value
 from tests.graph_opt.test_decide_slices import SOFTMAX
+from tests.signals import crash
 
 MACHINE = native_target().machine
 PRODUCTS = """
@@ -141,7 +142,7 @@ def test_what_crashes_is_told_from_the_others(
     ) -> list[np.ndarray]:
         found = run_in_turns(profiled, given, seconds, enough)
         if bad in profiled[-1].names:
-            os.kill(os.getpid(), signal.SIGSEGV)
+            crash()
         return found
 
     monkeypatch.setattr(in_model, "run_in_turns", dying)

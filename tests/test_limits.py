@@ -21,7 +21,7 @@ from rutc.base.progress import Progress
 from rutc.driver.limits import LimitExceeded, Limits, parse_size, size_text, within
 from rutc.errors import InternalError, UserError
 from tests.cli.conftest import write_small
-from tests.signals import as_in_foreground, is_gone
+from tests.signals import as_in_foreground, crash, is_gone
 
 MIB = 1 << 20
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
@@ -67,9 +67,9 @@ def hard_limit(on_progress: Progress) -> int:
     return resource.getrlimit(resource.RLIMIT_DATA)[1]
 
 
-def crash(on_progress: Progress) -> None:
+def fault(on_progress: Progress) -> None:
     on_progress("crashing", 0, 1)
-    os.kill(os.getpid(), signal.SIGSEGV)
+    crash()
 
 
 def refuse(on_progress: Progress) -> None:
@@ -104,7 +104,7 @@ def test_errors_come_through() -> None:
 
 def test_a_crash_is_no_limit() -> None:
     with pytest.raises(InternalError, match=r"'crashing': SIGSEGV"):
-        within(Limits.of(60, "1G"), None, crash)
+        within(Limits.of(60, "1G"), None, fault)
 
 
 def test_time(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Kernels timed in a process of their own: times, failures, crashes, and what hangs."""
 
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
 from rutc.tuner.trial import State
+from tests.signals import crash
 from tests.tiles import FEATURES
 from tests.tuner.subjects import of_text
 
@@ -132,11 +132,9 @@ def test_a_process_that_dies_is_an_outcome(
     bench: KernelBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = kernel_of()
-    timed = Timer.timed
 
     def dying(self: Timer, kernel: Kernel, reference: ReferenceKernel | None = None) -> Outcome:
-        os.kill(os.getpid(), signal.SIGSEGV)
-        return timed(self, kernel, reference)
+        crash()
 
     monkeypatch.setattr(Timer, "timed", dying)
     outcome = bench.time(kernel)

@@ -5,8 +5,6 @@ The long run is `python -m tests.fuzz --mutations 100000` (docs/fuzzing.md).
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -23,6 +21,7 @@ from tests.fuzz.mutants import Mutants, Outcome, Subject, attempt, by_command_li
 from tests.fuzz.mutate import CHANGES, WIRE, mutant, pool_of
 from tests.fuzz.seeds import seeds
 from tests.sampling import SAMPLE
+from tests.signals import crash
 
 CASES = 300
 """Damaged models of a date; one in so many of `PARTS` is tried where not everything runs."""
@@ -85,7 +84,7 @@ def test_names_that_are_no_text_are_made() -> None:
 
 
 def _killed(path: Path) -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
+    crash()
 
 
 def _endless(path: Path) -> None:
