@@ -104,7 +104,8 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "tuner/templates/rows.py": ("MOST_WRITTEN_OUT", "MOST_PERMUTED"),
     "tuner/templates/running.py": ("MOST_PERMUTED",),
     "tuner/templates/scatter.py": ("MOST_PERMUTED",),
-    "tuner/templates/tiled.py": ("MOST_WRITTEN_OUT", "MOST_OF_LONG", "MOST_BETWEEN", "MOST_LINES"),
+    "tuner/templates/tiled.py": ("MOST_WRITTEN_OUT", "MOST_OF_LONG", "MOST_BETWEEN"),
+    "tuner/tile_prefetch.py": ("MOST_LINES",),
     "tuner/templates/tilings.py": ("SHORTEST_BLOCK",),
     "tuner/templates/windows.py": ("MOST_PERMUTED",),
     "tuner/vectors.py": ("MOST_AT_ONCE",),
@@ -213,6 +214,7 @@ WEIGHTS: dict[str, tuple[float, ...]] = {
     "tuner/choice.py": (4,),
     "tuner/templates/matrix.py": (3, 4),
     "tuner/tile_loads.py": (1.5,),
+    "tuner/tile_prefetch.py": (4,),
 }
 """File -> numbers in expressions that say what something costs, or from where on it pays."""
 

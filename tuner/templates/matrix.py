@@ -23,12 +23,13 @@ from rutc.tensor_ir.steps import (
     Step,
 )
 from rutc.tuner.access import Shape, Touch
-from rutc.tuner.blocking import comes_from_afar, stored_bytes
+from rutc.tuner.blocking import stored_bytes
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.columns import COLUMNS
 from rutc.tuner.dot import dot_packing
 from rutc.tuner.packing import dim_of_loop, packed
 from rutc.tuner.space import Axis, Default, Template
+from rutc.tuner.tile_prefetch import comes_from_afar
 
 ROWS = 16
 GROUP_BYTES = 4

@@ -7,9 +7,6 @@ register tile [Goto & van de Geijn 2008].
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import replace
-from math import prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
@@ -24,34 +21,29 @@ from rutc.tensor_ir.steps import (
     Pack,
     Peel,
     PrefetchBlock,
-    PrefetchResult,
     Prepare,
     Reorder,
     Split,
     Step,
     Tile,
 )
-from rutc.tuner.access import Reduction, Shape, moves_evenly
-from rutc.tuner.blocking import (
-    ask_far_rows,
-    batch_loops,
-    comes_from_afar,
-    goes_over_panels,
-    panel_loop,
-    sole_output,
-    stays_until_used,
-    takes_one_more,
-    tiles_at_once,
-    waits_for_pages,
-)
+from rutc.tuner.access import Reduction, Shape, Touch, moves_evenly
+from rutc.tuner.blocking import batch_loops, sole_output, takes_one_more, tiles_at_once
 from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_steps, products_together
-from rutc.tuner.lengths import leaves_rest, never_longer
 from rutc.tuner.packing import grouped_packing, packed, packing
-from rutc.tuner.prepare import prepared_operands
+from rutc.tuner.prepare import Prepared, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cycles import bound_order
-from rutc.tuner.tile_loads import held_operand
+from rutc.tuner.tile_loops import reuse_loops, tile_loops
+from rutc.tuner.tile_prefetch import (
+    comes_from_afar,
+    far_rows_asked_for,
+    panel_loop,
+    results_asked_for,
+    stays_until_used,
+    waits_for_pages,
+)
 from rutc.tuner.tile_registers import LONGEST_UNROLLED, crowded, multiplications
 
 MOST_WRITTEN_OUT = 160
@@ -62,8 +54,6 @@ MOST_OF_LONG = 64
 """Those of the part of any other long sum."""
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
-MOST_LINES = 64
-"""What follows a reduction is asked for if it is in so many lines, each by an instruction."""
 
 
 @record
@@ -107,285 +97,266 @@ class Tiling:
         return ", ".join(f"{v} x {n}" for v, n in sizes) + (f"; {what}" if what else "")
 
 
-@record
-class Loops:
-    """The loops of tiles before reductions have blocks.
-
-    `order` has those around a tile, of which `apart` go around all panels of the vector, and
-    `blocked` those too; `moved` are the tile's own. `edges` may end in smaller tiles. The `tile`
-    names the loops as they are after `steps`, `original` tells what parts were.
-    """
-
-    steps: tuple[Step, ...]
-    tile: RegisterTile
-    extents: Mapping[str, int]
-    order: tuple[str, ...]
-    apart: tuple[str, ...]
-    blocked: tuple[str, ...]
-    moved: tuple[tuple[str, Kind], ...]
-    edges: tuple[str, ...]
-    original: Mapping[str, str]
-    beside: tuple[str, ...]
-    """The order in which tiles beside each other come before those of the next rows."""
-
-
-def loops_of(
-    kernel: Kernel,
-    shape: Shape,
-    tile: RegisterTile,
-    chunk: tuple[str, int] | None,
-    machine: Machine,
-) -> Loops:
-    """The loops of tiles, and the steps that make them.
-
-    Raises:
-        NotApplicable: rows have no such chunk.
-    """
-    steps: list[Step] = []
-    extents = dict(shape.extents)
-    batch = batch_loops(shape, tile)
-    original: dict[str, str] = {}
-    if chunk is not None:
-        v, f = chunk
-        _check_chunk(shape, tile, v, f, batch)
-        original[f"{v}.i"] = v
-        steps.append(Split(v, f))
-        extents[f"{v}.o"], extents[f"{v}.i"] = extents[v] // f, f
-        renamed = {x: f"{v}.i" if x == v else x for x in extents}
-        tile = replace(
-            tile, rows=tuple((renamed[x], min(g, extents[renamed[x]])) for x, g in tile.rows)
-        )
-    moved: list[tuple[str, Kind]] = []
-    loops: list[str] = []
-    edges: list[str] = []
-    width = tile.vectors * machine.width
-    for v, f, kind in (
-        *((v, f, Kind.UNROLL) for v, f in tile.rows),
-        (tile.vector, width, Kind.VECTOR),
-    ):
-        fits = f >= extents[v]
-        if fits and v in shape.symbolic:
-            fits = kind is Kind.UNROLL and never_longer(shape.sizes[v], f, dict(kernel.symbols))
-        if fits:
-            moved.append((v, kind))
-            continue
-        steps.append(Split(v, f))
-        moved.append((f"{v}.i", kind))
-        loops.append(f"{v}.o")
-        extents[f"{v}.o"] = -(-extents[v] // f)
-        if leaves_rest(shape.sizes[v] if v in shape.symbolic else extents[v], f):
-            edges.append(f"{v}.o")
-    tiled = {v for v, _ in tile.rows} | {tile.vector, *batch}
-    rest = [x.var for x in shape.shared if x.var not in tiled]
-    if chunk is not None:
-        v = chunk[0]
-        rest = [f"{v}.i" if x == v else x for x in rest if x != v or f"{v}.i" not in tiled]
-    panels: list[str] = []
-    if f"{tile.vector}.o" in loops:
-        panels = [*(v for v in rest if goes_over_panels(shape, tile, v)), f"{tile.vector}.o"]
-    apart = [*batch, *([f"{chunk[0]}.o"] if chunk is not None else [])]
-    blocked = [*apart, *panels]
-    order = [*blocked, *(v for v in (*rest, *loops) if v not in blocked)]
-    beside = [*apart, *(v for v in (*rest, *loops) if v not in apart)]
-    if not panels:
-        # Tiles beside each other are those of loops inside of the rows' own.
-        stored = {x.var: n for n, x in enumerate(shape.shared)}
-        named = {v: v if v in stored else v.removesuffix(".o") for v in beside}
-        beside.sort(key=lambda v: stored[original.get(named[v], named[v])])
-    return Loops(
-        tuple(steps),
-        tile,
-        extents,
-        tuple(order),
-        tuple(apart),
-        tuple(blocked),
-        _held_inside(moved, shape, tile, machine),
-        tuple(edges),
-        original,
-        tuple(beside),
-    )
-
-
-def _held_inside(
-    moved: Sequence[tuple[str, Kind]], shape: Shape, tile: RegisterTile, machine: Machine
-) -> tuple[tuple[str, Kind], ...]:
-    """A tile's own loops, those innermost along which the operand in registers changes.
-
-    `moved` has those of the rows, then that of the vector.
-    """
-    *rows, vector = moved
-    longest = max(shape.reductions, key=lambda r: prod(shape.extents[x.var] for x in r.loops))
-    held = held_operand(longest, tile.vector, tile.vectors, tile.rows, machine.width)
-    pairs = zip(tile.rows, rows, strict=True)
-    ordered = sorted(pairs, key=lambda pair: held is not None and held.depends(pair[0][0]))
-    return (*(row for _, row in ordered), vector)
-
-
 def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Choice:
     """Parallel blocks of the output; in each, blocks of the reduction; in each, register tiles.
 
     Raises:
         NotApplicable: the tiling does not fit the kernel.
     """
-    group = products_together(shape, machine)
-    loops = loops_of(kernel, shape, tiling.tile, tiling.chunk, machine)
-    steps: list[Step] = list(loops.steps)
-    tile, extents, moved = loops.tile, dict(loops.extents), loops.moved
-    edges, block, holder = list(loops.edges), tiling.block, tiling.holder
-    bound = bound_order(shape, tile.inside)
-    batch = batch_loops(shape, tiling.tile)
-    width = tile.vectors * machine.width
-    if block is not None:
-        _check_block(kernel, shape, tiling, bound, group)
-    carried = block is not None and any(b.name == holder for b in kernel.args)
-    prepared = None
-    if tiling.prepare is not None:
-        may_be = prepared_operands(shape, tile, loops.order, extents, machine, loops.original)
-        prepared = next((p for p in may_be if p.operands[0] == tiling.prepare), None)
-        if prepared is None or group > 1:
-            raise NotApplicable(f"nothing of {tiling.prepare} is the same for several tiles")
-    order = list(loops.beside if tiling.whole_rows else loops.order)
-    steps.append(Reorder((*order, *(v for v, _ in moved))))
-    outer = order
-    if prepared is not None:
-        inside = (*bound, moved[-1][0])
-        what, least = prepared.operands[0], prepared.least
-        steps.append(Prepare(what, order[prepared.at], inside, least))
-        if prepared.turned is not None:
-            along = f"{prepared.turned}.p"
-            steps += [Split(along, machine.width), Mark(f"{along}.i", Kind.UNROLL)]
-        block, outer = None, order[: prepared.at]
-    inner: list[str] = []
-    whole_sums = block is not None and block == extents[bound[-1]]
-    one_by_one = block is None or whole_sums
-    even = {
-        f"{v}.o": Even(f"{v}.o", int(one_by_one and takes_one_more(shape, tile, v, machine)))
-        for v, _ in tile.rows
-        if v in shape.symbolic
-    }
-    most = (Index.of(shape.sizes[v]).bounds(dict(kernel.symbols)) for v in shape.symbolic)
-    if not carried and any(x is None or x[1] > MOST_BETWEEN for x in most):
-        # What is kept between blocks would take memory without a bound.
-        block = None
-    if block is not None:
-        whole = {f"{v}.o" for v in shape.symbolic} | shape.symbolic
-        at = next((i for i, v in enumerate(order) if v in even), len(order))
+    making = _Making(kernel, shape, tiling, machine)
+    making.go_over_tiles()
+    making.take_blocks()
+    making.share_and_end()
+    making.reduce()
+    return packed(making.packs, making.steps)
+
+
+class _Making:
+    """A tiled schedule while it is made: each method adds the steps of one concern, in order.
+
+    Attributes:
+        steps: The steps so far.
+        packs: How constants are packed, by buffer.
+        extents: Of all loops after these steps; 0 where parts of one differ in length.
+        order: The loops around a tile.
+        outer: The first of them, which threads may share.
+        inner: The last of them, between a block of the reduction and a tile.
+        edges: Those around whose last tile is a smaller one, which nothing has made yet.
+        block: How many iterations of the innermost reduction loop are a block, if there are any.
+        prepared: What tiles compute of an operand, once for many of them.
+    """
+
+    def __init__(self, kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> None:
+        """Begins with the loops of tiles.
+
+        Raises:
+            NotApplicable: the tiling does not fit the kernel.
+        """
+        self.kernel, self.shape, self.tiling, self.machine = kernel, shape, tiling, machine
+        self.group = products_together(shape, machine)
+        self.loops = tile_loops(kernel, shape, tiling.tile, tiling.chunk, machine)
+        self.tile = self.loops.tile
+        self.bound = bound_order(shape, self.tile.inside)
+        self.batch = batch_loops(shape, tiling.tile)
+        self.steps: list[Step] = list(self.loops.steps)
+        self.packs: dict[str, Pack] = {}
+        self.extents = dict(self.loops.extents)
+        self.order = list(self.loops.beside if tiling.whole_rows else self.loops.order)
+        self.outer, self.inner = self.order, list[str]()
+        self.edges = list(self.loops.edges)
+        self.block = tiling.block
+        if self.block is not None:
+            _check_block(kernel, shape, tiling, self.bound, self.group)
+        self.prepared = self._prepared()
+        if self.prepared is not None:
+            self.block = None
+        self.whole_sums = self.block is not None and self.block == self.extents[self.bound[-1]]
+        one_by_one = self.block is None or self.whole_sums
+        self.even = {
+            f"{v}.o": Even(
+                f"{v}.o", int(one_by_one and takes_one_more(shape, self.tile, v, machine))
+            )
+            for v, _ in self.tile.rows
+            if v in shape.symbolic
+        }
+
+    def _prepared(self) -> Prepared | None:
+        """What the tiling says is prepared.
+
+        Raises:
+            NotApplicable: no such operand can be.
+        """
+        wanted, loops = self.tiling.prepare, self.loops
+        if wanted is None:
+            return None
+        may_be = prepared_operands(
+            self.shape, self.tile, loops.order, loops.extents, self.machine, loops.original
+        )
+        found = next((p for p in may_be if p.operands[0] == wanted), None)
+        if found is None or self.group > 1:
+            raise NotApplicable(f"nothing of {wanted} is the same for several tiles")
+        return found
+
+    def go_over_tiles(self) -> None:
+        """Moves the tile's own loops inside of all others, and prepares an operand between them."""
+        moved = [v for v, _ in self.loops.moved]
+        self.steps.append(Reorder((*self.order, *moved)))
+        if self.prepared is None:
+            return
+        at, inside = self.prepared.at, (*self.bound, moved[-1])
+        operand = self.prepared.operands[0]
+        self.steps.append(Prepare(operand, self.order[at], inside, self.prepared.least))
+        if self.prepared.turned is not None:
+            along = f"{self.prepared.turned}.p"
+            self.steps += [Split(along, self.machine.width), Mark(f"{along}.i", Kind.UNROLL)]
+        self.outer = self.order[:at]
+
+    def take_blocks(self) -> None:
+        """Takes the reduction in blocks, each for several tiles that keep their sums meanwhile."""
+        shape, symbols = self.shape, dict(self.kernel.symbols)
+        carried = any(b.name == self.tiling.holder for b in self.kernel.args)
+        most = (Index.of(shape.sizes[v]).bounds(symbols) for v in shape.symbolic)
+        if not carried and any(x is None or x[1] > MOST_BETWEEN for x in most):
+            # What is kept between blocks would take memory without a bound.
+            self.block = None
+        if self.block is None:
+            return
+        order = self.order
+        at = next((i for i, v in enumerate(order) if v in self.even), len(order))
         if carried and at == len(order) - 1:
             # However many rows there are, those of a chunk stay in the second cache.
-            v, tiles = order[at], tiles_at_once(shape, tile, machine)
-            steps += [*([even[v]] if v in edges else []), Split(v, tiles)]
-            extents |= {f"{v}.o": -(-extents[v] // tiles), f"{v}.i": min(tiles, extents[v])}
-            outer = [*batch, f"{v}.o", *order[len(batch) : at]]
-            inner, edges = [f"{v}.i"], [x for x in edges if x != v]
-            steps.append(Reorder((*outer, *inner)))
+            v, tiles = order[at], tiles_at_once(shape, self.tile, self.machine)
+            self.steps += [*([self.even[v]] if v in self.edges else []), Split(v, tiles)]
+            self.extents |= {
+                f"{v}.o": -(-self.extents[v] // tiles),
+                f"{v}.i": min(tiles, self.extents[v]),
+            }
+            self.outer = [*self.batch, f"{v}.o", *order[len(self.batch) : at]]
+            self.inner, self.edges = [f"{v}.i"], [x for x in self.edges if x != v]
+            self.steps.append(Reorder((*self.outer, *self.inner)))
         else:
             # Nor are the blocks of a symbolic loop ever split again.
-            outer, inner, split = _reuse_loops(
-                order, len(loops.blocked), extents, whole, tiling.reuse
+            whole = {f"{v}.o" for v in shape.symbolic} | shape.symbolic
+            first = len(self.loops.blocked)
+            self.outer, self.inner, split = reuse_loops(
+                order, first, self.extents, whole, self.tiling.reuse
             )
-            steps += split
-        if inner and not whole_sums:
-            steps.append(BlockReduction(bound[-1], block, inner[0], holder))
+            self.steps += split
+        if self.inner and not self.whole_sums:
+            last = self.bound[-1]
+            step = BlockReduction(last, self.block, self.inner[0], self.tiling.holder)
+            self.steps.append(step)
         else:
-            block = None
-    if tiling.parallel:
-        shared = outer if block is not None or not whole_sums else [*outer, *inner]
-        steps += [Mark(v, Kind.PARALLEL) for v in shared]
-    around = list(order) if prepared is not None else [*outer, *inner]
-    steps += [even.get(v, Peel(v)) for v in reversed(around) if v in edges]
-    steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
-    if block is None and tiling.prefetch:
-        steps += _results(shape, tile, machine)
-    packs: dict[str, Pack] = {}
-    if block is not None:
-        extents[bound[-1]] = block if extents[bound[-1]] % block == 0 else 0
-    for r in shape.reductions:
+            self.block = None
+
+    @property
+    def around(self) -> list[str]:
+        """The loops around a tile, once the reduction has its blocks."""
+        return self.order if self.prepared is not None else [*self.outer, *self.inner]
+
+    def share_and_end(self) -> None:
+        """Shares the outer loops out to threads, and makes the last tiles and the tile itself."""
+        if self.tiling.parallel:
+            all_of_them = self.block is None and self.whole_sums
+            shared = [*self.outer, *self.inner] if all_of_them else self.outer
+            self.steps += [Mark(v, Kind.PARALLEL) for v in shared]
+        ended = [v for v in reversed(self.around) if v in self.edges]
+        self.steps += [self.even.get(v, Peel(v)) for v in ended]
+        own = self.loops.moved
+        self.steps.append(Tile(tuple(v for v, _ in own), tuple(k for _, k in own)))
+        if self.block is None and self.tiling.prefetch:
+            self.steps += results_asked_for(self.shape, self.tile, self.machine)
+
+    def reduce(self) -> None:
+        """Orders and unrolls reductions, packs what they read and asks for it."""
+        last = self.bound[-1]
+        if self.block is not None:
+            self.extents[last] = self.block if self.extents[last] % self.block == 0 else 0
+        for r in self.shape.reductions:
+            wanted, unrolled = self._reduction(r)
+            for t in r.reads:
+                if t.packed:
+                    self._packed_operand(r, t, wanted, unrolled)
+                elif self.tiling.prefetch:
+                    self._plain_operand(r, t, wanted, unrolled)
+        if self.tile.inside:
+            self.steps.append(Inside(self.tile.inside))
+
+    def _reduction(self, r: Reduction) -> tuple[list[str], list[Step]]:
+        """(its loops in order, the steps that unroll some of them)."""
         names = [x.var for x in r.loops]
-        wanted = [v for v in bound if v in names]
+        wanted = [v for v in self.bound if v in names]
         if len(wanted) > 1 and wanted != names:
-            steps.append(Reorder(tuple(wanted)))
-        parted: set[str] = set()
-        last = wanted[-1]
-        if group > 1:
-            if block is not None:
-                extents[last] = block
-            steps += dot_steps(last, extents, group)
-            parted.add(last)
-            extents[f"{last}.o"] = extents[last] // group if extents[last] % group == 0 else 0
-            wanted = [*wanted[:-1], f"{last}.o"]
-        fixed = [v for v in wanted if v not in shape.symbolic and v not in tile.inside]
-        short = fixed if wanted[-1:] == fixed[-1:] else []
-        unrolled = _unrolled(r, short, tile, extents, machine) if tiling.unroll else []
-        steps += unrolled
-        parted |= {s.var for s in unrolled if isinstance(s, Split)}
-        wanted = [*wanted[:-1], last]
-        for t in r.reads:
-            if not t.packed:
-                panel = f"{tile.vector}.o"
-                across = panel in around and t.across(tile.vector, bound[-1])
-                known = t.known(tile.vector)
-                if across and known and tiling.prefetch and t.buffer_bytes > machine.l1:
-                    steps.append(PrefetchBlock(t.buffer, panel, 0, t.line(machine)))
-                if group == 1 and len(r.reads) > 1 and tiling.prefetch:
-                    steps += ask_far_rows(t, tile, around, wanted, unrolled, extents, machine)
+            self.steps.append(Reorder(tuple(wanted)))
+        last, innermost = wanted[-1], wanted[-1]
+        if self.group > 1:
+            if self.block is not None:
+                self.extents[last] = self.block
+            self.steps += dot_steps(last, self.extents, self.group)
+            innermost = f"{last}.o"
+            whole = self.extents[last] % self.group == 0
+            self.extents[innermost] = self.extents[last] // self.group if whole else 0
+        unrolled: list[Step] = []
+        varying = self.shape.symbolic | set(self.tile.inside)
+        if self.tiling.unroll and innermost not in varying:
+            fixed = [v for v in (*wanted[:-1], innermost) if v not in varying]
+            unrolled = _unrolled(r, fixed, self.tile, self.extents, self.machine)
+        self.steps += unrolled
+        return wanted, unrolled
+
+    def _plain_operand(
+        self, r: Reduction, t: Touch, wanted: list[str], unrolled: Sequence[Step]
+    ) -> None:
+        """Asks for an operand that lies in memory as it is."""
+        tile, machine = self.tile, self.machine
+        panel = f"{tile.vector}.o"
+        across = panel in self.around and t.across(tile.vector, self.bound[-1])
+        if across and t.known(tile.vector) and t.buffer_bytes > machine.l1:
+            self.steps.append(PrefetchBlock(t.buffer, panel, 0, t.line(machine)))
+        if self.group == 1 and len(r.reads) > 1:
+            self.steps += far_rows_asked_for(
+                t, tile, self.around, wanted, unrolled, self.extents, machine
+            )
+
+    def _packed_operand(
+        self, r: Reduction, t: Touch, wanted: list[str], unrolled: Sequence[Step]
+    ) -> None:
+        """Packs a constant operand, and asks for it where waiting for it would show."""
+        tile, group = self.tile, self.group
+        if t.packable:
+            width = tile.vectors * self.machine.width
+            if group == 1 or not t.depends(wanted[-1]):
+                self.packs[t.buffer] = packing(
+                    self.kernel,
+                    t,
+                    wanted,
+                    tile,
+                    width,
+                    self.shape.extents,
+                    self.block,
+                    self.loops.original,
+                )
             else:
-                asked = tiling.prefetch and (prepared is None or t.buffer not in prepared.operands)
-                if t.packable:
-                    packs[t.buffer] = (
-                        packing(
-                            kernel, t, wanted, tile, width, shape.extents, block, loops.original
-                        )
-                        if group == 1 or not t.depends(last)
-                        else grouped_packing(kernel, t, wanted, tile, width, group)
-                    )
-                if t.strides.get(tile.vector) is None or t.gathered or not asked:
-                    continue
-                if not t.depends(tile.vector) or not t.depends(bound[-1]):
-                    continue
-                line = t.line(machine)
-                if block is not None:
-                    steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b", 0, line))
-                elif batch and (t.strides.get(batch[-1]) or 0) > 0:
-                    panel = f"{tile.vector}.o" if f"{tile.vector}.o" in around else batch[-1]
-                    steps.append(PrefetchBlock(t.buffer, panel, 0, line))
-                elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
-                    again = bool(even) or any(extents[v] > 1 for v in around if v != over)
-                    near = stays_until_used(t, over, around, shape, tile, machine)
-                    if near and (again or waits_for_pages(r, tile, machine)):
-                        steps.append(PrefetchBlock(t.buffer, over, 0, line))
-                elif (
-                    tile.vectors <= 2
-                    and wanted
-                    and shape.extents.get(wanted[0], 0) > group
-                    and t.depends(wanted[0])
-                ):
-                    first = wanted[0]
-                    while first in parted:
-                        first = f"{first}.o"
-                    loop = loops.original.get(wanted[0], wanted[0])
-                    near = not t.nibbles and moves_evenly(kernel, t.buffer, loop)
-                    if Mark(first, Kind.UNROLL) not in steps and near:
-                        far = machine.far_bytes
-                        ahead = far // machine.line_bytes * line
-                        steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
-    if tile.inside:
-        steps.append(Inside(tile.inside))
-    return packed(packs, steps)
+                self.packs[t.buffer] = grouped_packing(self.kernel, t, wanted, tile, width, group)
+        prepared = self.prepared is not None and t.buffer in self.prepared.operands
+        if t.strides.get(tile.vector) is None or t.gathered or prepared:
+            return
+        depends = t.depends(tile.vector) and t.depends(self.bound[-1])
+        if self.tiling.prefetch and depends:
+            self.steps += self._asked_for(r, t, wanted, unrolled)
 
-
-def _check_chunk(
-    shape: Shape, tile: RegisterTile, var: str, length: int, batch: Sequence[str]
-) -> None:
-    """Raises NotApplicable where rows along `var` have no chunks of that length."""
-    extent = shape.extents[var]
-    if var == tile.vector or var in batch or var in shape.symbolic or not 0 < length < extent:
-        raise NotApplicable(f"{var} has no chunks of {length}")
-    if extent % length:
-        raise NotApplicable(f"chunks of {length} are no equal parts of {var}")
-    packed = any(t.packed and t.depends(var) for r in shape.reductions for t in r.reads)
-    rows = dict(tile.rows).get(var, 1)
-    if packed and length % min(rows, length):
-        raise NotApplicable(f"tiles of {rows} rows end beyond a chunk of {length}")
+    def _asked_for(
+        self, r: Reduction, t: Touch, wanted: list[str], unrolled: Sequence[Step]
+    ) -> list[Step]:
+        """The steps that ask for a packed operand: a block, a panel or some bytes ahead."""
+        tile, shape, machine, around = self.tile, self.shape, self.machine, self.around
+        line, batch = t.line(machine), self.batch
+        if self.block is not None:
+            return [PrefetchBlock(t.buffer, f"{self.bound[-1]}.b", 0, line)]
+        if batch and (t.strides.get(batch[-1]) or 0) > 0:
+            panel = f"{tile.vector}.o" if f"{tile.vector}.o" in around else batch[-1]
+            return [PrefetchBlock(t.buffer, panel, 0, line)]
+        over = panel_loop(t, tile, around)
+        if over is not None and comes_from_afar(t, shape, machine):
+            again = bool(self.even) or any(self.extents[v] > 1 for v in around if v != over)
+            near = stays_until_used(t, over, around, shape, tile, machine)
+            asked = near and (again or waits_for_pages(r, tile, machine))
+            return [PrefetchBlock(t.buffer, over, 0, line)] if asked else []
+        first = wanted[0]
+        if tile.vectors > 2 or shape.extents.get(first, 0) <= self.group or not t.depends(first):
+            return []
+        loop = self.loops.original.get(first, first)
+        parted = {s.var for s in unrolled if isinstance(s, Split)}
+        if self.group > 1:
+            parted.add(wanted[-1])
+        while first in parted:
+            first = f"{first}.o"
+        if Mark(first, Kind.UNROLL) in self.steps or t.nibbles:
+            return []
+        if not moves_evenly(self.kernel, t.buffer, loop):
+            return []
+        ahead = machine.far_bytes // machine.line_bytes * line
+        return [PrefetchBlock(t.buffer, first, ahead, line, 1)]
 
 
 def _check_block(
@@ -410,55 +381,9 @@ def _check_block(
         raise NotApplicable(f"{tiling.holder!r} cannot hold the sums between blocks")
 
 
-def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
-    """Steps that ask for what a tile stores or reads after its reduction, line by line."""
-    w = machine.coefficients.blocks
-    if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < w.near_steps:
-        return []
-    found: dict[str, Step] = {}
-    for t in shape.touches:
-        if len(t.loops) != len(shape.shared) or t.packed or t.gathered:
-            continue
-        inside = [v for v, _ in tile.rows] + [tile.vector]
-        along = next((v for v in inside if t.unit(v)), None)
-        if along is not None and t.buffer_bytes > machine.l1 // 2:
-            rows = prod(f for v, f in tile.rows if v != along and t.depends(v))
-            lanes = tile.vectors * machine.width
-            far = lanes if along != tile.vector and t.depends(tile.vector) else 1
-            lines = -(-lanes * t.bytes // machine.line_bytes) if along == tile.vector else 1
-            if rows * far * lines <= MOST_LINES:
-                found[t.buffer] = PrefetchResult(t.buffer, machine.line_bytes // t.bytes)
-    return list(found.values())
-
-
-def _reuse_loops(
-    order: list[str], first: int, extents: dict[str, int], whole: AbstractSet[str], reuse: int
-) -> tuple[list[str], list[str], list[Step]]:
-    """(outer, inner, steps): the innermost loops that go around about `reuse` tiles."""
-    inner: list[str] = []
-    tiles = 1
-    for v in reversed(order[first:]):
-        if tiles * extents[v] <= 2 * reuse:
-            inner.insert(0, v)
-            tiles *= extents[v]
-            continue
-        if tiles < reuse and v not in whole:
-            factor = -(-reuse // tiles)
-            parts = -(-extents[v] // factor)
-            factor = -(-extents[v] // parts)
-            if 1 < factor < extents[v] and extents[v] % factor == 0:
-                outer = [*order[: order.index(v)], f"{v}.o"]
-                extents |= {f"{v}.o": parts, f"{v}.i": factor}
-                return outer, [f"{v}.i", *inner], [Split(v, factor)]
-            inner.insert(0, v)
-        break
-    outer = order[: len(order) - len(inner)]
-    return outer, inner, []
-
-
 def _unrolled(
     r: Reduction,
-    order: list[str],
+    order: Sequence[str],
     tile: RegisterTile,
     extents: Mapping[str, int],
     machine: Machine,

@@ -23,9 +23,10 @@ from rutc.tuner.prepare import operations_on_vectors, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.repeats import outside_alike, row_of
 from rutc.tuner.space import Axis, Default, Template, spread
-from rutc.tuner.templates.tiled import Tiling, loops_of, tiled
+from rutc.tuner.templates.tiled import Tiling, tiled
 from rutc.tuner.tile_cost import lanes_cost
 from rutc.tuner.tile_cycles import bound_order
+from rutc.tuner.tile_loops import tile_loops
 from rutc.tuner.tiles import choose_tile, register_tiles, tile_along
 
 REUSES = (4, 8, 16, 32)
@@ -106,7 +107,7 @@ def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Ma
     if chunk is not None:
         fitting = with_even_rows(shape, tile, *chunk, machine)
         chunk, tile = (None, tile) if fitting is None else (chunk, fitting)
-    loops = loops_of(kernel, shape, tile, chunk, machine)
+    loops = tile_loops(kernel, shape, tile, chunk, machine)
     prepare = None
     if group == 1:
         found_operands = prepared_operands(
