@@ -14,15 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from functools import cache, cached_property
-from math import gcd
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain
 from rutc.tensor_ir.division import close_bounds
 from rutc.tensor_ir.expr import (
-    Coord,
     Expr,
     IndexValue,
     Read,
@@ -49,12 +46,11 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
-    rewrite,
     with_symbols,
 )
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.reducer import as_locals
-from rutc.tensor_ir.steps.step import simplified
+from rutc.tensor_ir.slice_rooms import early_start, within_slices
 
 
 @record
@@ -76,7 +72,7 @@ class Slice:
     def start(self) -> Index:
         """The first index."""
         if self.end is not None:
-            return _early_start(self.symbol, self.size, self.end)
+            return early_start(self.symbol, self.size, self.end)
         return Index.of(self.symbol) * self.size + self.first
 
 
@@ -174,14 +170,19 @@ def lower(
     small: Mapping[str, Small] | None = None,
     gradual: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Kernel:
-    """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes.
+    """The kernel of a fusion group: plain loops that do what its nests say.
 
-    All elements of the values in `finite` are known to be finite numbers; `small` says which
-    of those of others are small factors, and `gradual` along which dims numbers grow by steps.
+    Args:
+        group: The nests, and the loops that they share.
+        values: All values that the group reads or gives, by name.
+        layouts: Those of the values that are in memory.
+        extents: Those of all dims.
+        symbols: The ranges of symbolic sizes.
+        finite: Values all of whose elements are known to be finite numbers.
+        small: Which factors that a constant holds are small.
+        gradual: Along which dims the numbers of a value grow by steps of 0 or 1.
     """
     symbols, small, gradual = symbols or {}, small or {}, gradual or {}
-    reach = cache(lambda c, extent: beyond(c, extent, extents, symbols))
-    memory = [*group.external_reads(), *group.stored]
     args = [
         Buffer(
             v,
@@ -191,108 +192,101 @@ def lower(
             small=small.get(v, Small()),
             gradual=gradual.get(v, ()),
         )
-        for v in memory
+        for v in (*group.external_reads(), *group.stored)
     ]
-    locals_: list[Buffer] = []
-    body: list[Stmt] = []
-    used_loops = {*group.shared, *symbols}
-    places: dict[str, Buffer] = {}
-    parts = {s.dim: s.start + (Index.of(s.dim) if s.loop else 0) for s in group.slices}
-    looped = {s.dim for s in group.slices if s.loop}
-    trips: dict[str, Size] = {**extents, **{s.dim: s.size for s in group.slices}}
-    for number, stage in enumerate(group.stages):
-        # A dim of extent 1 needs no loop.
-        single = {d for d in stage.out.dims if extents[d] == 1 and d not in parts}
-        # Loops go along the memory that they write.
-        axes = layouts[stage.out.name].axes if stage.out.name in group.stored else ()
-        order = dict.fromkeys((*(a.dim for a in axes), *stage.out.dims))
-        private = tuple(d for d in order if d not in group.shared and d not in single)
-        loops: dict[str, str] = {}
-        for d in (*private, *stage.bound):
-            name, suffix = d, 1
-            while name in used_loops:
-                name, suffix = f"{d}.{suffix}", suffix + 1
-            used_loops.add(name)
-            loops[d] = name
-        renames = {d: Index.of(name) for d, name in loops.items()} | parts
-        renames |= dict.fromkeys(single, ZERO)
-        covered = tuple(_within_halo(e, layouts, reach) for e in stage.body)
-        elements = tuple(_local_reads(substitute(e, renames), places) for e in covered)
-        results, inner = _point(stage, elements, number, locals_)
-        for d in reversed(stage.bound):
-            inner_loops = _loop(loops[d], extents[d], inner.updates)
-            inner = replace(inner, updates=(inner_loops,))
-        stmts: list[Stmt] = [*inner.before, *inner.updates]
-        for v, result in zip(stage.outs, results, strict=True):
-            stmts += _store(v, result, group, private, renames, extents, places, locals_)
-        for d in reversed(private):
-            stmts = [_loop(loops[d], extents[d], tuple(stmts))]
-        body += stmts
-    for d in reversed(
-        [d for d in group.shared if (d in looped if d in parts else extents[d] != 1)]
-    ):
-        body = [_loop(d, trips[d], tuple(body))]
-    if parts:
+    lowering = _Lowering(group, layouts, extents, symbols)
+    stages = [lowering.stage(number, s) for number, s in enumerate(group.stages)]
+    body = lowering.shared([stmt for stmts in stages for stmt in stmts])
+    if group.slices:
         early = next((s.symbol for s in group.slices if s.end is not None), None)
-        args, body = _within_slices(args, body, early, symbols)
+        args, body = within_slices(args, body, early, symbols)
     origin = tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
-    kernel = Kernel(group.name, tuple(args), tuple(locals_), tuple(body), origin)
+    kernel = Kernel(group.name, tuple(args), tuple(lowering.locals), tuple(body), origin)
     return with_symbols(kernel, symbols)
 
 
-def _early_start(symbol: str, size: Size, end: Size) -> Index:
-    """min(symbol * size, end - size), what divides both factored out: 2*min(s*n, m - n)."""
-    size, end = Index.of(size), Index.of(end)
-    common = gcd(size.const, end.const, *(c for _, c in (*size.terms, *end.terms)))
-    part = size // common
-    return minimum(Index.of(symbol) * part, end // common - part, {}) * common
+class _Lowering:
+    """Makes the statements of a group, stage by stage, and the `locals` that these need."""
 
+    def __init__(
+        self,
+        group: Group,
+        layouts: Mapping[str, Layout],
+        extents: Mapping[str, Size],
+        symbols: Mapping[str, Range],
+    ) -> None:
+        self.group, self.layouts, self.extents = group, layouts, extents
+        self.locals: list[Buffer] = []
+        self.parts = {s.dim: s.start + (Index.of(s.dim) if s.loop else 0) for s in group.slices}
+        """Where an index of a sliced dim is in the whole."""
+        self._reach = cache(lambda c, extent: beyond(c, extent, extents, symbols))
+        self._names = {*group.shared, *symbols}
+        self._places: dict[str, Buffer] = {}
 
-def _within_slices(
-    args: list[Buffer],
-    body: list[Stmt],
-    early: str | None,
-    symbols: Mapping[str, Range],
-) -> tuple[list[Buffer], list[Stmt]]:
-    """Buffers with room for one slice as if they held no other, and the body using them so.
+    def stage(self, number: int, stage: Nest) -> list[Stmt]:
+        """The statements of a stage, inside of the shared loops.
 
-    %u[y%8], u[y=8*t + y] = ..  ->  %u[y], u[y=y] = ..
+        for private dims { init; for bound dims { update }; value = finish }
+        """
+        # A dim of extent 1 needs no loop.
+        single = {d for d in stage.out.dims if self.extents[d] == 1 and d not in self.parts}
+        # Loops go along the memory that they write.
+        stored = stage.out.name in self.group.stored
+        axes = self.layouts[stage.out.name].axes if stored else ()
+        order = dict.fromkeys((*(a.dim for a in axes), *stage.out.dims))
+        private = tuple(d for d in order if d not in self.group.shared and d not in single)
+        loops = {d: self._fresh(d) for d in (*private, *stage.bound)}
+        renames = {d: Index.of(name) for d, name in loops.items()} | self.parts
+        renames |= dict.fromkeys(single, ZERO)
+        covered = (_within_halo(e, self.layouts, self._reach) for e in stage.body)
+        elements = tuple(_local_reads(substitute(e, renames), self._places) for e in covered)
+        results, inner = _point(stage, elements, number, self.locals)
+        updates = inner.updates
+        for d in reversed(stage.bound):
+            updates = (_loop(loops[d], self.extents[d], updates),)
+        stmts: list[Stmt] = [*inner.before, *updates]
+        for v, result in zip(stage.outs, results, strict=True):
+            stmts += self._store(v, result, private, renames)
+        for d in reversed(private):
+            stmts = [_loop(loops[d], self.extents[d], tuple(stmts))]
+        return stmts
 
-    `early` is the symbol of slices the last of which begins early: not at a multiple of their size.
-    """
-    room: dict[str, dict[str, Size]] = {}
-    whole = {(b.name, d): extent for b in args for d, extent in b.layout.extents}
-    for b in args:
-        blocked = {a.dim for a in b.layout.axes if a.div != 1}
-        rings = (a for a in b.layout.axes if not a.whole and a.dim not in blocked)
-        room[b.name] = {a.dim: a.extent for a in rings}
+    def shared(self, body: list[Stmt]) -> list[Stmt]:
+        """The shared loops around all stages."""
+        looped = {s.dim for s in self.group.slices if s.loop}
+        trips: dict[str, Size] = {**self.extents, **{s.dim: s.size for s in self.group.slices}}
+        for d in reversed(self.group.shared):
+            if d in looped if d in self.parts else self.extents[d] != 1:
+                body = [_loop(d, trips[d], tuple(body))]
+        return body
 
-    def wrapped(name: str, coords: tuple[tuple[str, Coord], ...]) -> tuple[tuple[str, Coord], ...]:
-        sizes = room.get(name, {})
+    def _fresh(self, dim: str) -> str:
+        """A name for a loop over a dim that no other loop has."""
+        name, suffix = dim, 1
+        while name in self._names:
+            name, suffix = f"{dim}.{suffix}", suffix + 1
+        self._names.add(name)
+        return name
 
-        def within(d: str, c: Coord) -> Coord:
-            if d not in sizes or not isinstance(c, Index):
-                return c
-            if early is not None and early in c.names():
-                return c - _early_start(early, sizes[d], whole[name, d])
-            return c % Index.of(sizes[d])
-
-        return tuple((d, within(d, c)) for d, c in coords)
-
-    moved = tuple(body)
-    if any(room.values()):
-        moved = rewrite(
-            moved,
-            read=lambda r: r.at(wrapped(r.value, r.coords)) if room.get(r.value) else r,
-            access=lambda a: Access(a.buffer, wrapped(a.buffer, a.coords)),
-        )
-    own: list[Buffer] = []
-    for b in args:
-        sizes = room[b.name]
-        axes = tuple(replace(a, whole=a.whole or a.dim in sizes) for a in b.layout.axes)
-        extents = tuple((d, sizes.get(d, e)) for d, e in b.layout.extents)
-        own.append(replace(b, layout=replace(b.layout, axes=axes, extents=extents)))
-    return own, list(simplified(moved, symbols))
+    def _store(
+        self, v: Value, result: Expr, private: tuple[str, ...], renames: Mapping[str, Index]
+    ) -> list[Stmt]:
+        """Keeps a result for later stages, in a register or on the stack, and stores it."""
+        stmts: list[Stmt] = []
+        stored = v.name in self.group.stored
+        if v.name in self.group.read_values and (not private or not stored):
+            layout = dense(private, self.extents)
+            space = Space.STACK if private else Space.REGISTER
+            place = Buffer(f"{v.name}.local", v.dtype, layout, space)
+            self.locals.append(place)
+            self._places[v.name] = place
+            coords = tuple((d, renames[d]) for d in private)
+            stmts.append(Assign(Access(place.name, coords), result))
+            result = Read(place.name, coords, v.dtype)
+        if stored:
+            coords = tuple((d, renames.get(d, Index.of(d))) for d in v.dims)
+            stmts.append(Assign(Access(v.name, coords), result))
+        return stmts
 
 
 @record
@@ -315,32 +309,6 @@ def _point(
     env: dict[str, Expr] = as_locals(s=[Read(name, (), t) for name, t in own.items()])
     results = tuple(bind(f, env) for f in stage.reducer.finish)
     return results, _Point((init,), (update,))
-
-
-def _store(
-    v: Value,
-    result: Expr,
-    group: Group,
-    private: tuple[str, ...],
-    renames: Mapping[str, Index],
-    extents: Mapping[str, Size],
-    places: dict[str, Buffer],
-    locals_: list[Buffer],
-) -> list[Stmt]:
-    stmts: list[Stmt] = []
-    if v.name in group.read_values and (not private or v.name not in group.stored):
-        layout = dense(private, extents)
-        space = Space.STACK if private else Space.REGISTER
-        place = Buffer(f"{v.name}.local", v.dtype, layout, space)
-        locals_.append(place)
-        places[v.name] = place
-        coords = tuple((d, renames[d]) for d in private)
-        stmts.append(Assign(Access(place.name, coords), result))
-        result = Read(place.name, coords, v.dtype)
-    if v.name in group.stored:
-        coords = tuple((d, renames.get(d, Index.of(d))) for d in v.dims)
-        stmts.append(Assign(Access(v.name, coords), result))
-    return stmts
 
 
 def _local_reads(e: Expr, places: Mapping[str, Buffer]) -> Expr:
