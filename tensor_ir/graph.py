@@ -41,6 +41,7 @@ from functools import cached_property
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range, quoted
+from rutc.tensor_ir.data import Data
 from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.interface import Bundle, Interface
 from rutc.tensor_ir.nodes import (
@@ -50,7 +51,6 @@ from rutc.tensor_ir.nodes import (
     Call,
     Carry,
     Const,
-    Data,
     If,
     Input,
     Nest,

@@ -45,6 +45,7 @@ from typing import assert_never
 import numpy as np
 
 from rutc.tensor_ir.affine import Index, quoted
+from rutc.tensor_ir.data import Data
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     COMPARE,
@@ -65,7 +66,6 @@ from rutc.tensor_ir.nodes import (
     Call,
     Carry,
     Const,
-    Data,
     If,
     Input,
     Nest,

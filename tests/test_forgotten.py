@@ -15,10 +15,11 @@ from rutc.emit.program import padded
 from rutc.emit.targets import target_named
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
+from rutc.tensor_ir.data import Data
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Const
 from rutc.tensor_ir.layout import dense
-from rutc.tensor_ir.nodes import Data, Value
+from rutc.tensor_ir.nodes import Value
 from rutc.tensor_ir.parse import parse
 
 T = TypeVar("T")
