@@ -21,7 +21,8 @@ from rutc.errors import UserError
 from rutc.runtime import InferenceSession, NodeArg
 from rutc.runtime.ports import Ports
 from rutc.verify.compare import Array, Value
-from rutc.verify.input_values import conform, restored, spec
+from rutc.verify.input_files import conform, restored
+from rutc.verify.input_spec import spec
 from rutc.verify.npz import open_npz
 from rutc.verify.reference import comparable
 

@@ -19,7 +19,7 @@ from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.graph import Data
 from rutc.tensor_ir.routines import Box
 from rutc.verify.compare import Array, Value
-from rutc.verify.input_values import InputSpec, spec
+from rutc.verify.input_spec import InputSpec, spec
 
 
 def ports_of(graph: Graph) -> Ports:

@@ -17,7 +17,7 @@ from rutc.errors import UserError
 from rutc.importer.quantised import multiplies_bytes
 from rutc.importer.restated import restated
 from rutc.verify.compare import Array, Value
-from rutc.verify.input_values import ONNX_DTYPES
+from rutc.verify.input_spec import ONNX_DTYPES
 
 if TYPE_CHECKING:
     import onnxruntime as ort

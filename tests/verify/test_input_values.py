@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.api import compile, verify
 from rutc.errors import UserError
-from rutc.verify.input_values import InputSpec, gather, generate, read, spec
+from rutc.verify.input_files import read
+from rutc.verify.input_spec import InputSpec, spec
+from rutc.verify.input_values import gather, generate
 from rutc.verify.npz import open_npz
 
 X = InputSpec("x", np.dtype(np.float32), (1, 3, 4, 5))
@@ -294,7 +296,7 @@ def test_a_file_of_all_inputs_is_read_once(tmp_path: Path, monkeypatch: pytest.M
         opened.append(path)
         return open_npz(path)
 
-    monkeypatch.setattr("rutc.verify.input_values.open_npz", opening)
+    monkeypatch.setattr("rutc.verify.input_files.open_npz", opening)
     items = [InputSpec(name, np.dtype(np.float32), (3,)) for name in "xb"]
     found = gather(items, [str(path)])
     assert (found["x"].sum(), found["b"].sum()) == (3, 0)

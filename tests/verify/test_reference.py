@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.driver.compiler import Options, compile_model
 from rutc.importer.restated import restated
 from rutc.verify.bench import exact_job, room_for
-from rutc.verify.input_values import generate, spec
+from rutc.verify.input_spec import spec
+from rutc.verify.input_values import generate
 from rutc.verify.interleaved import take_turns
 from rutc.verify.reference import Reference
 

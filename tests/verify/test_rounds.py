@@ -18,7 +18,8 @@ from rutc.runtime import ModelError
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
 from rutc.verify.informative import says_nothing
-from rutc.verify.input_values import InputSpec, generate, spec
+from rutc.verify.input_spec import InputSpec, spec
+from rutc.verify.input_values import generate
 from rutc.verify.rounds import Draw, sums_told
 from rutc.verify.session_values import run_once
 from rutc.verify.truth import Truth
