@@ -23,15 +23,14 @@ from rutc.base.garbage import uncollected
 from rutc.base.progress import Progress
 from rutc.base.record import record
 from rutc.base.room import with_room
-from rutc.driver.asked import asked
+from rutc.driver.asked import asked, check_number
 from rutc.driver.destination import bundle_folder, check_destination, keep_unverified, publish
 from rutc.driver.given import Given
 from rutc.driver.options import GREEDY, Options, Report
 from rutc.emit.bundle import write_loader
-from rutc.emit.files import Workplace, sweep
+from rutc.emit.files import Workplace, check_folder, sweep
 from rutc.emit.host_runtime import HostRuntime, host_runtime_for
 from rutc.errors import TOO_DEEP, OutOfMemory, UserError
-from rutc.report.arguments import check_folder, check_number
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,6 +25,7 @@ from rutc.driver.options import Options, Report
 from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
 from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.reuse import Entry
+from rutc.emit.files import check_writable
 from rutc.emit.host_runtime import (
     HostRuntime,
     calling_units,
@@ -36,7 +37,6 @@ from rutc.emit.manifest import JsonValue
 from rutc.emit.targets import Target, targets_named
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.importer.external import ModelFolder
-from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.machine import Machine

@@ -12,12 +12,13 @@ from rutc.emit.files import (
     COMPANIONS,
     Workplace,
     cannot_write,
+    check_folder,
     check_replaceable,
+    check_writable,
     make_folder,
     shown,
 )
 from rutc.errors import UserError
-from rutc.report.arguments import check_folder, check_writable
 
 UNVERIFIED = ".unverified"
 """The suffix of the folder of what does not agree with ONNX Runtime."""

@@ -62,6 +62,42 @@ def check_replaceable(path: Path) -> None:
             )
 
 
+def check_writable(path: Path) -> None:
+    """Checks that a file can be created or replaced at a path.
+
+    Raises:
+        UserError: there is something else than a file, or its folder is missing or not writable.
+    """
+    folder = path.parent
+    check_replaceable(path)
+    if not folder.is_dir():
+        raise UserError(f"cannot write {shown(path)}: there is no directory {shown(folder)}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(
+            f"cannot write {shown(path)}: the directory {shown(folder)} is not writable"
+        )
+
+
+def check_folder(path: Path) -> None:
+    """Checks that a path is that of a folder, or of nothing.
+
+    Raises:
+        UserError: there is something else.
+    """
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            return
+    except FileNotFoundError:
+        if not path.is_symlink():
+            return
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error) from error
+    raise UserError(
+        f"cannot write the folder {shown(path)}: there is something else of that name; "
+        "remove it or give another name"
+    )
+
+
 def cannot_write(path: Path, error: Exception) -> UserError:
     """The error of a file that the system does not let be written."""
     return UserError(f"cannot write {shown(path)}: {_why(error)}")

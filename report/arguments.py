@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
-import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING
 
-from rutc.driver.options import EIGHT_BITS, NO_RECORDS, PLANS, SEARCH
-from rutc.emit.files import cannot_write, check_replaceable, shown
-from rutc.emit.placement import PLACEMENTS, WeightPlacement
+from rutc.driver.options import NO_RECORDS
+from rutc.emit.files import check_writable, shown
 from rutc.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,9 +17,6 @@ if TYPE_CHECKING:
 
 
 # numpy is imported where it is needed: the compiler starts a C compiler before that takes its time.
-
-PRECISIONS = ("fp32", "bf16", "fp16", "w8", "w4", "int8", "auto")
-"""What weights may be stored in, or multiplied in."""
 
 PAGES = (".html", ".htm")
 
@@ -92,51 +85,6 @@ def parse_states(items: Sequence[str] | None) -> dict[str, str]:
             raise UserError(f"--state {item}: {name!r} is given twice")
         states[name] = output
     return states
-
-
-def check_precision(precision: str) -> None:
-    """Raises UserError where there is no such precision."""
-    if precision not in PRECISIONS:
-        raise UserError(
-            f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
-        )
-
-
-def check_plan(plan: str, seconds: float | None) -> None:
-    """Raises UserError where plans are not made so, or there is no search to take that long."""
-    if plan not in PLANS:
-        raise UserError(f"--plan {plan}: plans are made by one of {', '.join(PLANS)}")
-    if seconds is None:
-        return
-    if plan != SEARCH:
-        raise UserError(f"--plan-time is for --plan {SEARCH}: with {plan} there is no search")
-    if not 0 <= seconds < math.inf:
-        raise UserError(f"--plan-time {seconds:g}: give the seconds of a search, or 0")
-
-
-def placement_of(weights: str) -> WeightPlacement:
-    """Returns where weights are to be.
-
-    Raises:
-        UserError: there is no such place.
-    """
-    for placement in PLACEMENTS:
-        if placement == weights:
-            return placement
-    raise UserError(f"--weights {weights}: weights are placed by one of {', '.join(PLACEMENTS)}")
-
-
-def check_tolerance(tolerance: float | None, precision: str) -> None:
-    """Raises UserError where no outputs can be off by so much, or none are that may be."""
-    if tolerance is None:
-        return
-    if precision not in EIGHT_BITS:
-        raise UserError(
-            f"--tolerance is for --precision int8 or auto: with {precision} results are compared "
-            "by what roundings explain"
-        )
-    if not (math.isfinite(tolerance) and tolerance >= 0):
-        raise UserError(f"a tolerance of {tolerance} is none: give a number from 0 on")
 
 
 def parse_sizes(items: Sequence[str] | None, option: str = "--dim") -> dict[str, int]:
@@ -248,59 +196,6 @@ def check_bench(against: str | None, model: Path | None, seconds: float) -> None
         raise UserError("to compare, give both --against onnxruntime and --model MODEL.onnx")
     if model is not None and not model.is_file():
         raise UserError(f"--model {shown(model)}: there is no such file")
-
-
-def check_writable(path: Path) -> None:
-    """Checks that a file can be created or replaced at a path.
-
-    Raises:
-        UserError: there is something else than a file, or its folder is missing or not writable.
-    """
-    folder = path.parent
-    check_replaceable(path)
-    if not folder.is_dir():
-        raise UserError(f"cannot write {shown(path)}: there is no directory {shown(folder)}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(
-            f"cannot write {shown(path)}: the directory {shown(folder)} is not writable"
-        )
-
-
-def check_folder(path: Path) -> None:
-    """Checks that a path is that of a folder, or of nothing.
-
-    Raises:
-        UserError: there is something else.
-    """
-    try:
-        if stat.S_ISDIR(path.stat().st_mode):
-            return
-    except FileNotFoundError:
-        if not path.is_symlink():
-            return
-    except (OSError, ValueError) as error:
-        raise cannot_write(path, error) from error
-    raise UserError(
-        f"cannot write the folder {shown(path)}: there is something else of that name; "
-        "remove it or give another name"
-    )
-
-
-def check_number(name: str, number: SupportsIndex | None, most: int | None = None) -> None:
-    """Checks a count that may be left out.
-
-    Raises:
-        UserError: it is not a whole number from 1 to `most`.
-    """
-    if number is None:
-        return
-    try:
-        count = 0 if isinstance(number, bool) else operator.index(number)
-    except TypeError:
-        count = 0
-    if not 1 <= count <= (most or math.inf):
-        limit = f"from 1 to {most}" if most else "of at least 1"
-        raise UserError(f"{name} must be a whole number {limit}, not {number!r}")
 
 
 def check_useless(given: Mapping[str, object], why: str) -> None:

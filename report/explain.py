@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rutc.base.record import record
+from rutc.driver.asked import check_precision
 from rutc.driver.build import machine_of, plans_of
 from rutc.driver.compile_job import scheduled, with_schedule
 from rutc.driver.estimates import estimate_plan
@@ -33,7 +34,6 @@ from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
 from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import step_of
 from rutc.importer.extract import ModelParts, NodeInfo
-from rutc.report.arguments import check_precision
 from rutc.tensor_ir import Const, Graph, Input, Node
 from rutc.tensor_ir.affine import Size, typical
 from rutc.tensor_ir.cost import estimate, summarise

@@ -85,6 +85,18 @@ def test_layers_import_only_what_they_may() -> None:
     assert _violations() == []
 
 
+def test_nothing_below_asks_what_people_see() -> None:
+    """Only `cli.py` and `report/` know how things are shown; `driver/` works without them."""
+    found = [
+        str(path.relative_to(ROOT))
+        for path in _sources()
+        if _layer(path) not in {"cli", "report"}
+        for _, module in _imports(path)
+        if module.split(".")[:2] == ["rutc", "report"]
+    ]
+    assert found == []
+
+
 def _design_table() -> dict[str, tuple[set[str], set[str]]]:
     """Layer -> (what of rutc it may import, what it alone imports), as docs/design.md says."""
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
