@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rutc.importer.broadcast import broadcast, broadcast_to
-from rutc.importer.expressions import OperatorError, check_rank, lit
+from rutc.importer.expressions import KnownSizesError, OperatorError, check_rank, lit
 from rutc.importer.nest_builder import CoordLike
 from rutc.importer.size_builder import SizeBuilder
 from rutc.importer.tensor import Axis, Item, Shape, Tensor, is_const, shape_text
@@ -61,7 +61,7 @@ class Builder(SizeBuilder):
         found = broadcast(self, shapes)
         if found is None:
             texts = " and ".join(map(shape_text, shapes))
-            raise OperatorError(f"shapes {texts} do not broadcast")
+            raise KnownSizesError(f"shapes {texts} do not broadcast")
         return found
 
     def broadcast_to(self, whole: Shape, *shapes: Shape) -> Shape:

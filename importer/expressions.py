@@ -29,6 +29,10 @@ class OperatorError(ValueError):
     """An operator cannot be imported as it is used; the message says why."""
 
 
+class KnownSizesError(OperatorError):
+    """Extents that are known do not fit, whatever the sizes that are left open."""
+
+
 def check_rank(rank: int) -> None:
     """Raises OperatorError where a tensor would have more axes than any may have."""
     if rank > MAX_RANK:

@@ -229,7 +229,7 @@ class Inputs:
                 raise UserError(f"input {info.name!r}: the given extent {fixed} is negative")
             if not param:
                 if fixed is not None and fixed != d.dim_value:
-                    raise _conflict(info, given)
+                    raise _conflict(info, given, i)
                 extents.append(Index.of(d.dim_value))
                 params.append("")
                 continue
@@ -274,7 +274,7 @@ class Inputs:
             if self.dims.setdefault(param, fixed) != fixed:
                 raise UserError(
                     f"input {info.name!r}: its size {param!r} is given as {fixed}, "
-                    f"and elsewhere as {self.dims[param]}"
+                    f"and elsewhere as {_told(self.dims[param])}"
                 )
             return Index.of(fixed)
         found = self.learned.get(param)
@@ -322,9 +322,24 @@ def _params(info: ValueInfoProto) -> list[str]:
     return names
 
 
-def _conflict(info: ValueInfoProto, given: tuple[int, ...] | None) -> UserError:
+def _told(size: int | tuple[int, ...] | str) -> str:
+    """A size as an option tells it: `8`, `total`, `0..64`, `32..640/32`, `1..64@8`."""
+    if isinstance(size, int | str):
+        return str(size)
+    low, high, *more = size
+    marks = [f"{mark}{n}" for mark, n in zip("/@", more, strict=False) if (mark, n) != ("/", 1)]
+    return f"{low}..{high}{''.join(marks)}"
+
+
+def _conflict(
+    info: ValueInfoProto, given: tuple[int, ...] | None, axis: int | None = None
+) -> UserError:
     declared = [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
+    if given is None or axis is None:
+        why = f"it has {len(declared)} axes, and {len(given or ())} are given"
+    else:
+        why = f"axis {axis} is {declared[axis]} in every run, and {given[axis]} is given"
     return UserError(
         f"input {info.name!r} has the shape [{', '.join(map(str, declared))}]; "
-        f"the given shape {list(given or ())} does not fit it"
+        f"the given shape {list(given or ())} does not fit it: {why}"
     )

@@ -21,7 +21,7 @@ from rutc.importer.common_sizes import with_common_sizes
 from rutc.importer.convert import prepare
 from rutc.importer.declared import check_declared, check_node, given_text, needed
 from rutc.importer.dims import clean_dim
-from rutc.importer.expressions import OperatorError
+from rutc.importer.expressions import KnownSizesError, OperatorError
 from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function
@@ -283,7 +283,8 @@ class _Importer:
                 raise
             given = given_text(node, inputs)
             tensors = [t for t in inputs if isinstance(t, Tensor)]
-            sizes = sorted({n for t in tensors for x in t.shape for n in x.names()})
+            known = isinstance(e, KnownSizesError)
+            sizes = sorted({n for t in tensors for x in t.shape for n in x.names() if not known})
             kind = NeedsRank if isinstance(e, NeedsRank) else UserError
             raise kind(_cannot(node, f"{e} [{given}]{sizes_hint(sizes)}")) from e
         except ElementTypeError as e:

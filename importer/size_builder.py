@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rutc.importer.expressions import OperatorError
+from rutc.importer.expressions import KnownSizesError, OperatorError
 from rutc.importer.nest_builder import NestBuilder
 from rutc.importer.open_sizes import must_equal
 from rutc.importer.overflow import LONGEST, equal
@@ -60,7 +60,7 @@ class SizeBuilder(NestBuilder):
         if a == b:
             return a
         if a.is_const and b.is_const:
-            raise OperatorError(f"the extents {a} and {b} differ")
+            raise KnownSizesError(f"the extents {a} and {b} differ")
         for known in (self.equal.get((a, b)), self.equal.get((b, a))):
             if known is not None:
                 return known

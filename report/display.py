@@ -214,7 +214,9 @@ def ports_table(inputs: Iterable[NodeArg], outputs: Iterable[NodeArg]) -> Table:
     table = Table("", "name", "type", "shape", names=("name", "type", "shape"))
     for role, ports in (("input", inputs), ("output", outputs)):
         for port in ports:
-            table.add(role, port.name, port.type, shape_text(port.shape))
+            # A sequence has a length that each run tells, and its elements shapes of their own.
+            shape = "" if port.type.startswith("seq(") else shape_text(port.shape)
+            table.add(role, port.name, port.type, shape)
     return table
 
 

@@ -77,15 +77,18 @@ def _target() -> tuple[Finding, ...]:
         return (Finding("target", "none", str(error)),)
     m = target.machine
     pairs = m.products(DType.BF16, DType.BF16) > 1
-    bf16 = f"{m.bf16_pairs_per_cycle:g} sums of pairs of products of bf16, " if pairs else ""
+    bf16 = (
+        f"{_counted(m.bf16_pairs_per_cycle, 'sum')} of pairs of products of bf16, " if pairs else ""
+    )
     caches = f"{m.l1 >> 10} and {m.l2 >> 10} KiB a core, lines of {m.line_bytes} bytes"
     return (
         Finding("target", f"{target.name}: {target.describe}"),
         Finding("caches", caches),
         Finding(
             "in a cycle",
-            f"{m.fma_per_cycle:g} multiply-adds and {m.loads_per_cycle:g} loads of "
-            f"{m.vector_bits} bits, {bf16}{m.l2_bytes_per_cycle:g} bytes from the second cache",
+            f"{_counted(m.fma_per_cycle, 'multiply-add')} and "
+            f"{_counted(m.loads_per_cycle, 'load')} of {m.vector_bits} bits, "
+            f"{bf16}{m.l2_bytes_per_cycle:g} bytes from the second cache",
         ),
         Finding(
             "cycles",
@@ -93,6 +96,11 @@ def _target() -> tuple[Finding, ...]:
             f"division and {m.gather_cycles:g} from one gather to the next",
         ),
     )
+
+
+def _counted(number: float, what: str) -> str:
+    """So many of something: `1 load`, `2 loads`, `0.5 loads`."""
+    return f"{number:g} {what}{'' if number == 1 else 's'}"
 
 
 def _compiler() -> Finding:

@@ -110,7 +110,7 @@ def conform(item: InputSpec, value: Array, source: str) -> Array:
     if not fits:
         raise UserError(
             f"input {item.name!r} from {source} has shape {list(value.shape)}, "
-            f"the model takes {list(item.shape)}"
+            f"the model takes [{', '.join(map(str, item.shape))}]"
         )
     return value
 

@@ -40,8 +40,10 @@ class Spread:
     offset: float = 0.0
 
     def __str__(self) -> str:
-        parts = [f"times {self.scale:.3g}"] if self.scale != 1 else []
-        return " ".join([*parts, f"plus {self.offset:g}"] if self.offset else parts)
+        factor = f"{self.scale:g}" if self.scale >= 1 else f"1/{1 / self.scale:g}"
+        parts = [f"times {factor}"] if self.scale != 1 else []
+        parts += [f"plus {self.offset:g}"] if self.offset else []
+        return " ".join(["values", *parts] if parts else [])
 
 
 STANDARD = Spread()

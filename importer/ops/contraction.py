@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.expressions import KnownSizesError, OperatorError, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, apply, cast
@@ -28,7 +28,7 @@ def matmul_of(b: Builder, x: Tensor, y: Tensor, kind: DType | None = None) -> Te
         raise OperatorError(f"matrices are expected, not {x} and {y}")
     inner, other = x.shape[-1], y.shape[max(0, y.rank - 2)]
     if inner != other and inner.is_const and other.is_const:
-        raise OperatorError(f"{x} and {y} cannot be multiplied")
+        raise KnownSizesError(f"{x} and {y} cannot be multiplied")
     inner = b.same(inner, other)
     batch = b.axes(
         b.broadcast([x.shape[:-2], y.shape[:-2]]), ("b",) if max(x.rank, y.rank) == 3 else ()
@@ -91,7 +91,9 @@ def gemm(
     m, k = reversed(x.shape) if transA else x.shape
     k2, n = reversed(y.shape) if transB else y.shape
     if k != k2 and k.is_const and k2.is_const:
-        raise OperatorError(f"{x} and {y} cannot be multiplied (transA={transA}, transB={transB})")
+        raise KnownSizesError(
+            f"{x} and {y} cannot be multiplied (transA={transA}, transB={transB})"
+        )
     rows, columns, inner = b.axis(m, "m"), b.axis(n, "n"), b.axis(b.same(k, k2), "k")
     left, right = [rows.index, inner.index], [inner.index, columns.index]
     factors = (

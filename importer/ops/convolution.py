@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.expressions import KnownSizesError, OperatorError, lit
 from rutc.importer.ops.activations import add
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.fit import of_shape
@@ -153,7 +153,10 @@ def _product(
         b.axes(geometry.out, spatial_roles(rank)),
         b.axes(geometry.kernel, kernel_roles(rank)),
     )
-    ci = b.axis(b.same(w.shape[1], x.shape[1]), "c")
+    taken, given = w.shape[1], x.shape[1]
+    if taken != given and taken.is_const and given.is_const:
+        raise KnownSizesError(f"the weights take {taken} channels, and the operand has {given}")
+    ci = b.axis(b.same(taken, given), "c")
     factors = (
         element(n, ci.index, taps, space),
         b.read(w, [co.index, ci.index, *(k.index for k in taps)]),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from rutc.importer.builder import Builder
-from rutc.importer.expressions import FEW, OperatorError, lit
+from rutc.importer.expressions import FEW, KnownSizesError, OperatorError, lit
 from rutc.importer.ops.operands import axes_of, axis_of, indices, ints
 from rutc.importer.ops.run_time_axes import sliced
 from rutc.importer.ops.size_operands import (
@@ -276,11 +276,11 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
     shape = list(first.shape)
     for t in filled[1:]:
         if t.rank != first.rank:
-            raise OperatorError(f"{first} and {t} do not fit along axis {at}")
+            raise KnownSizesError(f"{first} and {t} do not fit along axis {at}")
         for i, (p, q) in enumerate(zip(shape, t.shape, strict=True)):
             if i != at and p != q:
                 if p.is_const and q.is_const:
-                    raise OperatorError(f"{first} and {t} do not fit along axis {at}")
+                    raise KnownSizesError(f"{first} and {t} do not fit along axis {at}")
                 shape[i] = b.same(p, q)
     if len(filled) == 1:
         return first

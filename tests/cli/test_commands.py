@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,7 @@ def test_run_writes_sequences_and_maps(rutc: Rutc, tmp_path: Path) -> None:
         shown = rutc("inspect", path).stdout
         for kind in ("seq(tensor(float))", "seq(map(int64,tensor(float)))"):
             assert kind in shown
+        assert "[]" not in shown
     result = rutc("run", library, "--input", f"x={tmp_path / 'x.npy'}", "--output", output)
     assert result.status == 0, result.stderr
     with np.load(output) as stored:
@@ -302,6 +304,8 @@ def test_doctor(rutc: Rutc) -> None:
     assert result.status == 0, result.stderr
     assert result.json["problems"] == []
     assert str(result.json["C compiler"])
+    rates = str(result.json.get("in a cycle", ""))
+    assert not re.search(r"\b1 [a-z-]+s\b", rates)
 
 
 def test_doctor_tells_the_features_that_code_is_made_for(

@@ -519,3 +519,33 @@ def test_room_that_divides_by_a_size_tells_no_range_of_it() -> None:
     """)
     found = fitted(graph.nodes, graph.extents, dict(graph.symbols))
     assert found == {"s": (0, 100), "t": (3, 100)}
+
+
+@pytest.mark.parametrize(
+    ("node", "shapes", "why"),
+    [
+        (("Add", "x", "w"), {"x": ["n", 3], "w": [4]}, r"\[n, 3\] and \[4\] do not broadcast"),
+        (("MatMul", "x", "w"), {"x": ["n", 3], "w": [4, 5]}, "cannot be multiplied"),
+        (("Gemm", "x", "w"), {"x": ["n", 3], "w": [4, 5]}, "cannot be multiplied"),
+        (("Concat", "x", "w"), {"x": ["n", 3], "w": [4, 5]}, "do not fit along axis 0"),
+        (
+            ("Conv", "x", "w"),
+            {"x": ["n", 3, 8, 8], "w": [4, 5, 3, 3]},
+            "the weights take 5 channels, and the operand has 3",
+        ),
+    ],
+)
+def test_known_sizes_that_clash_do_so_whatever_the_open_ones_are(tmp_path, node, shapes, why):
+    operator, *inputs = node
+    attributes = {"axis": 0} if operator == "Concat" else {}
+    made = helper.make_node(operator, inputs, ["y"], name="clash", **attributes)
+    with pytest.raises(UserError, match=rf"^{operator} \(node 'clash'\).*{why}") as refused:
+        import_model(told(tmp_path / "m.onnx", [made], shapes, opset=21))
+    assert "symbolic sizes" not in str(refused.value)
+
+
+def test_open_sizes_that_may_be_at_fault_are_named(tmp_path):
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], group=2)
+    path = told(tmp_path / "m.onnx", [conv], {"x": ["n", 4, 8, 8], "w": ["m", "c", 3, 3]})
+    with pytest.raises(UserError, match=r"fixing the symbolic sizes \(c, m, n\) may help"):
+        import_model(path)

@@ -177,3 +177,22 @@ def test_other_sizes_than_those_of_a_cut_may_be_one(
     graph = import_model(_cut(tmp_path / "m.onnx", whole=whole), dims=dims)
     mask = next(i for i in graph.inputs if i.name == "mask")
     assert graph.extents[mask.axes[0]] == Index.of("total")
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "said"),
+    [
+        ({"past": (1, 64)}, (1, 2, 2), "is given as 2, and elsewhere as 1..64"),
+        ({"past": (8, 64, 8)}, (1, 2, 2), "is given as 2, and elsewhere as 8..64/8"),
+        ({"past": (1, 64, 1, 8)}, (1, 2, 2), "is given as 2, and elsewhere as 1..64@8"),
+        ({"past": 3}, (1, 2, 2), "is given as 2, and elsewhere as 3"),
+        ({}, (1, 3, 5), "does not fit it: axis 2 is 2 in every run, and 5 is given"),
+        ({}, (1, 3), "does not fit it: it has 3 axes, and 2 are given"),
+    ],
+)
+def test_a_shape_that_does_not_fit_says_where(
+    decoder: Path, dims: dict[str, int | tuple[int, ...]], shape: tuple[int, ...], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        import_model(decoder, shapes={"cache": shape}, dims=dims)
+    assert str(caught.value).endswith(said)

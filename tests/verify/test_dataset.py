@@ -208,7 +208,7 @@ def test_cases_that_cannot_be_used_are_told_and_the_others_judged(
     assert junk.startswith(f"{tmp_path}/junk.npz is no numpy file of named arrays: ")
     assert others == [
         f"{tmp_path}/named.npz has no value for input 'b'",
-        f"input 'x' from {tmp_path}/shaped.npz has shape [4, 2], the model takes ['n', 3]",
+        f"input 'x' from {tmp_path}/shaped.npz has shape [4, 2], the model takes [n, 3]",
         f"{tmp_path}/test_data_set_0/input_1.pb is no ONNX TensorProto",
         f"input 'b' from {tmp_path}/typed.npz has dtype float64, the model takes float32: "
         "convert it with .astype",

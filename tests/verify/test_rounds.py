@@ -69,7 +69,7 @@ def test_what_is_wrong_for_large_inputs_alone_is_found(
     assert _verified(path).passed
     found = _verified(path, (op, limit))
     assert not found.passed
-    assert found.outputs[0].case == "times 64"
+    assert found.outputs[0].case == "values times 64"
 
 
 def test_what_is_wrong_beside_an_offset_alone_is_found(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_model_is_verified_at_several_sizes(tmp_path: Path) -> None:
     assert made.verification.passed
     assert made.verification.inputs == (
         "inputs generated from seed 0 at batch=5 seq=7; batch=1 seq=1; batch=8 seq=64; "
-        "times 0.0156; times 64; plus 256"
+        "values times 1/64; values times 64; values plus 256"
     )
     checked = verify_model(model, made.library, dims={"batch": 2, "seq": 33})
     assert checked.passed
