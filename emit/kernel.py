@@ -456,9 +456,14 @@ class _KernelEmitter:
 
 
 def _chunks(first: int, end: int, lanes: int, together: int) -> Iterator[tuple[int, int]]:
-    """(iteration, lanes) of the vectors of a loop: of `together` lanes where so many are left."""
+    """(iteration, lanes) of the vectors of a loop: of `together` lanes, or fewer at its end.
+
+    `together` is a power of two times `lanes`, of which no fewer are taken.
+    """
+    width = together
     while first < end:
-        width = together if end - first >= together else lanes
+        while width > lanes and width > end - first:
+            width //= 2
         yield first, width
         first += width
 

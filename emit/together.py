@@ -10,8 +10,6 @@ from rutc.tensor_ir.expr import ELEMENTARY, Apply, Coord, Read, coord_names, wal
 from rutc.tensor_ir.kernel import Assign, Buffer, Loop, Space
 from rutc.tensor_ir.machine import Machine
 
-MANY_REGISTERS = 32
-"""Registers of a machine that keep the coefficients of a polynomial and two arguments."""
 LANE_BYTES = 4
 """The size of the elements that `Machine.width` counts."""
 
@@ -21,10 +19,13 @@ def together(
 ) -> int:
     """Returns how many registers of 32-bit lanes of a vector loop are computed in one vector.
 
-    Steps of one elementary function fill the waits of another. Where instructions put registers
-    together as one of narrower elements, rather than make one smaller, as many are computed as fill
-    one of the narrowest elements that are moved: bytes are copied 32 at a time with AVX2, and four
-    registers of numbers of 32 bits become one of bytes. `ranges` are those of all variables.
+    Steps of one elementary function fill the waits of others: as many are computed step by step as
+    the loop's iterations are made for. One after the other they fill a core's queues with what
+    waits. Coefficients that registers have no room for are read from memory. Where instructions put
+    registers together as one of narrower elements, rather than make one smaller, as many are
+    computed as fill one of the narrowest elements that are moved: bytes are copied 32 at a time
+    with AVX2, and four registers of numbers of 32 bits become one of bytes. `ranges` are those of
+    all variables.
     """
     functions = False
     for s in loop.body:
@@ -35,7 +36,7 @@ def together(
                 return 1
             if isinstance(x, Apply):
                 functions |= x.op in ELEMENTARY and x.dtype is DType.F32
-    number = 2 if functions and machine.registers >= MANY_REGISTERS else 1
+    number = 1 << machine.vectors_at_once.bit_length() - 1 if functions else 1
     if machine.packs and not machine.saturates:
         steps = [(b, _step(b, coords, loop.var, ranges)) for b, coords in _places(loop, buffers)]
         # Lanes that are moved one by one, or across registers, are those of a register.

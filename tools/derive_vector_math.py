@@ -175,6 +175,15 @@ TABLES = (
         {32: 1},
     ),
     Table(
+        "EXPM1_OF_SIXTEENTH",
+        "exp(r) = 1 + r + r**2 * P(r), |r| <= log(2)/16",
+        near_zero(lambda r: mpf(1) / 2 + r / 6, lambda r: (mp.expm1(r) - r) / r**2),
+        lambda r: max(r**2 / mp.exp(r), TINY),
+        -HALF_LN2 / 8,
+        HALF_LN2 / 8,
+        {32: 1},
+    ),
+    Table(
         "LOG1P",
         "log(1 + f) = f - f**2/2 + f**3 * P(f), -1/4 <= f <= 1/2",
         near_zero(lambda f: mpf(1) / 3 - f / 4, lambda f: (mp.log1p(f) - f + f**2 / 2) / f**3),

@@ -42,6 +42,15 @@ EXPM1_NEAR_ZERO: Mapping[int, Polynomial] = {
     ),
 }
 
+# exp(r) = 1 + r + r**2 * P(r), |r| <= log(2)/16
+EXPM1_OF_SIXTEENTH: Mapping[int, Polynomial] = {
+    # error 2**-25.2
+    32: (
+        float.fromhex("0x1.0008780000000p-1"),
+        float.fromhex("0x1.5556580000000p-3"),
+    ),
+}
+
 # log(1 + f) = f - f**2/2 + f**3 * P(f), -1/4 <= f <= 1/2
 LOG1P: Mapping[int, Polynomial] = {
     # error 2**-27.6

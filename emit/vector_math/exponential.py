@@ -21,6 +21,8 @@ LN2_LOW = {32: 5.769998878690785e-08, 64: 2.3190468138462996e-17}
 # exp overflows above the second and rounds to zero below the first.
 EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
 SIXTEENTHS = 16
+EIGHTHS = 8
+EIGHTHS_EXPONENT = -64
 # Above log(2)/32, what is left of an argument besides whole sixteenths.
 MOST_LEFT = 1 / 16
 LN2 = {32: 0.693147182464599609375, 64: 0.6931471805599453}
@@ -70,7 +72,9 @@ def expm1_of_remainder(r: Real) -> Real:
 
 def exp(x: Real) -> Real:
     """`e**x`."""
-    return exp_by_table(x) if avx512.has_tables(x.lanes) else exp_of_sum(x, None)
+    if avx512.has_tables(x.lanes):
+        return exp_by_table(x)
+    return exp_by_eighths(x) if register_tables.size(x.lanes) else exp_of_sum(x, None)
 
 
 def exp_of_sum(x: Real, low: Real | None) -> Real:
@@ -117,6 +121,31 @@ def exp_by_table(x: Real) -> Real:
     power = register_tables.looked_up(sixteenths, shifted.bits())
     rest = r.fma(horner(r, coefficients.EXPM1_NEAR_ZERO[32]), 1.0)
     return avx512.scaled_by_power((power * r).fma(rest, power), k)
+
+
+def exp_by_eighths(x: Real) -> Real:
+    """`e**x` by powers of two to eighths, which lie in a register, where 2**k takes two factors.
+
+    The argument is split as in `exp_by_table`, by eighths and `|r| <= log(2)/16`. The elements of
+    the table are times `2**EIGHTHS_EXPONENT`, so that both halves of `k` are positive numbers.
+    """
+    form = x.lanes.format
+    smallest, largest = EXP_RANGE[form.bits]
+    bounded = x.at_least(smallest).at_most(largest)
+    shift = form.round_shift / EIGHTHS + form.bias - EIGHTHS_EXPONENT
+    shifted = bounded.fma(LOG2_E, shift)
+    k = shifted - shift
+    r = k.fma(-LN2_LOW[form.bits], k.fma(-LN2_HIGH[form.bits], bounded))
+    eighths = [2.0 ** (i / EIGHTHS + EIGHTHS_EXPONENT) for i in range(EIGHTHS)]
+    power = register_tables.looked_up(eighths, shifted.bits())
+    # Exponent fields: `whole` leaves out the eighths below them.
+    whole = -1 << form.mantissa_bits
+    field = shifted.bits() << (form.mantissa_bits - (EIGHTHS - 1).bit_length())
+    half = field.logical_right(1) & whole
+    first = (power.bits() + half).as_real()
+    second = ((field - half) & whole).as_real()
+    rest = r.fma(horner(r, coefficients.EXPM1_OF_SIXTEENTH[form.bits]), 1.0)
+    return (first * r).fma(rest, first) * second
 
 
 def times_power_of_two(x: Real, parts: Reduced) -> Real:

@@ -241,6 +241,10 @@ class Whole:
         """The arithmetic shift: the sign fills."""
         return Whole(self.lanes, self.lanes.builder.ashr(self.value, self._of(amount).value))
 
+    def logical_right(self, amount: int) -> Whole:
+        """The shift that fills with zeros."""
+        return Whole(self.lanes, self.lanes.builder.lshr(self.value, self._of(amount).value))
+
     def equals(self, other: Whole | int) -> Mask:
         """True where equal."""
         builder = self.lanes.builder

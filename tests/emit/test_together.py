@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
-from tests.emit.run_kernel import run_as_interpreted
+from tests.emit.run_kernel import run_as_interpreted, run_kernel
 from tests.machines import on_machines
 from tests.tensor_ir.test_steps import kernel_of
 
@@ -76,3 +77,25 @@ def test_narrow_elements_fill_registers(
     }
     used = {b.name for b in kernel.args}
     run_as_interpreted(kernel, machine, {n: a for n, a in given.items() if n in used})
+
+
+@on_machines
+@pytest.mark.parametrize("extent", [197, 130, 37])
+def test_steps_of_functions_begin_one_after_another(machine: Machine, extent: int) -> None:
+    """As many vectors are one as the loop is for; at its end a half of them, or a quarter."""
+    kernel = kernel_of(f"""
+    graph "functions"
+    dims a = {extent}
+    %x : f32{{a}} = input "x" [a]
+    %y : f32{{a}} = exp(%x[a])
+    output "y" [a] = %y
+    """)
+    kernel = apply_schedule(kernel, parse_schedule("mark(a, vector)"))
+    text, lanes = emit_kernel(kernel, machine).text, machine.vectors_at_once * machine.width
+    found = {int(n) for n in re.findall(r"store <(\d+) x float>", text)}
+    assert max(found) == max(n for n in (lanes, lanes // 2, lanes // 4) if n <= extent)
+    given = {"x": numbers("f32", extent), "y": np.zeros(extent, np.float32)}
+    want = {name: array.copy() for name, array in given.items()}
+    run_kernel(kernel, machine, given)
+    interpret_kernel(kernel, want)
+    np.testing.assert_array_max_ulp(given["y"], want["y"], 2)

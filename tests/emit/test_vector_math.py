@@ -211,6 +211,19 @@ def test_f32_of_tables_of_eight(lanes: int) -> None:
     np.testing.assert_array_equal(results[0][-len(beyond) : -1], -1)
 
 
+@needs(AVX2)
+@pytest.mark.parametrize("lanes", [8, 32])
+def test_exp_of_a_table_of_eight(lanes: int) -> None:
+    """exp where it is a number, densely, and where it overflows and vanishes, gradually."""
+    dense = np.random.default_rng(8).uniform(-105, 90, 400_000)
+    ends = [-np.log(2) * 2.0**i / 16 for i in range(12)]
+    x = np.concatenate([dense, ends, [-104.5, 89.5, 1e30, np.inf, np.nan]]).astype(np.float32)
+    x = np.concatenate([x, -x])
+    check_f32("exp", (x,), lanes, AVX2, generic=False)
+    results = [compiled("exp", DType.F32, n, AVX2)(x) for n in (8, lanes)]
+    np.testing.assert_array_equal(*results)
+
+
 def mp_ulp_error(op: str, got: float, arguments: tuple[float, ...]) -> float:
     """Distance of an f64 result from the exact one in units of the last place."""
     exact = MP_FUNCTIONS[op](*(mpmath.mpf(a) for a in arguments))
