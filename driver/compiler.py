@@ -316,6 +316,7 @@ class _Made:
             sum(bool(f.records) for f in self.built.facts),
             str(planned.chosen.source),
             artifact.weights,
+            calibration="" if eight_bits is None else eight_bits.cases,
         )
 
 

@@ -193,7 +193,8 @@ class Report:
     `narrow_values` is how many values are stored in the type that the `precision` names, narrower
     than the one they are computed in; they take `narrow_bytes`, and would take `narrow_saved` more.
 
-    Of the `sums` of products that can be of 8-bit integers, so many `integer_sums` are.
+    Of the `sums` of products that can be of 8-bit integers, so many `integer_sums` are, with ranges
+    that were found as `calibration` says.
 
     So many of the kernels have schedules that are on record (`recorded`); `plan_source` says where
     the plan comes from.
@@ -231,3 +232,4 @@ class Report:
     plan_source: str = ""
     weights: Path | None = None
     targets: tuple[str, ...] = ()
+    calibration: str = ""

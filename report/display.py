@@ -87,7 +87,9 @@ def _precision(report: Report) -> str:
     if report.precision in EIGHT_BITS:
         if not report.sums:
             return "no sums of products in 8 bits: the model has none of floats and weights\n"
-        return f"{report.integer_sums} of {report.sums} sums of products in 8 bits\n"
+        own = "; --calibrate DIR takes typical inputs" * ("generated" in report.calibration)
+        on = f", calibrated on {report.calibration}{own}" * bool(report.calibration)
+        return f"{report.integer_sums} of {report.sums} sums of products in 8 bits{on}\n"
     if not report.narrow_values:
         return f"no values stored as {report.precision}: no kernel would be faster by it\n"
     sizes = instead(report.narrow_bytes, report.narrow_saved)

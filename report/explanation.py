@@ -20,8 +20,14 @@ if TYPE_CHECKING:
     )
 
 
+LONGEST_LINE = 240
+"""Characters of a line that are shown: three lines of a wide terminal."""
+NAMED = 3
+"""Nodes that a line names, where a kernel's are many."""
+
+
 def explanation_text(explanation: Explanation) -> str:
-    """Returns what became of a node, section by section."""
+    """Returns what became of a node, section by section; of long lines the ends."""
     e = explanation
     lines = [f"{e.operator} {e.node!r}".strip()]
     history = ", ".join(f"{s.nodes} after {s.step!r}" for s in e.history)
@@ -47,7 +53,23 @@ def explanation_text(explanation: Explanation) -> str:
     if e.refused:
         told = (f"  {r.rule} at %{r.value}: {r.reason}" for r in e.refused)
         lines += ["", "would round too much:", *told]
-    return "\n".join(lines)
+    return "\n".join(_shortened(line) for told in lines for line in told.split("\n"))
+
+
+def _shortened(line: str) -> str:
+    """A line without its middle where it is long: a nest ends with the nodes that it is of."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    end = LONGEST_LINE // 3
+    return f"{line[: LONGEST_LINE - end - 3]} … {line[-end:]}"
+
+
+def _named(origin: tuple[str, ...]) -> str:
+    """Nodes by their names, the first of them where they are many."""
+    if len(origin) <= NAMED:
+        return ", ".join(origin)
+    first = ", ".join(origin[: NAMED - 1])
+    return f"{first} and {len(origin) - NAMED + 1} more"
 
 
 def _part_home(part: Part) -> str:
@@ -59,8 +81,8 @@ def _part_home(part: Part) -> str:
 
 
 def _apart_text(a: Apart) -> str:
-    reader = f"%{a.reader} ({', '.join(a.reader_origin)})"
-    return f"{reader} with %{a.value} ({', '.join(a.value_origin)}): {a.reason}"
+    reader = f"%{a.reader} ({_named(a.reader_origin)})"
+    return f"{reader} with %{a.value} ({_named(a.value_origin)}): {a.reason}"
 
 
 def model_shown(explanation: ModelExplanation) -> tuple[str, Table]:

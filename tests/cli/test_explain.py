@@ -15,6 +15,7 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Repeat
 from rutc.importer import import_model
 from rutc.report.explain import explain
+from rutc.report.explanation import LONGEST_LINE
 from tests.cli.conftest import Rutc, build, weight
 
 
@@ -143,3 +144,30 @@ def test_kernels_of_slices_are_scheduled_for_one_thread(tmp_path: Path) -> None:
     kernels = explain(path, "scores", Options(target="x86-64-v3")).kernels
     assert kernels
     assert not any("parallel" in step for kernel in kernels for step in kernel.schedule)
+
+
+def test_lines_of_nodes_that_many_became_one_of_are_short(rutc: Rutc, tmp_path: Path) -> None:
+    names = [f"block.{i}.activation.of.a.layer.with.a.long.name" for i in range(24)]
+    values = ["x", *(f"v{i}" for i in range(24))]
+    ops = ("Add", "Max", "Sub")
+    nodes = [
+        helper.make_node(
+            ops[i % 3] if i % 2 else "Sin",
+            [values[i], "x"][: 1 + i % 2],
+            [values[i + 1]],
+            name=name,
+        )
+        for i, name in enumerate(names)
+    ]
+    nodes += [
+        helper.make_node("ReduceMax", ["v23"], ["top"], name="top"),
+        helper.make_node("Sub", ["v23", "top"], ["y"], name="below"),
+    ]
+    onnx.save(build(nodes, {}), tmp_path / "m.onnx")
+    shown = rutc("explain", tmp_path / "m.onnx", names[-1])
+    assert shown.status == 0, shown.stderr
+    assert max(map(len, shown.stdout.splitlines())) <= LONGEST_LINE
+    (kernel, *_) = explain(tmp_path / "m.onnx", names[-1]).kernels
+    assert len(", ".join(kernel.origin)) > LONGEST_LINE
+    assert f"computes {kernel.origin[0]}, {kernel.origin[1]}" in shown.stdout
+    assert f"{kernel.origin[-1]}\n" in shown.stdout
