@@ -13,6 +13,7 @@ LOADER_NAME = "rutc_runtime.py"
 # In the order of their imports.
 _MODULES = (
     "errors",
+    "forks",
     "dtypes",
     "c_interface",
     "weights_file",

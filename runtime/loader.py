@@ -4,7 +4,6 @@ import _ctypes
 import ctypes
 import os
 import platform
-import threading
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from rutc.runtime.c_interface import (
     TargetEntryPoints,
 )
 from rutc.runtime.errors import ModelError
+from rutc.runtime.forks import Locked
 from rutc.runtime.objects import Objects
 from rutc.runtime.weights_file import Given
 
@@ -27,7 +27,7 @@ FileId = tuple[int, int]
 _MISSING: Final = (AttributeError, UnicodeDecodeError)
 """How ctypes tells that a function is missing: the path, in its message, may be no UTF-8."""
 
-_lock: Final = threading.Lock()
+_locked: Final = Locked()
 _libraries: Final[dict[FileId, "Library"]] = {}
 _ended: Final[deque["Library"]] = deque()
 """A library for each use that has ended and is still counted."""
@@ -115,7 +115,7 @@ def open_library(
         status = os.fstat(artifact.file.fileno())
         file_id = (status.st_dev, status.st_ino)
         try:
-            with _lock:
+            with _locked.lock:
                 library = _libraries.get(file_id)
                 if library is None:
                     library = Library(file, _unused_spelling(file), file_id)
@@ -131,12 +131,12 @@ def _count_ended() -> None:
 
     That may be this very thread: sessions are also closed where garbage is collected, at any time.
     """
-    while _ended and _lock.acquire(blocking=False):
+    while _ended and _locked.lock.acquire(blocking=False):
         try:
             while _ended:
                 _ended.popleft().end_use()
         finally:
-            _lock.release()
+            _locked.lock.release()
 
 
 def _exchange(handle: ctypes.CDLL) -> Objects | None:

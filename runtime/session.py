@@ -4,7 +4,6 @@ import ctypes
 import difflib
 import operator
 import os
-import threading
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rutc.runtime.binding import Arguments, Binding
 from rutc.runtime.boxes import slot_of
 from rutc.runtime.c_interface import Options, Pointer, ProfileRecord, pointer_to
 from rutc.runtime.errors import ModelError
+from rutc.runtime.forks import Locked
 from rutc.runtime.kept import States
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import plain_tensors
@@ -98,7 +98,7 @@ class InferenceSession:
         held = tell_weights(options, given)
         library = open_library(path, check_integrity=check_integrity, weights=given)
         self._library = library
-        self._lock = threading.Lock()
+        self._locked = Locked()
         try:
             self._ports = Ports.of(library.path, library.manifest)
             undamaged(library.path, self._prepare)
@@ -201,7 +201,7 @@ class InferenceSession:
         makers = self._makers
         if makers is not None and (not wanted or makers.keys() >= set(wanted)):
             # Until the outputs are made, as what makes them is code of the library.
-            with self._lock:
+            with self._locked.lock:
                 results = self._run_plain(input_feed)
                 if results is not None:
                     if not wanted and self._gives is None:
@@ -240,7 +240,7 @@ class InferenceSession:
         """Returns the named outputs, after a closer look at the inputs."""
         _check_names("output", names, self._output_slots)
         self._check_inputs(inputs)
-        with self._lock:
+        with self._locked.lock:
             try:
                 self._describe(inputs)
                 results: dict[str, Array] = {
@@ -280,7 +280,7 @@ class InferenceSession:
         check_mapping("output", outputs)
         plain = self._plain
         if plain is not None:
-            with self._lock:
+            with self._locked.lock:
                 opened = self._handle is not None
                 described = plain.describe_into(inputs, outputs) if opened else None
                 if described is not None:
@@ -288,7 +288,7 @@ class InferenceSession:
                     return
         _check_names("output", outputs, self._output_slots)
         self._check_inputs(inputs)
-        with self._lock:
+        with self._locked.lock:
             try:
                 self._describe(inputs)
                 self._run_into(outputs)
@@ -316,7 +316,7 @@ class InferenceSession:
 
     def _run_bound(self, arguments: Arguments) -> None:
         """Runs the model on tensors that are described already."""
-        with self._lock:
+        with self._locked.lock:
             self._check_open()
             self._check(self._library.entries.run(self._handle, *arguments))
 
@@ -367,7 +367,7 @@ class InferenceSession:
         Raises:
             ModelError: there is no such state, or the session is closed.
         """
-        with self._lock:
+        with self._locked.lock:
             self._check_open()
             return self._states.read(self._handle, name)
 
@@ -380,7 +380,7 @@ class InferenceSession:
             ModelError: there is no such state, it has no room for the tensor, or that has another
                 dtype or shape.
         """
-        with self._lock:
+        with self._locked.lock:
             self._check_open()
             self._states.write(self._handle, name, value)
 
@@ -390,13 +390,13 @@ class InferenceSession:
         Raises:
             ModelError: the length is negative, or the session is closed.
         """
-        with self._lock:
+        with self._locked.lock:
             self._check_open()
             self._states.shorten(self._handle, length)
 
     def reset(self) -> None:
         """Makes all states as in a new session: those that grow are empty, others zeros."""
-        with self._lock:
+        with self._locked.lock:
             self._check_open()
             self._states.reset(self._handle)
 
@@ -406,7 +406,7 @@ class InferenceSession:
         Raises:
             ModelError: the session was opened without `profile=True`, or is closed.
         """
-        with self._lock:
+        with self._locked.lock:
             self._check_open()
             read = self._library.entries.profile
             count = read(self._handle, None, 0)
@@ -419,7 +419,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Stops the session's threads and releases its memory; a closed session cannot run."""
-        with self._lock:
+        with self._locked.lock:
             self._handle = None
             self._close()
 

@@ -173,6 +173,7 @@ rutc_session *rutc_session_open(const rutc_model *model, const rutc_options *opt
   }
   session->model = model;
   session->forks = fork_count();
+  atomic_init(&session->known_forks, session->forks);
   pthread_mutex_init(&session->mutex, NULL);
   uint64_t mode = rutc_enter_float_mode(1);
   int status = open_session(session, options);
@@ -287,6 +288,27 @@ static int output_shapes(rutc_session *session, const DLTensor *const *inputs, i
   return RUTC_OK;
 }
 
+/* Fails where the session was in a run at a fork() that made this process: the run's thread is not
+ * here, and holds the session for ever. One thread finds out, under a lock that no fork() leaves so. */
+static int check_forks(rutc_session *session) {
+  if (atomic_load_explicit(&session->known_forks, memory_order_acquire) != fork_count()) {
+    rutc_mappings_lock();
+    if (atomic_load_explicit(&session->known_forks, memory_order_relaxed) != fork_count()) {
+      session->stuck = pthread_mutex_trylock(&session->mutex) != 0;
+      if (session->stuck) {
+        rutc_fail(&session->error, RUTC_UNSUPPORTED,
+                  "another thread was in a run of the session at fork(); open a session in this "
+                  "process");
+      } else {
+        pthread_mutex_unlock(&session->mutex);
+      }
+      atomic_store_explicit(&session->known_forks, fork_count(), memory_order_release);
+    }
+    rutc_mappings_unlock();
+  }
+  return session->stuck ? RUTC_UNSUPPORTED : RUTC_OK;
+}
+
 /* Locks the session if it is one of the model, and sets its mode; `mode` receives the caller's. */
 static int enter(rutc_session *session, const rutc_model *model, uint64_t *mode) {
   if (session == NULL) {
@@ -295,6 +317,8 @@ static int enter(rutc_session *session, const rutc_model *model, uint64_t *mode)
   if (session->model != model) {
     return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is one of another model");
   }
+  int status = check_forks(session);
+  if (status != RUTC_OK) return status;
   pthread_mutex_lock(&session->mutex);
   *mode = rutc_enter_float_mode(session->program->keep_subnormals);
   return RUTC_OK;
@@ -358,7 +382,7 @@ int rutc_session_set_state(rutc_session *session, const rutc_model *model, const
 
 int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries,
                              int32_t capacity) {
-  if (session == NULL || session->timings == NULL) return 0;
+  if (session == NULL || session->timings == NULL || check_forks(session) != RUTC_OK) return 0;
   pthread_mutex_lock(&session->mutex);
   int32_t count = 0;
   for (int64_t i = 0; i < session->program->step_count; i++) {

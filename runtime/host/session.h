@@ -49,6 +49,8 @@ struct rutc_session {
   rutc_options options; /* with the thread count filled in */
   pthread_mutex_t mutex;
   unsigned forks; /* of the process when it was opened: threads do not survive fork() */
+  atomic_uint known_forks; /* up to which is known whether a run was going on at one */
+  int stuck; /* whether one was, whose thread is not in this process */
   rutc_pool *pool; /* NULL: one thread, or an external pool */
   rutc_part *parts; /* one per thread */
   int64_t threads;  /* of the run at hand */

@@ -3,12 +3,14 @@
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from time import thread_time_ns
+from time import sleep, thread_time_ns
 
 import ml_dtypes
 import numpy as np
@@ -347,6 +349,79 @@ def test_forked_child_gets_an_error(doubling: Path) -> None:
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], 2 * X)
+
+
+def in_child(work: Callable[[], bool]) -> bool:
+    """Whether it is so in a child, which the system ends where it hangs."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if work() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+WAITING = """
+extern int usleep(unsigned);
+volatile float *in = bufs[0], *out = bufs[1];
+for (out[0] = 1; in[0] > 0;) usleep(1000);
+out[1] = 3;
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_child_has_no_session_whose_run_another_thread_was_in(
+    compile_c: Compile, tmp_path: Path, threads: int
+) -> None:
+    launch = Launches()
+    steps = (launch("waiting", (Ref("input"), Ref("output")), 1),)
+    program = simple("waiting", steps, kernels=launch.kernels)
+    build_library(program, [compile_c(kernel("waiting", WAITING))], tmp_path / "m.so", {})
+    session = load(tmp_path / "m.so", threads=threads, profile=True)
+    x, y = np.zeros((2, 8), np.float32)
+    x[0] = 1
+    running = threading.Thread(target=session.run_into, args=({"x": x}, {"y": y}))
+    running.start()
+    while y[0] == 0:
+        sleep(0.001)
+
+    def fails() -> bool:
+        for call in (lambda: session.run(None, {"x": np.zeros(8, np.float32)}), session.profile):
+            for _ in range(2):
+                with pytest.raises(ModelError, match=r"fork|measured"):
+                    call()
+        session.close()
+        with load(tmp_path / "m.so", threads=threads) as own:
+            return bool(own.run(None, {"x": np.zeros(8, np.float32)})[0][1] == 3)
+
+    assert in_child(fails)
+    x[0] = 0
+    running.join()
+    assert y[1] == 3
+    assert threads > 1 or in_child(lambda: session.run(None, {"x": x})[0][1] == 3)
+
+
+def test_locks_that_another_thread_has_do_not_stop_a_child(doubling: Path) -> None:
+    """As at a fork while one describes tensors, or opens a library."""
+    session = load(doubling, threads=1)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with session._locked.lock, loader._locked.lock:
+            held.set()
+            done.wait()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    held.wait()
+
+    def runs() -> bool:
+        with load(doubling, threads=1) as own:
+            found = [s.run(None, {"x": X})[0] for s in (session, own)]
+        return all(np.array_equal(y, 2 * X) for y in found)
+
+    assert in_child(runs)
+    done.set()
+    holding.join()
 
 
 def test_a_library_that_is_gone_leaves_no_watch_for_forks(doubling: Path) -> None:
