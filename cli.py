@@ -139,9 +139,25 @@ def compile_command(
         from rutc.driver.api import compile
         from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
 
+        shapes, dims = parse_shapes(shape), parse_dims(dim)
+        values, states = parse_values(value), parse_states(state)
         if tune is not None:
-            what = target, precision, calibrate, calibrate_by
-            tune_command.search_before(screen, model, tune, db, what, dim, shape, value, state)
+            from rutc.driver.asked import asked
+
+            options = asked(
+                target=target,
+                precision=precision,
+                calibrate=calibrate,
+                calibrate_by=calibrate_by,
+                tolerance=tolerance,
+                shapes=shapes,
+                dims=dims,
+                values=values,
+                states=states,
+                exact_algorithms=exact_algorithms,
+                keep_subnormals=keep_subnormals,
+            )
+            tune_command.search_before(screen, model, tune, db, options)
         try:
             with screen.progress() as on_progress:
                 compiled = compile(
@@ -152,10 +168,10 @@ def compile_command(
                     calibrate=calibrate,
                     calibrate_by=calibrate_by,
                     tolerance=tolerance,
-                    shapes=parse_shapes(shape),
-                    dims=parse_dims(dim),
-                    values=parse_values(value),
-                    states=parse_states(state),
+                    shapes=shapes,
+                    dims=dims,
+                    values=values,
+                    states=states,
                     inputs=inputs or (),
                     verify=not no_verify,
                     threads=threads,

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,22 +23,26 @@ from rutc.report.flags import (
     Db,
     Debug,
     Dims,
+    ExactAlgorithms,
+    KeepSubnormals,
     Model,
     Precision,
     Quiet,
     Shapes,
     States,
     Target,
+    Tolerance,
     Values,
 )
 from rutc.report.printable import counted
 
 if TYPE_CHECKING:
     from rutc.driver.beside import Ratio
+    from rutc.driver.options import Options
     from rutc.driver.plan_search import PlanProgress
     from rutc.driver.tune_model import TuningReport
     from rutc.driver.tune_plan import PlanFound
-    from rutc.driver.tuning import Progressing, Tuning
+    from rutc.driver.tuning import Progressing, SearchLimits, Tuning
     from rutc.report.listing import Table
 
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
@@ -97,6 +101,9 @@ def tune(
     precision: Precision = "fp32",
     calibrate: Calibrate = None,
     calibrate_by: CalibrateBy = None,
+    tolerance: Tolerance = None,
+    exact_algorithms: ExactAlgorithms = False,
+    keep_subnormals: KeepSubnormals = False,
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
@@ -124,56 +131,71 @@ def tune(
     measured is kept, and the next search goes on from there.
     """
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
-        sizes = dim, shape, value, state
-        from rutc.report.arguments import parse_sizes
+        from rutc.driver.asked import asked
+        from rutc.driver.tuning import SearchLimits
+        from rutc.report.arguments import (
+            parse_dims,
+            parse_shapes,
+            parse_sizes,
+            parse_states,
+            parse_values,
+        )
 
-        how: dict[str, Any] = {
-            "names": kernel or (),
-            "cpu": cpu,
-            "seed": seed,
-            "plans": plans,
-            "seeds": seeds,
-        }
-        how["sizes"] = parse_sizes(size, "--size")
-        what = target, precision, calibrate, calibrate_by
-        found = _searched(screen, model, seconds, trials, db, what, sizes, how, cluster)
+        seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
+        options = asked(
+            target=target,
+            precision=precision,
+            calibrate=calibrate,
+            calibrate_by=calibrate_by,
+            tolerance=tolerance,
+            shapes=parse_shapes(shape),
+            dims=parse_dims(dim),
+            values=parse_values(value),
+            states=parse_states(state),
+            exact_algorithms=exact_algorithms,
+            keep_subnormals=keep_subnormals,
+        )
+        found = _searched(
+            screen,
+            model,
+            SearchLimits(seconds, trials or inf),
+            db,
+            options,
+            names=kernel or (),
+            cpu=cpu,
+            seed=seed,
+            plans=plans,
+            seeds=seeds,
+            sizes=parse_sizes(size, "--size"),
+            cluster=cluster,
+        )
         tables = [tuning_table(found)] if found.tuned else []
         screen.result(tuning_json(found), *tables, *tuning_lines(found))
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
 
 
-What = tuple[str, str, Path | None, str | None]
-"""Target, precision, and the folder and method of its calibration."""
-Items = list[str] | None
-"""What an option that is repeatable holds."""
-
-
 def search_before(
-    screen: Screen, model: Path, until: str, db: str | None, what: What, *sizes: Items
+    screen: Screen, model: Path, until: str, db: str | None, options: Options
 ) -> None:
     """Searches before a compilation: for so long (`60s`), or with so many trials (`500`).
-
-    `what` are the target, the precision and its calibration, `sizes` what --dim, --shape, --value
-    and --state say.
 
     Raises:
         UserError: an option or the model is at fault.
         typer.Exit: it was interrupted.
     """
+    from rutc.driver.tuning import SearchLimits
     from rutc.emit.targets.select import SEPARATOR
-    from rutc.report.arguments import check_database
 
-    check_database(db)
-    if SEPARATOR in what[0]:
+    if SEPARATOR in options.target:
         raise UserError(
-            f"--tune searches for one target, not for {what[0]}: run `rutc tune --target NAME` for "
-            "each, then compile without --tune, which takes what is on record of each"
+            f"--tune searches for one target, not for {options.target}: run "
+            "`rutc tune --target NAME` for each, then compile without --tune, which takes what is "
+            "on record of each"
         )
     trials = int(until) if until.isdecimal() and int(until) else None
     seconds = inf if trials is not None else seconds_of(until)
-    found = _searched(screen, model, seconds, trials, db, what, sizes, {})
+    found = _searched(screen, model, SearchLimits(seconds, trials or inf), db, options)
     for line in tuning_lines(found):
         screen.note(line)
     if found.interrupted:
@@ -183,60 +205,52 @@ def search_before(
 def _searched(
     screen: Screen,
     model: Path,
-    seconds: float,
-    trials: int | None,
+    limits: SearchLimits,
     db: str | None,
-    what: What,
-    sizes: Sequence[Items],
-    how: Mapping[str, Any],
+    options: Options,
+    *,
+    names: Sequence[str] = (),
+    cpu: int | None = None,
+    seed: int = 0,
+    plans: bool = True,
+    seeds: bool = False,
+    sizes: Mapping[str, int] | None = None,
     cluster: str | None = None,
 ) -> TuningReport:
-    """What a search finds."""
+    """What a search finds; the arguments after `options` are those of `tune_model`.
+
+    Raises:
+        UserError: an option or the model is at fault.
+    """
     # Unlike other commands it makes models, and drops them, for as long as one likes.
     gc.enable()
-    from rutc.driver.asked import asked
     from rutc.driver.cluster import Cluster
     from rutc.driver.tune_model import tune_model
-    from rutc.driver.tuning import SearchLimits
-    from rutc.report.arguments import (
-        check_database,
-        parse_dims,
-        parse_shapes,
-        parse_states,
-        parse_values,
-    )
+    from rutc.report.arguments import check_database
     from rutc.tuner.database import Database
 
     check_database(db)
-
-    target, precision, calibrate, calibrate_by = what
-    dim, shape, value, state = sizes
-    options = asked(
-        target=target,
-        precision=precision,
-        calibrate=calibrate,
-        calibrate_by=calibrate_by,
-        shapes=parse_shapes(shape),
-        dims=parse_dims(dim),
-        values=parse_values(value),
-        states=parse_states(state),
-    )
     with (
         Database.open(db) as database,
         nullcontext() if cluster is None else Cluster(cluster) as workers,
         screen.progress() as on_progress,
     ):
-        line = _Line(on_progress, seconds, trials)
+        line = _Line(on_progress, limits)
         found = tune_model(
             model,
             database,
-            SearchLimits(seconds, trials or inf),
+            limits,
             options=options,
+            names=names,
+            cpu=cpu,
+            seed=seed,
+            plans=plans,
+            seeds=seeds,
+            sizes=sizes,
+            cluster=workers,
             on_batch=_shown(screen, line),
             on_plan=_shown_plan(screen, line),
             on_progress=on_progress,
-            cluster=workers,
-            **how,
         )
         # Where nothing was worth a trial there is a database, too, as the report says.
         database.add(())
@@ -246,20 +260,20 @@ def _searched(
 class _Line:
     """The line of progress: the time that is spent, or the trials where only these are limited."""
 
-    def __init__(self, tell: Progress, seconds: float, trials: int | None) -> None:
-        self._tell, self._seconds, self._trials = tell, seconds, trials
+    def __init__(self, tell: Progress, limits: SearchLimits) -> None:
+        self._tell, self._limits = tell, limits
         self._began = monotonic()
         self.before = 0
         """Trials of what came before."""
 
     def move(self, stage: str, trials: int) -> None:
         """Show a stage, in which so many trials were made."""
-        if isfinite(self._seconds):
-            total = int(self._seconds)
+        if isfinite(self._limits.seconds):
+            total = int(self._limits.seconds)
             self._tell(stage, min(int(monotonic() - self._began), total), total)
         else:
             done = self.before + trials
-            total = self._trials or done
+            total = int(self._limits.trials) if isfinite(self._limits.trials) else done
             self._tell(stage, min(done, total), total)
 
 

@@ -12,11 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import rutc as package
 from rutc.driver.in_model import Subject
+from rutc.driver.options import Options
 from rutc.driver.tune_model import tune_model
 from rutc.driver.tuning import SearchLimits
 from rutc.driver.tuning_records import (
@@ -283,6 +285,27 @@ def test_a_compilation_searches_first_if_asked(
         refused = rutc("compile", wide, "-o", tmp_path / "net.so", "--tune", until)
         assert refused.status == 2
         assert words in refused.stderr
+
+
+def test_searches_are_for_what_is_compiled(
+    rutc: Rutc, wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`compile --tune` and `tune` hand all that decides the plan to the search."""
+    asked: list[Options] = []
+
+    def search(*arguments: object, options: Options, **how: object) -> NoReturn:
+        asked.append(options)
+        raise UserError("enough")
+
+    monkeypatch.setattr("rutc.driver.tune_model.tune_model", search)
+    said = ["--exact-algorithms", "--keep-subnormals", "--precision", "int8", "--tolerance", "0.3"]
+    for command in (["compile", "-o", tmp_path / "net.so", "--tune", "9"], ["tune"]):
+        assert rutc(command[0], wide, *command[1:], *said).status == 2
+    assert len(asked) == 2
+    for options in asked:
+        assert options.exact_algorithms
+        assert options.keep_subnormals
+        assert (options.precision, options.tolerance) == ("int8", 0.3)
 
 
 def test_durations() -> None:
