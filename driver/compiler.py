@@ -21,9 +21,9 @@ from rutc.base.record import record
 from rutc.driver.build import Builder, Built, plans_of
 from rutc.driver.dump import Dump
 from rutc.driver.in_precision import InPrecision, in_precision, precedes_rewrites
+from rutc.driver.narrow_weights import StoredAs, stored_types
 from rutc.driver.options import Options, Report
 from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
-from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.reuse import Entry
 from rutc.emit.files import check_writable
 from rutc.emit.host_runtime import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import Known, estimate_plan
-from rutc.driver.precision import StoredAs
+from rutc.driver.narrow_weights import StoredAs
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.four_bits import Blocks, candidates, in_blocks_of_four_bits

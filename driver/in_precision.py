@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
+from rutc.driver.narrow_weights import StoredAs
 from rutc.driver.options import BF16, W4, Options
-from rutc.driver.precision import StoredAs
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine

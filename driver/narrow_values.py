@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import estimate_plan
-from rutc.driver.precision import exact_values, stored_so
+from rutc.driver.narrow_weights import exact_values, stored_so
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.tensor_ir.affine import Index, typical

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from rutc.base.record import record
 from rutc.driver.build import PlanVersion
 from rutc.driver.narrow_values import with_narrow_values
+from rutc.driver.narrow_weights import TYPES, with_narrow_weights
 from rutc.driver.options import BF16, FP32, GREEDY, INT8, SEARCH, USUAL, Options
 from rutc.driver.plan_by_estimate import EstimateSearch
 from rutc.driver.plans_by_size import Made, plans_by_size
-from rutc.driver.precision import TYPES, with_narrow_weights
 from rutc.driver.refined import refined
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms, Symbols

@@ -21,10 +21,10 @@ from rutc.driver.compile_job import scheduled, with_schedule
 from rutc.driver.estimates import estimate_plan
 from rutc.driver.in_model import Subject, subjects_of
 from rutc.driver.in_precision import in_precision, precedes_rewrites
+from rutc.driver.narrow_weights import StoredAs, stored_types
 from rutc.driver.options import Options
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
-from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.weights import Weights
 from rutc.errors import UserError
 from rutc.graph_opt.algorithms import Algorithms

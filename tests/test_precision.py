@@ -13,9 +13,9 @@ from onnx import TensorProto
 import rutc
 from rutc.driver.build import Builder
 from rutc.driver.compiler import Options, compile_model
+from rutc.driver.narrow_weights import TYPES as DTYPES
+from rutc.driver.narrow_weights import stored_types, with_narrow_weights
 from rutc.driver.planning import planned
-from rutc.driver.precision import TYPES as DTYPES
-from rutc.driver.precision import stored_types, with_narrow_weights
 from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
