@@ -72,81 +72,56 @@ class MatrixTile(Step):
         ranges = outer_ranges(kernel)
         sizes = {v: ranges[v][1] + 1 for v in loops}
         acc = self._state(kernel)
-        buffer = kernel.buffer(acc)
+        dtype = kernel.buffer(acc).dtype
         stage = f"{acc}.sums"
         if any(b.name == stage for b in kernel.locals):
             raise NotApplicable(f"there is a buffer %{stage} already")
-        t, u = self.tiles
-        order = (t, self.rows, u, self.columns)
         coords = point(sorted(loops))
-        state = Access(acc, coords)
-
-        symbols = dict(kernel.symbols).keys()
-
-        def whole_end(x: Loop) -> Index:
-            """Registers hold whole blocks, also where a loop around cuts what follows short."""
-            return x.hi if x.hi.names() <= symbols else Index.of(sizes[x.var])
-
+        state, sums = Access(acc, coords), Read(acc, coords, dtype)
         staged = False
 
         def tile(loop: Loop) -> tuple[Stmt, ...]:
             nonlocal staged
             chain, init, reduction, after = self._parts(loop)
-
-            def around(body: Stmt, *inner: Loop) -> Stmt:
-                kinds = [Kind.UNROLL, Kind.UNROLL, Kind.MATRIX, Kind.MATRIX]
-                whole = [
-                    replace(x, kind=k, hi=whole_end(x)) for x, k in zip(chain, kinds, strict=True)
-                ]
-                for x in reversed((*whole, *inner)):
-                    body = replace(x, body=(body,))
-                return body
-
-            def product(x: Loop) -> tuple[Stmt, ...]:
-                (update,) = x.body
-                assert isinstance(update, Update)
-                constant_extent(x)
-                (element,) = update.elements
-                updates = (
-                    replace(update, states=(state,), elements=(term,)) for term in terms(element)
-                )
-                return tuple(around(u, replace(x, kind=Kind.MATRIX)) for u in updates)
-
-            start, products = (
-                around(replace(init, states=(state,))),
-                replace_loop((reduction,), self.var, product),
-            )
-            sums = Read(acc, coords, buffer.dtype)
+            blocks = _in_registers(kernel, chain, sizes)
+            start = _nested(blocks, replace(init, states=(state,)))
+            products = replace_loop((reduction,), self.var, lambda x: _products(x, blocks, state))
             place = self._whole_place(kernel, chain, after, sizes)
             if place is not None:
-                return start, *products, around(Assign(place, sums))
+                return start, *products, _nested(blocks, Assign(place, sums))
             staged = True
-            results = rewrite(
+            stored = _nested(blocks, Assign(Access(stage, coords), sums))
+            read = rewrite(
                 after, expr=lambda e: transform(e, lambda x: _read_from(x, acc, stage, coords))
             )
-            rest: tuple[Stmt, ...] = results
-            by_name = {x.var: x for x in chain}
-            kinds = {self.rows: self.results, u: Kind.UNROLL, self.columns: Kind.VECTOR}
-            last = order if self.results is Kind.SERIAL else (t, u, self.rows, self.columns)
-            if self.results is Kind.VECTOR:
-                kinds, last = {self.rows: Kind.VECTOR}, (t, u, self.columns, self.rows)
-            elif self.results is Kind.UNROLL and not by_name[self.rows].hi.is_const:
-                constant_extent(by_name[self.columns])
-                kinds |= {self.rows: Kind.VECTOR, self.columns: Kind.UNROLL}
-                last = (t, u, self.columns, self.rows)
-            for v in reversed(last):
-                kind = kinds.get(v, Kind.SERIAL)
-                rest = (replace(by_name[v], kind=kind, body=rest),)
-            return start, *products, around(Assign(Access(stage, coords), sums)), *rest
+            return start, *products, stored, *self._following(chain, read)
 
-        layout = dense(order, sizes)
+        body = replace_loop(kernel.body, loops[0], tile)
         locals_ = tuple(
             replace(b, layout=dense(loops, sizes)) if b.name == acc else b for b in kernel.locals
         )
-        body = replace_loop(kernel.body, loops[0], tile)
         if staged:
-            locals_ = (*locals_, Buffer(stage, buffer.dtype, layout, Space.STACK))
+            order = (self.tiles[0], self.rows, self.tiles[1], self.columns)
+            locals_ = (*locals_, Buffer(stage, dtype, dense(order, sizes), Space.STACK))
         return replace(kernel, body=body, locals=locals_)
+
+    def _following(self, chain: list[Loop], after: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The loops around what follows the sums, which it reads from the stack."""
+        t, u = self.tiles
+        by_name = {x.var: x for x in chain}
+        kinds = {self.rows: self.results, u: Kind.UNROLL, self.columns: Kind.VECTOR}
+        order = (t, u, self.rows, self.columns)
+        if self.results is Kind.SERIAL:
+            order = (t, self.rows, u, self.columns)
+        elif self.results is Kind.VECTOR:
+            kinds, order = {self.rows: Kind.VECTOR}, (t, u, self.columns, self.rows)
+        elif not by_name[self.rows].hi.is_const:
+            constant_extent(by_name[self.columns])
+            kinds |= {self.rows: Kind.VECTOR, self.columns: Kind.UNROLL}
+            order = (t, u, self.columns, self.rows)
+        for v in reversed(order):
+            after = (replace(by_name[v], kind=kinds.get(v, Kind.SERIAL), body=after),)
+        return after
 
     def _whole_place(
         self, kernel: Kernel, chain: list[Loop], after: tuple[Stmt, ...], sizes: Mapping[str, int]
@@ -197,3 +172,34 @@ class MatrixTile(Step):
 
 def _read_from(e: Expr, acc: str, stage: str, coords: tuple[tuple[str, Index], ...]) -> Expr:
     return Read(stage, coords, e.dtype) if isinstance(e, Read) and e.value == acc else e
+
+
+def _in_registers(kernel: Kernel, chain: list[Loop], sizes: Mapping[str, int]) -> list[Loop]:
+    """The loops t, u, i and j as those of blocks in registers.
+
+    These hold whole blocks, also where a loop around cuts short what follows.
+    """
+    symbols = dict(kernel.symbols).keys()
+    kinds = (Kind.UNROLL, Kind.UNROLL, Kind.MATRIX, Kind.MATRIX)
+    return [
+        replace(x, kind=k, hi=x.hi if x.hi.names() <= symbols else Index.of(sizes[x.var]))
+        for x, k in zip(chain, kinds, strict=True)
+    ]
+
+
+def _products(x: Loop, blocks: list[Loop], state: Access) -> tuple[Stmt, ...]:
+    """The update in the loop `x` as updates of whole blocks, one for each product it adds up."""
+    (update,) = x.body
+    assert isinstance(update, Update)
+    constant_extent(x)
+    (element,) = update.elements
+    inner = replace(x, kind=Kind.MATRIX)
+    updates = (replace(update, states=(state,), elements=(term,)) for term in terms(element))
+    return tuple(_nested([*blocks, inner], u) for u in updates)
+
+
+def _nested(loops: list[Loop], body: Stmt) -> Stmt:
+    """A statement in loops, the first of them outermost."""
+    for x in reversed(loops):
+        body = replace(x, body=(body,))
+    return body
