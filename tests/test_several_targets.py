@@ -261,7 +261,7 @@ def test_every_target_is_compared_before_a_library_is_written(tmp_path: Path) ->
     made = rutc.compile(model, tmp_path / "m.so", target=BOTH, db="none")
     assert made.verification is not None
     assert made.verification.targets == NAMES
-    assert "; code for x86-64-v4, x86-64-v3)" in made.verification.summary()
+    assert "with the code for x86-64-v4, x86-64-v3\n" in made.verification.summary()
     assert made.report.targets == NAMES
     again = rutc.compile(model, tmp_path / "m.so", target=BOTH, db="none")
     assert set(again.report.seconds) == {"cache"}

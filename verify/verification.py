@@ -61,38 +61,44 @@ class Verification:
         return (*found, f"float64: {self.truth}") if self.truth else tuple(found)
 
     def summary(self) -> str:
-        """Returns one line: how many outputs agree with what, and the largest errors."""
+        """Returns a few lines: how many outputs agree with what, on what, and the largest errors.
+
+        1 of 1 outputs agree with float64 and ONNX Runtime 1.32.0
+          on inputs generated from seed 0; times 64
+          largest error 2.2e-07 of the output's largest magnitude (ONNX Runtime's: 2e-07)
+          nearest to its limit (18 % of it): index 2 of axis 1 of 'scores', times 64
+        """
         agreeing = sum(output.passed for output in self.outputs)
         with_what = "float64 and " if self.with_truth else ""
-        code = f"; code for {', '.join(self.targets)}" if self.targets else ""
-        return (
-            f"{agreeing} of {len(self.outputs)} outputs agree with {with_what}ONNX Runtime "
-            f"{self.reference_version} ({self.inputs}{code}); {self._errors()}"
-        )
+        code = [f"with the code for {', '.join(self.targets)}"] if self.targets else []
+        agree = f"{agreeing} of {len(self.outputs)} outputs agree with {with_what}ONNX Runtime"
+        told = [f"{agree} {self.reference_version}", f"on {self.inputs}", *code, *self._errors()]
+        return "\n  ".join(told)
 
-    def _errors(self) -> str:
+    def _errors(self) -> list[str]:
         known = [o for o in self.outputs if o.error is not None]
         if not known:
             worst = max((o.max_abs / (o.largest or 1.0) for o in self.outputs), default=0)
-            return f"largest difference {worst:.2g} of the output's largest magnitude"
+            return [f"largest difference {worst:.2g} of the output's largest magnitude"]
         budgets = {o.judged for o in known if o.judged.startswith(BUDGET)}
         if budgets:
             worst = max(o.error or 0.0 for o in known)
-            return f"largest relative error {worst:.2g}, within {', '.join(sorted(budgets))}"
+            return [f"largest relative error {worst:.2g}, within {', '.join(sorted(budgets))}"]
         floats = [o for o in known if "float" in o.dtype]
         ours = max((o.error or 0.0 for o in floats), default=0.0)
         theirs = max((o.reference_error or 0.0 for o in floats), default=0.0)
         others = max((o.error or 0.0 for o in known if "float" not in o.dtype), default=0.0)
         nearest = max(known, key=lambda o: o.share)
-        text = f"largest error from float64 {ours:.2g} of the output's largest magnitude"
-        text += f", ONNX Runtime's {theirs:.2g}"
+        text = f"largest error {ours:.2g} of the output's largest magnitude"
+        text += f" (ONNX Runtime's: {theirs:.2g})"
+        told = [text]
         if others:
-            text += f"; {others:.0%} of an output's integers are not float64's"
-        if not nearest.share:
-            return text
-        where = f"{nearest.group} of {nearest.name!r}"
-        where += f", {nearest.case}" if nearest.case else ""
-        return f"{text}; nearest to its limit, at {nearest.share:.0%}: {where}"
+            told.append(f"{others:.0%} of an output's integers are not float64's")
+        if nearest.share:
+            where = f"{nearest.group} of {nearest.name!r}"
+            where += f", {nearest.case}" if nearest.case else ""
+            told.append(f"nearest to its limit ({100 * nearest.share:.0f} % of it): {where}")
+        return told
 
 
 class VerificationFailed(CheckFailed):
