@@ -19,6 +19,7 @@ from rutc.driver.compile_job import Chooser, Made
 from rutc.driver.launches import KernelFacts, Launched, Pending
 from rutc.driver.outline import Outline, outline
 from rutc.driver.plan_cost import cycles_of
+from rutc.driver.plan_ports import ports_of
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
 from rutc.emit import program as host
@@ -111,11 +112,12 @@ class Builder:
         bound = bound_symbols(graph.nodes)
         matrices = any(m.matrices for m in made)
         machine = self.machine if matrices else self.machine.without_matrices()
+        ports = ports_of(self.plan)
         program = host.Program(
             name=self.name,
-            inputs=parts[-1].inputs(),
-            outputs=parts[-1].outputs(),
-            states=parts[-1].states(),
+            inputs=ports.inputs,
+            outputs=ports.outputs,
+            states=ports.states,
             arena_bytes=self._arena_bytes(plans),
             steps=self._steps(parts),
             symbols=tuple((s, r) for s, r in graph.symbols if s not in bound),
@@ -248,9 +250,7 @@ def _check_alike(parts: Sequence[PlanSteps]) -> None:
     """Raises InternalError if the plans are not of one model."""
     found = [
         (
-            part.inputs(),
-            part.outputs(),
-            part.states(),
+            ports_of(part.plan),
             without_common(dict(part.plan.graph.symbols)),
             bound_symbols(part.plan.graph.nodes),
             part.plan.strings,

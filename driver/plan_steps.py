@@ -18,7 +18,6 @@ from rutc.driver.weights import Weights
 from rutc.emit import kernel_call
 from rutc.emit import program as host
 from rutc.emit.kernel_call import KernelId, Ref
-from rutc.errors import UserError
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -39,15 +38,13 @@ from rutc.graph_opt.plan import (
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.collect import collect_kernel
-from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.gradual import gradual_tables
-from rutc.tensor_ir.graph import Call, Carry, Data, Input, Scatter, State, Value
+from rutc.tensor_ir.graph import Call, Carry, Data, Scatter, Value
 from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.outside import finite_operands
 from rutc.tensor_ir.products import magnitudes, small_factors
-from rutc.tensor_ir.states import ends, growth
 from rutc.tuner.sharing import Operand, Shared
 
 Symbols = Mapping[str, Range]
@@ -99,53 +96,6 @@ class PlanSteps:
         """Those of the loop at hand, of which threads do all trips for some."""
         self.steps = self._steps(plan.steps, self.sizes)
         self.pending = tuple(self._pending)
-
-    # -- interface ------------------------------------------------------------------------------
-    def inputs(self) -> tuple[host.Port, ...]:
-        """The model's inputs."""
-        return tuple(map(self._input, self.plan.graph.inputs))
-
-    def outputs(self) -> tuple[host.Port, ...]:
-        """The model's outputs."""
-        return tuple(
-            self._output(o.value, self._port(o.name, self._dtype(o.value), o.axes))
-            for o in self.plan.graph.outputs
-        )
-
-    def states(self) -> tuple[host.State, ...]:
-        """What sessions keep, which is the last of the inputs and outputs."""
-        return tuple(map(self._state, self.plan.graph.states))
-
-    def _state(self, state: State) -> host.State:
-        graph, places = self.plan.graph, self.plan.places
-        taken, given = ends(graph, state)
-        how = growth(graph, state)
-        shape = [self.extents[d] for d in taken.axes]
-        if how is not None:
-            shape[how.axis] = how.capacity
-        size = Index.of(product(shape)).value * taken.out.dtype.bytes
-        grows = None if how is None else (how.axis, how.capacity)
-        together = places[taken.out.name] == places[given.value]
-        return host.State(size, grows, together)
-
-    def _input(self, n: Input) -> host.Port:
-        port = self._port(n.name, n.out.dtype.stored_name, n.axes)
-        if n.fixed is None:
-            return port
-        array = n.fixed.array
-        if n.out.dtype is DType.STRING:
-            raise UserError(f"input {n.name!r} is of strings, which cannot be given when compiling")
-        return replace(port, fixed=host.Fixed(array.tobytes(), str(n.fixed)))
-
-    def _dtype(self, value: str) -> str:
-        return self.plan.values[value].dtype.stored_name
-
-    def _output(self, value: str, port: host.Port) -> host.Port:
-        place = self.plan.places[value]
-        return replace(port, block=place.index) if place.space == "block" else port
-
-    def _port(self, name: str, dtype: str, axes: tuple[str, ...]) -> host.Port:
-        return host.Port(name, dtype, tuple(self.extents[d] for d in axes))
 
     # -- steps ----------------------------------------------------------------------------------
     def _steps(self, steps: tuple[PlanStep, ...], symbols: Symbols) -> tuple[host.Step, ...]:
