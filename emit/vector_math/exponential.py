@@ -88,7 +88,9 @@ def exp_of_sum(x: Real, low: Real | None) -> Real:
     if bits == 32 and not avx512.available(lanes):
         # `first * exp(r)` is rounded once, and waits for less than Horner's rule does.
         first, second = two_powers(parts)
-        return first.fma(short_expm1_of_remainder(r), first) * second
+        square = r * r
+        rest = square.fma(by_pairs(r, square, coefficients.EXPM1[32]), r)
+        return first.fma(rest, first) * second
     if bits == 32:
         scaled = horner(r, (1.0, 1.0, *coefficients.EXPM1[32]))
     else:
@@ -96,12 +98,10 @@ def exp_of_sum(x: Real, low: Real | None) -> Real:
     return times_power_of_two(scaled, parts)
 
 
-def short_expm1_of_remainder(r: Real) -> Real:
-    """`exp(r) - 1` for `|r| <= log(2)/2` in f32, by pairs of coefficients [Estrin 1960]."""
-    c = coefficients.EXPM1[32]
-    square = r * r
+def by_pairs(r: Real, square: Real, c: coefficients.Polynomial) -> Real:
+    """The polynomial of five coefficients at `r`, by pairs of them [Estrin 1960]."""
     high = square.fma(c[4], r.fma(c[3], c[2]))
-    return square.fma(square.fma(high, r.fma(c[1], c[0])), r)
+    return square.fma(high, r.fma(c[1], c[0]))
 
 
 def exp_by_table(x: Real) -> Real:
@@ -168,18 +168,20 @@ def two_powers(parts: Reduced) -> tuple[Real, Real]:
 def tanh(x: Real) -> Real:
     """`H / (H + 1)` with `H = (exp(2*abs(x)) - 1) / 2`, which is accurate near zero too.
 
-    The argument is split as half of `k*log(2) + 2*r`, so that nothing is doubled or halved.
+    The argument is split as half of `k*log(2) + 2*r`.
     """
     form = x.lanes.format
     magnitude = x.abs().at_most(TANH_FLAT[form.bits])
-    shift = form.round_shift + form.bias
+    shift = form.round_shift + form.bias - 1
     shifted = magnitude.fma(2 * LOG2_E, shift)
     k = shifted - shift
     r = k.fma(-LN2[form.bits] / 2, magnitude)
-    power = Reduced(shifted, k, r).power_of_two()
-    doubled = [c * 2.0 ** (i + 1) for i, c in enumerate(coefficients.EXPM1[form.bits])]
-    rest = (r * r).fma(polynomial(r, doubled), r)
-    half = power.fma(rest, power.fma(0.5, -0.5))
+    half_power = Reduced(shifted, k, r).power_of_two()
+    # Of 2*r; additions run beside multiplications.
+    c = tuple(c * 4.0 * 2.0**i for i, c in enumerate(coefficients.EXPM1[form.bits]))
+    square, doubled = r * r, r + r
+    curve = by_pairs(r, square, c) if form.bits == 32 else polynomial(r, c)
+    half = half_power.fma(square.fma(curve, doubled), half_power - 0.5)
     return (half / (half + 1.0)).with_sign_of(x)
 
 
