@@ -52,6 +52,7 @@ from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
+from rutc.graph_opt.rules.tabulate import Tabulate
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
 from rutc.graph_opt.rules.windows_narrow import quantise_before_windows
@@ -138,6 +139,9 @@ def pipeline_for(
                 *EARLY,
             ),
         ),
+        # Once sums are of integers, which are functions of several numbers; before quotients are
+        # products with rounded factors: tables hold what the model says.
+        Sweep("look up numbers of 8 bits", (Tabulate(machine), *EARLY)),
         # Once sums are of integers; before their scales are joined, which then round once.
         Sweep("quantise by one factor", (quantise_by_factors, *CLEAN)),
         # After the passes are merged, which asks that all readers of the divisor divide

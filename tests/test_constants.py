@@ -64,6 +64,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/rules/phases.py": ("MOST_PHASES",),
     "graph_opt/rules/requantise.py": ("EXACT", "MOST_NESTS", "MOST_STEPS"),
     "graph_opt/rules/scale.py": ("MOST_STEPS",),
+    "graph_opt/rules/tabulate.py": ("NUMBERS", "MOST_NESTS", "MOST_STEPS", "MOST_BITS"),
     "graph_opt/sum_weights.py": ("INPUTS", "LEAST_SHARE"),
     "graph_opt/versions.py": ("MOST_PLACES",),
     "importer/ops/sieves.py": ("BITS", "LANES"),

@@ -38,6 +38,7 @@ from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
+from rutc.graph_opt.rules.tabulate import Tabulate
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
 from rutc.graph_opt.rules.windows_narrow import quantise_before_windows
@@ -63,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     # However small the constant is.
     SliceConstant(0),
     SplitForReaders(),
+    Tabulate(V3),
     choose_branch,
     combine_scales,
     compose_views,
