@@ -239,11 +239,14 @@ def _converted(model: ModelProto) -> ModelProto:
     try:
         converted = _of_newest_opset(model)
     except _FAILURES as e:
-        name_values(model, had)
-        changed = _changed_operators(model, opset_of(model))
-        if changed:
-            raise refusal(model, version, OPSET, changed, e) from e
-        return model
+        found = _as_far_as_needed(model)
+        if found is None:
+            name_values(model, had)
+            changed = _changed_operators(model, opset_of(model))
+            if changed:
+                raise refusal(model, version, OPSET, changed, e) from e
+            return model
+        converted = found
     types = {i.name: i for i in declared}
     for info in converted.graph.input:
         if info.name in types:
@@ -271,6 +274,23 @@ def _of_newest_opset(model: ModelProto) -> ModelProto:
         for named in _named_by_domains(converted):
             named.domain = named.domain.removeprefix(_HIDDEN)
         return converted
+
+
+def _as_far_as_needed(model: ModelProto) -> ModelProto | None:
+    """The model at the first opset at which it means what it does at the newest; None without one.
+
+    Some operators lost types later, as a ReduceLogSum integers.
+    """
+    opset = max(opset_of(model), _SETTLED)
+    while opset < OPSET and _changed_operators(model, opset):
+        opset += 1
+    if opset == OPSET:
+        return None
+    try:
+        converted = isolated(version_converter.convert_version, model, opset)
+    except _FAILURES:
+        return None
+    return None if _changed_operators(converted, opset) else converted
 
 
 def _named_by_domains(model: ModelProto) -> Iterator[NodeProto | OperatorSetIdProto]:

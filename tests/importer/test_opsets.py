@@ -148,6 +148,8 @@ CASES = [
     *reductions("ReduceL2", 13),
     *reductions("ReduceLogSum", 17),
     *reductions("ReduceLogSumExp", 17),
+    Case("ReduceLogSum", 11, (ints((3, 1), (200, 5)),), (), {"axes": [1]}),
+    Case("ReduceLogSumExp", 17, (ints((3, 1), (7, 5)),), (), {"axes": [1]}),
     *reductions("ReduceMax", 17),
     *reductions("ReduceMean", 13),
     *reductions("ReduceMean", 10),
