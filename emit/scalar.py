@@ -7,6 +7,7 @@ back.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from rutc.emit import ir
@@ -19,6 +20,7 @@ from rutc.emit.cast import (
     splat_real,
 )
 from rutc.emit.narrow_float import lane_count, with_lanes
+from rutc.emit.short_quotient import EXACT_BITS, short_quotient
 from rutc.emit.vector_math import BINARY_OPS, UNARY_OPS, emit_binary, emit_unary
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
@@ -204,14 +206,38 @@ def _quotient(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, dtype: DType) -> 
     does not reach it.
     """
     divisor = _safe_divisor(builder, b, dtype)
-    lanes = lane_count(a)
-    if lanes is None or dtype.quotient is None or isinstance(b, ir.Constant):
-        return builder.sdiv(a, divisor) if dtype.is_signed else builder.udiv(a, divisor)
-    wide = dtype.quotient is DType.F64
-    real = with_lanes(ir.DoubleType() if wide else ir.FloatType(), lanes)
+    if dtype.quotient is None or lane_count(a) is None or isinstance(b, ir.Constant):
+        divide = builder.sdiv if dtype.is_signed else builder.udiv
+        any_size: Callable[[], ir.Value] = functools.partial(divide, a, divisor)
+    else:
+        any_size = functools.partial(_real_quotient, builder, a, divisor, dtype)
+    if _asks_for_size(a, b, dtype):
+        return short_quotient(builder, a, divisor, dtype, any_size, rest=False)
+    return any_size()
+
+
+def _real_quotient(builder: ir.IRBuilder, a: ir.Value, divisor: ir.Value, dtype: DType) -> ir.Value:
+    """The quotient of vectors of integers as that of floats that hold all of their type."""
+    real_type = ir.DoubleType() if dtype.quotient is DType.F64 else ir.FloatType()
+    real = with_lanes(real_type, lane_count(a))
     to_real = builder.sitofp if dtype.is_signed else builder.uitofp
     ratio = builder.fdiv(to_real(a, real), to_real(divisor, real))
     return (builder.fptosi if dtype.is_signed else builder.fptoui)(ratio, a.type)
+
+
+def _asks_for_size(a: ir.Value, b: ir.Value, dtype: DType) -> bool:
+    """Whether vectors of integers are divided as floats of their size where they are small.
+
+    By what is known, processors divide 32 bits with a product of 64, and by powers of two with
+    shifts.
+    """
+    if lane_count(a) is None or dtype.bits not in EXACT_BITS:
+        return False
+    if not isinstance(b, ir.Constant):
+        return True
+    lanes = b.constant if isinstance(b.constant, list) else [b.constant]
+    shifts = all(isinstance(x, int) and x.bit_count() == 1 for x in lanes)
+    return dtype.quotient is None and not shifts
 
 
 def _divide(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
@@ -227,9 +253,15 @@ def _divide(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
 def _remainder(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
     a, b = args
     divisor = _safe_divisor(builder, b, dtype)
-    if lane_count(a) is None or dtype.quotient is None or isinstance(b, ir.Constant):
-        return builder.srem(a, divisor) if dtype.is_signed else builder.urem(a, divisor)
-    return builder.sub(a, builder.mul(_quotient(builder, a, b, dtype), divisor))
+
+    def any_size() -> ir.Value:
+        if lane_count(a) is None or dtype.quotient is None or isinstance(b, ir.Constant):
+            return builder.srem(a, divisor) if dtype.is_signed else builder.urem(a, divisor)
+        return builder.sub(a, builder.mul(_real_quotient(builder, a, divisor, dtype), divisor))
+
+    if _asks_for_size(a, b, dtype):
+        return short_quotient(builder, a, divisor, dtype, any_size, rest=True)
+    return any_size()
 
 
 def _modulo(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from rutc.emit import ir
+from rutc.emit.cast import splat_int
 from rutc.emit.jit import Elementwise
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
-from rutc.emit.targets.select import native_target
+from rutc.emit.short_quotient import EXACT_BITS
+from rutc.emit.targets.select import native_target, target_named
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.evaluate import convert, evaluate_expr, reinterpret
 from rutc.tensor_ir.expr import BITWISE, COMPARE, UNARY_FLOAT, Local, apply
+from rutc.tensor_ir.machine import Machine
+from tests.machines import lacking
 
 pytestmark = pytest.mark.sampled(5)
 
@@ -137,6 +142,38 @@ def check_op(op: str, dtype: DType, lanes: int | None, *, signed_zeros: bool = T
 def test_integer_operators(dtype: DType, lanes: int | None) -> None:
     for op in (*INT_OPS, *sorted(BITWISE), *sorted(COMPARE)):
         check_op(op, dtype, lanes)
+
+
+@pytest.mark.parametrize("machine", [MACHINE, target_named("x86-64-v3").machine], ids=str)
+@pytest.mark.parametrize("by", [None, 1, -1, 7, -12, 64, 1000003])
+@pytest.mark.parametrize("dtype", [DType.I32, DType.U32, DType.I64, DType.U64], ids=str)
+@pytest.mark.parametrize("op", ["div", "mod", "fmod"])
+def test_quotients_of_few_and_of_many_bits(
+    op: str, dtype: DType, by: int | None, machine: Machine
+) -> None:
+    """Vectors of small numbers are divided as floats, up to where these tell quotients exactly."""
+    if lacking(machine):
+        pytest.skip("another processor's code")
+    rng, lanes, bits = np.random.default_rng(2), 8, EXACT_BITS[dtype.bits]
+    edges = [(1 << bits) + i for i in range(-3, 3)]
+    small = rng.integers(0, 1 << bits, 40) >> rng.integers(0, bits, 40)
+    numbers = np.array([*edges, *range(9), *small], np.int64)
+    # Each vector holds small numbers, or some beyond.
+    x, y = (np.repeat(numbers, lanes), np.tile(numbers, lanes)[: len(numbers) * lanes])
+    if dtype.is_signed:
+        x, y = (a * rng.choice([-1, 1], len(a)) for a in (x, y))
+    x, y = x.astype(dtype.numpy), y.astype(dtype.numpy)
+    if by is not None:
+        by = by if dtype.is_signed else abs(by)
+        y = np.full_like(y, by)
+    expected = evaluate_expr(apply(op, Local("a", dtype), Local("b", dtype)), {"a": x, "b": y}, {})
+
+    def body(builder: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        b = args[1] if by is None else splat_int(args[1].type, by)
+        return emit_op(builder, op, [args[0], b], dtype, machine.features)
+
+    got = Elementwise(body, [dtype] * 2, dtype, lanes, machine)(x, y)
+    assert_same(got, expected, [x, y])
 
 
 @pytest.mark.parametrize("lanes", LANES)
