@@ -349,10 +349,10 @@ class ExpressionEmitter:
         if buffer.layout.nibbles:
             return emit_cast(self.builder, self._nibbles(r), DType.I32, buffer.dtype)
         self.transposes.finish(buffer)
-        if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
+        plain, picked = reads_plainly(r), not buffer.singly
+        if buffer.layout.size == 0 or (not plain and self._gathers_nothing(r, buffer)):
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
-        picked = not buffer.singly
-        found = self.table_reads.read(r, buffer) if picked and not reads_plainly(r) else None
+        found = None if plain or not picked else self.table_reads.read(r, buffer)
         if found is not None:
             return found
         address, guard = self.places.located(r.coords, buffer, r.fill)

@@ -31,6 +31,7 @@ class PlaceEmitter:
         self.evaluate = evaluate
         self.same_width = same_width
         self._fresh = 0
+        self._rooms: dict[tuple[str, str, int], tuple[Lit | None, tuple[int, Index]]] = {}
 
     def located(
         self,
@@ -93,7 +94,7 @@ class PlaceEmitter:
             coords[d] = index
             if not guarded:
                 continue
-            low, high = _room(d, buffer, fill)
+            low, high = self._room(d, buffer, fill)
             if self._is_within(index, low, high):
                 continue
             if self._is_beyond(index, low, high):
@@ -125,7 +126,7 @@ class PlaceEmitter:
         for d, c in places:
             index = self.index.resolve(c) if isinstance(c, Index) else None
             least = Index.of(extents[d]).bounds(self.index.ranges)
-            if index is not None and self._is_within(index, *_room(d, buffer, fill)):
+            if index is not None and self._is_within(index, *self._room(d, buffer, fill)):
                 inside.append((d, index, self.index.depth(index)))
             elif least is None or least[0] < 1:
                 # It may be empty, and none of its places be there.
@@ -140,8 +141,28 @@ class PlaceEmitter:
         self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
     ) -> bool:
         """Whether coordinates are known to be outside of the buffer, in all lanes."""
-        known = [(d, self.index.resolve(c)) for d, c in places if isinstance(c, Index)]
-        return any(self._is_beyond(x, *_room(d, buffer, fill)) for d, x in known)
+        site = self.sites.at(places, buffer, fill)
+        at = None if site.names is None else self.index.at(site.names)
+        known = site.outside.get(at) if at is not None else None
+        if known is None:
+            inside = [(d, self.index.resolve(c)) for d, c in places if isinstance(c, Index)]
+            known = any(self._is_beyond(x, *self._room(d, buffer, fill)) for d, x in inside)
+            if at is not None:
+                site.outside[at] = known
+        return known
+
+    def _room(self, dim: str, buffer: Buffer, fill: Lit | None) -> tuple[int, Index]:
+        """The first and the last coordinate along a dim that a buffer has memory for.
+
+        The table keeps the fill, so that nothing else gets its identity.
+        """
+        key = buffer.name, dim, id(fill)
+        known = self._rooms.get(key)
+        if known is None:
+            before, after = buffer.layout.room(dim, fill)
+            last = Index.of(dict(buffer.layout.extents)[dim]) + (after - 1)
+            known = self._rooms[key] = fill, (-before, last)
+        return known[1]
 
     def _is_beyond(self, index: Index, low: int, high: Index) -> bool:
         """Whether an index is known not to be within."""
@@ -228,9 +249,3 @@ class PlaceEmitter:
             return both(self.builder, p, q) if is_vector(p) else self.builder.and_(p, q)
 
         return self.index.shared(("both", a.ref, b.ref), build, a, b)
-
-
-def _room(dim: str, buffer: Buffer, fill: Lit | None) -> tuple[int, Index]:
-    """The first and the last coordinate along a dim that a buffer has memory for."""
-    before, after = buffer.layout.room(dim, fill)
-    return -before, Index.of(dict(buffer.layout.extents)[dim]) + (after - 1)

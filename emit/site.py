@@ -24,6 +24,8 @@ class Site:
     """Element numbers of memory; None for what is outside."""
     registers: dict[object, tuple[tuple[object, ...], bool]] = field(default_factory=dict)
     """Numbers of registers, and whether these differ between the lanes."""
+    outside: dict[object, bool] = field(default_factory=dict)
+    """Whether they are known to be outside of the buffer."""
 
     @staticmethod
     def of(places: tuple[tuple[str, Coord], ...], buffer: Buffer) -> Site:

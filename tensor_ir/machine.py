@@ -255,8 +255,8 @@ class Machine:
 
     def lanes(self, extent: int) -> int:
         """Lanes that a vector loop of `extent` iterations uses: a power of two."""
-        lanes = 1
-        while lanes < min(extent, self.width):
+        lanes, most = 1, min(extent, self.width)
+        while lanes < most:
             lanes *= 2
         return lanes
 

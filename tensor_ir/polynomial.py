@@ -45,7 +45,7 @@ class Index:
     It is never changed, but it is no `record`: millions are made of a large model.
     """
 
-    __slots__ = ("_hash", "_names", "_ordered", "_text", "const", "terms")
+    __slots__ = ("_hash", "_names", "_ordered", "_plain", "_text", "const", "terms")
 
     terms: tuple[tuple[Monomial, int], ...]
     const: int
@@ -59,6 +59,7 @@ class Index:
         self._hash: int | None = None
         self._names: frozenset[str] | None = None
         self._ordered: tuple[str, ...] | None = None
+        self._plain: bool | None = None
         self._text: str | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -163,11 +164,9 @@ class Index:
     @property
     def is_polynomial(self) -> bool:
         """Whether there are no atoms but variables."""
-        for mono, _ in self.terms:
-            for a in mono:
-                if not isinstance(a, Var):
-                    return False
-        return True
+        if self._plain is None:
+            self._plain = all(isinstance(a, Var) for mono, _ in self.terms for a in mono)
+        return self._plain
 
     @property
     def value(self) -> int:
