@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, SupportsIndex
+from typing import Any, Final, NoReturn, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +111,10 @@ class InferenceSession:
         self._close.atexit = False
         self._handle: Pointer = pointer_to(handle)
         """The library's session; None: closed."""
+
+    def __getstate__(self) -> NoReturn:
+        """Lets nobody copy it, as the first of copies that ends would close them all."""
+        raise TypeError("a session can be neither copied nor pickled: open another one")
 
     def _prepare(self) -> None:
         """Makes what describes tensors to the library."""

@@ -1,8 +1,10 @@
 """Running models from Python: results, threads, control flow, many sessions and artifacts."""
 
+import copy
 import ctypes
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -61,6 +63,12 @@ def test_results_are_independent(doubling: Path) -> None:
         kept = first.copy()
         session.run(None, {"x": X + 1})
     np.testing.assert_array_equal(first, kept)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_sessions_are_not_copied(doubling: Path, copied: Callable[[object], object]) -> None:
+    with load(doubling, threads=1) as session, pytest.raises(TypeError, match="open another one"):
+        copied(session)
 
 
 def test_strided_and_unaligned_arrays(doubling: Path) -> None:
