@@ -157,14 +157,71 @@ def tune_model(
         )
         if better.interrupted:
             spent, place = perf_counter() - began, str(database.location)
-            tried = better.tried, better.failed
-            return TuningReport((), *tried, (), spent, place, True, {}, better, at)
+            counts = better.tried, better.failed
+            return TuningReport((), *counts, (), spent, place, True, {}, better, at)
         plan = better.plan
-    planned_trials = 0 if better is None else better.tried
+    tried, failed = (0, 0) if better is None else (better.tried, better.failed)
     own = Planned(plan, earlier, machine, sizes or {})
-    launches, timed = own.launches(), own.timed()
-    chosen = _chosen(launches, names)
-    origin = origin_of(machine)
+    schedules = _search_schedules(
+        own,
+        _chosen(own.launches(), names),
+        database,
+        limits.after(0.0, tried),
+        began,
+        cpu=cpu,
+        seed=seed,
+        given=given,
+        cluster=cluster,
+        seeds=seeds,
+        on_batch=on_batch,
+        tell=tell,
+    )
+    keep = schedules.kept
+    return TuningReport(
+        schedules.tuned,
+        keep.trials + tried,
+        keep.failed + failed,
+        tuple(error for error, _ in keep.errors.most_common()),
+        perf_counter() - began,
+        str(database.location),
+        schedules.interrupted,
+        schedules.runs,
+        better,
+        at,
+        "by sizes, a model has several plans" if plans and earlier else "",
+    )
+
+
+@record
+class _Schedules:
+    """What became of a search for schedules; `runs` are whole runs with all that are believed."""
+
+    tuned: tuple[Tuned, ...]
+    kept: _Keeper
+    runs: Mapping[int, Ratio]
+    interrupted: bool
+
+
+def _search_schedules(
+    own: Planned,
+    chosen: Mapping[Subject, str],
+    database: Database,
+    limits: SearchLimits,
+    began: float,
+    *,
+    cpu: int | None,
+    seed: int,
+    given: Callable[[Subject], Iterable[Choice]],
+    cluster: Cluster | None,
+    seeds: bool,
+    on_batch: Callable[[Progressing, Tuning], None],
+    tell: Progress,
+) -> _Schedules:
+    """Searches for schedules of the chosen kernels, then confirms what is found in whole runs.
+
+    The seconds of the limits are those since the search for plans `began`, and for all.
+    """
+    timed, origin = own.timed(), origin_of(own.machine)
     keep = _Keeper(database, origin, timed)
     interrupted = False
     faster: dict[Subject, Candidate] = {}
@@ -173,24 +230,22 @@ def tune_model(
         folder = Path(temporary)
         jobs = len(os.sched_getaffinity(0))
         with ModelBench(own, folder, jobs, cpu) as local:
-            bench = local if cluster is None else ClusterBench(local, own, cluster)
             before = perf_counter() - began
             tuning = Tuning(
                 chosen,
-                bench,
+                local if cluster is None else ClusterBench(local, own, cluster),
                 lambda subject: CostModel(subject.machine, timed[subject]),
                 keep,
                 seed,
                 lambda subject: known_of(subject, origin, database, timed[subject]),
                 given,
-                seeds_in(database, machine) if seeds else (),
+                seeds_in(database, own.machine) if seeds else (),
                 jobs,
             )
             # At the end, the model is built again as it was for this, and run.
             at_last = ARTIFACTS * (tuning.seconds + runs_to_confirm(cpu) * local.usual_s)
-            rest = limits.after(before + at_last, planned_trials)
             try:
-                for subject in tuning.run(rest):
+                for subject in tuning.run(limits.after(before + at_last, 0)):
                     on_batch(subject, tuning)
                 faster = tuning.faster()
             except KeyboardInterrupt:
@@ -205,19 +260,8 @@ def tune_model(
         for s, c in faster.items():
             rows = judged(c.choice, s, origin, database, faster=s in compared.believed)
             database.add(rows, replace=True)
-    return TuningReport(
-        tuple(_told(t, compared) for t in tuning.subjects),
-        keep.trials + planned_trials,
-        keep.failed + (0 if better is None else better.failed),
-        tuple(error for error, _ in keep.errors.most_common()),
-        perf_counter() - began,
-        str(database.location),
-        interrupted,
-        {} if compared is None else compared.runs,
-        better,
-        at,
-        "by sizes, a model has several plans" if plans and earlier else "",
-    )
+    tuned = tuple(_told(t, compared) for t in tuning.subjects)
+    return _Schedules(tuned, keep, {} if compared is None else compared.runs, interrupted)
 
 
 def _check_runs_here(machine: Machine) -> None:
