@@ -33,7 +33,7 @@ from rutc.tuner.collapse import collapse, collapse_bound
 from rutc.tuner.repeats import apart
 from rutc.tuner.space import Space
 from rutc.tuner.templates.matrix import MATRIX
-from rutc.tuner.templates.pointwise import POINTWISE
+from rutc.tuner.templates.pointwise_points import POINTWISE
 from rutc.tuner.templates.rows import ROWS
 from rutc.tuner.templates.running import RUNNING
 from rutc.tuner.templates.scatter import SCATTER

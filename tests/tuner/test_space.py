@@ -19,7 +19,8 @@ from rutc.tuner.access import analyse
 from rutc.tuner.heuristic import TEMPLATES, spaces, usual
 from rutc.tuner.space import Space
 from rutc.tuner.templates.matrix import MATRIX
-from rutc.tuner.templates.pointwise import POINTWISE, Form
+from rutc.tuner.templates.pointwise import Form
+from rutc.tuner.templates.pointwise_points import POINTWISE
 from rutc.tuner.templates.rows import ROWS, Lane
 from rutc.tuner.templates.scatter import SCATTER
 from rutc.tuner.templates.tiled import Tiling
