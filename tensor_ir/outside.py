@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import isfinite
 
-from rutc.tensor_ir.expr import Apply, Cast, Expr, Lit, Local, Read, transform
+from rutc.tensor_ir.expr import Apply, Cast, Expr, Lit, Read, transform
 from rutc.tensor_ir.graph import Const
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.reducer import Reducer
@@ -26,7 +26,7 @@ def adds_nothing(
     """
     if read.fill is None or len(elements) != 1 or len(reducer.identity) != 1:
         return False
-    if not isinstance(reducer.lift[0], Local):
+    if not reducer.is_fold:
         return False
     found = _known(elements[0], read, finite)
     return found is not None and found == reducer.identity[0].value

@@ -32,7 +32,7 @@ from typing import TypeVar
 
 from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Expr, Lit, Local, apply
+from rutc.tensor_ir.expr import Apply, Cast, Expr, Lit, Local, apply
 
 T = TypeVar("T")
 
@@ -59,10 +59,24 @@ class Reducer:
         return tuple(f.dtype for f in self.finish)
 
     @property
+    def is_fold(self) -> bool:
+        """Whether the state is an element, if in a wider type: results of parts are elements."""
+        names = {"x": self.lift, "s": self.finish}
+        return all(
+            _converted(e) == f"{side}{i}" for side, es in names.items() for i, e in enumerate(es)
+        )
+
+    @property
     def of_states(self) -> Reducer:
         """The same monoid with states as its elements."""
         lift = tuple(Local(f"x{k}", t) for k, t in enumerate(self.state))
         return replace(self, elements=self.state, lift=lift)
+
+
+def _converted(e: Expr) -> str | None:
+    """The local that an expression is, in whatever type."""
+    inner = e.arg if isinstance(e, Cast) else e
+    return inner.name if isinstance(inner, Local) else None
 
 
 def as_locals(**groups: Iterable[T]) -> dict[str, T]:
@@ -187,21 +201,37 @@ def _moments(name: str, t: DType) -> Reducer:
     return Reducer(name, (t,), (zero, zero, zero), lift, merge, finish)
 
 
+def _in_computing_type(make: Callable[..., Reducer]) -> Callable[..., Reducer]:
+    """Extremes of narrow floats: their states have the type that these compute in, exactly."""
+
+    def made(name: str, t: DType, *others: DType) -> Reducer:
+        wide = t.computing if t.is_float else t
+        found = make(name, wide, *others)
+        if wide is t:
+            return found
+        first = Local("x0", wide)
+        lift = tuple(Cast(Local("x0", t), wide) if x == first else x for x in found.lift)
+        finish = tuple(Cast(s, t) if s.dtype is wide else s for s in found.finish)
+        return replace(found, elements=(t, *found.elements[1:]), lift=lift, finish=finish)
+
+    return made
+
+
 _TABLE: dict[str, Callable[..., Reducer]] = {
     "sum": _plain("add", _number(0)),
     "prod": _plain("mul", _number(1)),
-    "max": _plain("max", lowest),
-    "min": _plain("min", highest),
-    "maxnum": _largest_number,
+    "max": _in_computing_type(_plain("max", lowest)),
+    "min": _in_computing_type(_plain("min", highest)),
+    "maxnum": _in_computing_type(_largest_number),
     "any": _plain("or", lowest),
     "all": _plain("and", highest),
     "bitand": _bits,
-    "argmax": _extreme_index(largest=True, last=False),
-    "argmin": _extreme_index(largest=False, last=False),
-    "argmax_last": _extreme_index(largest=True, last=True),
-    "argmin_last": _extreme_index(largest=False, last=True),
-    "minmax": _both("min", "max"),
-    "maxmin": _both("max", "min"),
+    "argmax": _in_computing_type(_extreme_index(largest=True, last=False)),
+    "argmin": _in_computing_type(_extreme_index(largest=False, last=False)),
+    "argmax_last": _in_computing_type(_extreme_index(largest=True, last=True)),
+    "argmin_last": _in_computing_type(_extreme_index(largest=False, last=True)),
+    "minmax": _in_computing_type(_both("min", "max")),
+    "maxmin": _in_computing_type(_both("max", "min")),
     "logsumexp": _logsumexp,
     "moments": _moments,
 }

@@ -11,7 +11,7 @@ from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.exprs import index_coords, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason
-from rutc.tensor_ir import Index, Local, Nest, Node, Read, Value
+from rutc.tensor_ir import Index, Nest, Node, Read, Value
 from rutc.tensor_ir.windows import partners
 
 
@@ -49,9 +49,9 @@ class SeparateWindows(ChoosesWays[Separated]):
         if len(n.body) > 1 or not isinstance(r, Read) or is_gathered(r):
             return Reason("it reduces more than what it reads at indices")
         fold = n.reducer
-        if fold.lift != (Local("x0", r.dtype),) or fold.finish != (Local("s0", r.dtype),):
+        if len(fold.identity) > 1 or not fold.is_fold:
             return Reason(f"{fold.name} of some of its results is none of all elements")
-        if r.fill is not None and r.fill != fold.identity[0]:
+        if r.fill is not None and r.fill.value != fold.identity[0].value:
             return Reason(f"what is outside of %{r.value} counts")
         found = _windows(n, r)
         if len(found) < 2 or editor.size(n.bound) is None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rutc.tensor_ir import DType, Reducer, reducer
 from rutc.tensor_ir.evaluate import evaluate_expr, literal
 from rutc.tensor_ir.interpret import State, fold, merge
-from rutc.tensor_ir.reducer import REDUCERS
+from rutc.tensor_ir.reducer import REDUCERS, as_locals
 from rutc.tensor_ir.typecheck import reducer_fault
 from tests.close import assert_close
 from tests.examples import examples
@@ -81,6 +81,24 @@ def test_extremes_and_their_indices_follow_numpy(row: list[float]) -> None:
         assert last == len(xs) - 1 - getattr(np, name)(xs[::-1])
     for name in ("max", "min"):
         np.testing.assert_array_equal(reduce(reducer(name, DType.F32), xs)[0], getattr(xs, name)())
+
+
+@pytest.mark.parametrize("kind", [DType.F16, DType.BF16])
+@pytest.mark.parametrize("name", ["max", "min", "maxnum", "minmax", "argmax", "argmin_last"])
+def test_extremes_of_narrow_floats_have_states_of_32_bits(name: str, kind: DType) -> None:
+    """They are widened once, and the result is an element, exactly: also where it is NaN."""
+    index = [DType.I64] if name.startswith("arg") else []
+    r = reducer(name, kind, *index)
+    assert r.elements[0] is r.outputs[0] is kind
+    assert r.state[0] is DType.F32
+    assert r.is_fold == (name in ("max", "min", "maxnum", "argmax", "argmin_last"))
+    assert not reducer("logsumexp", kind).is_fold
+    row = np.array([0.1, -7.3, 6e-8, -np.inf, 65504.0], np.float32).astype(kind.numpy)
+    elements = as_locals(x=(row, *(np.arange(5) for _ in index)))
+    states = fold(r, tuple(evaluate_expr(e, elements, {}) for e in r.lift))
+    found = evaluate_expr(r.finish[0], as_locals(s=states), {})
+    assert found.dtype == kind.numpy
+    assert found == (row.min() if name in ("min", "minmax", "argmin_last") else row.max())
 
 
 @some
