@@ -32,7 +32,14 @@ from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.versions import Version, beyond, has_state
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import MOST_SIZE, Range, common_sizes, multiple, with_common
+from rutc.tensor_ir.ranges import (
+    MOST_SIZE,
+    Range,
+    common_sizes,
+    midway,
+    multiple,
+    with_common,
+)
 
 Sizes = Mapping[str, int]
 
@@ -71,7 +78,7 @@ def plans_by_size(
     estimates = AtSizes(machine_of([usual.plan], machine))
     usually: PlanAtSizes | None = None
     found: list[PlanVersion] = []
-    for sizes in (_smaller(symbols), _larger(symbols)):
+    for sizes in (midway(symbols), _larger(symbols)):
         sized = _at(graph, sizes)
         if prod(sizes.values()) == prod(common.values()) or not differ(sized.symbols):
             continue
@@ -94,11 +101,6 @@ def _at(graph: Graph, sizes: Sizes) -> Graph:
     """The graph, for which other sizes are common."""
     symbols = tuple([(n, with_common(limits, sizes[n])) for n, limits in graph.symbols])
     return replace(graph, symbols=symbols)
-
-
-def _smaller(symbols: Mapping[str, Range]) -> dict[str, int]:
-    """The sizes midway from common ones to the smallest."""
-    return _between(common_sizes(symbols), {n: low for n, (low, _) in symbols.items()}, 0.5)
 
 
 def _larger(symbols: Mapping[str, Range]) -> dict[str, int]:

@@ -32,8 +32,8 @@ class Near:
     """
 
     argument: int
-    offset: int
-    bytes: int
+    offset: Size
+    bytes: Size
 
 
 KernelId = NewType("KernelId", int)

@@ -53,7 +53,7 @@ class InTurn:
 
     trips: Size
     body: tuple["Step", ...]
-    near_bytes: int
+    near_bytes: Size
 
     def buffer_count(self, kernels: Sequence[KernelCall]) -> int:
         """The arguments of launches, of which each thread has a table; none of those in a loop."""
@@ -277,10 +277,10 @@ class Program:
 
     @cached_property
     def turn_bytes(self) -> int:
-        """What each thread has besides for launches in turn: their buffers, and what is near."""
+        """What each has besides for launches in turn: buffers, and what of known size is near."""
         turns = (s for s in walk(self.steps) if isinstance(s, InTurn))
         sizes = ((s.buffer_count(self.kernels) * POINTER_BYTES, s.near_bytes) for s in turns)
-        return max((sum(map(padded, both)) for both in sizes), default=0)
+        return max((padded(n) + (m if isinstance(m, int) else 0) for n, m in sizes), default=0)
 
     @property
     def bytes_of_threads(self) -> int:
@@ -412,17 +412,17 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
                 return
             yield from _call_problems(program, program.kernels[step.kernel])
         case InTurn():
-            yield from _size_problems(program, (step.trips,))
+            yield from _size_problems(program, (step.trips, step.near_bytes))
+            loop = isinstance(step.body[0], Repeat)
             for s in walk(step.body):
                 if not isinstance(s, Launch):
-                    if not isinstance(step.body[0], Repeat) or not isinstance(s, Copy | Repeat):
+                    if not loop or not isinstance(s, Copy | Repeat):
                         yield "only launches take turns"
                     continue
-                if isinstance(program.kernels[s.kernel].thread_bytes, Index):
+                if loop and isinstance(program.kernels[s.kernel].thread_bytes, Index):
                     yield "the scratch of launches in turn has no known size"
-                near = program.kernels[s.kernel].near
-                if any(n.offset + n.bytes > step.near_bytes for n in near):
-                    yield f"a value near lies outside of {step.near_bytes} bytes"
+                for n in program.kernels[s.kernel].near:
+                    yield from _size_problems(program, (step.near_bytes - n.offset - n.bytes,))
         case Copy():
             yield from _size_problems(program, (step.bytes,))
             if step.dst.space == "weights":

@@ -85,7 +85,9 @@ class Tables:
         for step in steps:
             match step:
                 case Launch():
-                    self.add_call(self.kernels[step.kernel])
+                    call = self.kernels[step.kernel]
+                    self.add_scratch(call.thread_bytes)
+                    self.add_call(call)
                 case InTurn():
                     self.add_turns(step)
                 case Copy():
@@ -123,6 +125,11 @@ class Tables:
             self.sizes.reserved[size] = None
         self.rows.append(Row("RESERVE", count=self.sizes.code(size), target=block))
 
+    def add_scratch(self, size: Size) -> None:
+        """Adds the row that makes scratch of a size that a run tells large enough."""
+        if isinstance(size, Index):
+            self.add_reserve(SCRATCH, size)
+
     def add_call(self, call: KernelCall) -> None:
         """Adds the row of a launch.
 
@@ -136,8 +143,6 @@ class Tables:
                 f"{origin} needs {len(call.sizes)} symbolic sizes, and no more than "
                 f"{MAX_SYMBOLS} can be told to one kernel: fix some with --dim"
             )
-        if isinstance(call.thread_bytes, Index):
-            self.add_reserve(SCRATCH, call.thread_bytes)
         row = Row(
             "LAUNCH",
             call.function,
@@ -154,20 +159,23 @@ class Tables:
 
     def add_turns(self, step: InTurn) -> None:
         """`in turn n; launches` -> `IN_TURN n, L; launches; L:`; so of a loop of them."""
+        calls = [self.kernels[s.kernel] for s in step.body if isinstance(s, Launch)]
+        for size in dict.fromkeys(step.near_bytes + call.thread_bytes for call in calls):
+            self.add_scratch(size)
         place, first, near = self.reserve(), len(self.buffers), len(self.nears)
-        for launch in step.body:
-            if isinstance(launch, Repeat):
-                self.add_repeat(launch)
-                continue
-            assert isinstance(launch, Launch)
-            begin = len(self.buffers) - first
-            own = self.kernels[launch.kernel].near
-            self.nears += [f"{{{begin + n.argument}, {n.offset}, {n.bytes}}}" for n in own]
-            self.add_steps((launch,))
+        for call in calls:
+            begin, code = len(self.buffers) - first, self.sizes.code
+            self.nears += [
+                f"{{{begin + n.argument}, {code(n.offset)}, {code(n.bytes)}}}" for n in call.near
+            ]
+            self.add_call(call)
+        if not calls:
+            self.add_steps(step.body)
         row = Row("IN_TURN", "", first, self.sizes.code(step.trips), len(self.rows))
         self.rows[place] = replace(row, symbol=len(self.turns))
         self.turns.append(
-            f"{{{step.buffer_count(self.kernels)}, {near}, {len(self.nears) - near}}}"
+            f"{{{step.buffer_count(self.kernels)}, {near}, {len(self.nears) - near}, "
+            f"{self.sizes.code(step.near_bytes)}}}"
         )
 
     def add_branch(self, step: Branch) -> None:

@@ -75,8 +75,8 @@ class Near:
     """A value that only kernels in turn read: `bytes` of one index, at an offset in a thread's."""
 
     value: str
-    offset: int
-    bytes: int
+    offset: Size
+    bytes: Size
 
 
 @record
@@ -92,7 +92,7 @@ class InTurn:
     trips: Size
     steps: tuple[Repeat, ...]
     near: tuple[Near, ...]
-    near_bytes: int
+    near_bytes: Size
 
     @property
     def loop(self) -> Repeat | None:

@@ -98,6 +98,14 @@ def few_sizes(symbols: Mapping[str, Range]) -> dict[str, int]:
     }
 
 
+def midway(symbols: Mapping[str, Range]) -> dict[str, int]:
+    """The sizes midway from common ones to the least, as factors."""
+    return {
+        name: round((max(common_size(limits), 1) * max(limits[0], 1)) ** 0.5)
+        for name, limits in symbols.items()
+    }
+
+
 def range_text(limits: Range) -> str:
     """A range as text: `1..64`, or `1..64@8` with a common size of its own."""
     low, high = limits

@@ -222,7 +222,7 @@ def place_values(
         else:
             symbolic.append((size, v))
     arena = place_fixed(fixed, times.lives, places, threads)
-    total = _place_symbolic(symbolic, times.lives, places, arena, dict(graph.symbols))
+    total = place_symbolic(symbolic, times.lives, places, arena, dict(graph.symbols))
     _place_computed(computed, times.lives, places)
     for name, home in homes.items():
         place = places[home]
@@ -343,7 +343,7 @@ class _Slot:
     names: list[str]
 
 
-def _place_symbolic(
+def place_symbolic(
     todo: list[tuple[Index, str]],
     lives: Mapping[str, Life],
     places: dict[str, Place],

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, Size, typical
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.ranges import midway
 
 Passed = tuple[tuple[int, int], ...]
 """Values that pass from kernel to kernel: the step that stores one, and bytes of an index of it."""
@@ -102,6 +103,9 @@ def section_parts(
 ) -> list[SectionPart | None]:
     """What each step is of sections over so many indices; None where these end.
 
+    Of indices whose size only a run tells, what smaller ones than the common save and lose is
+    counted: kernels that take turns share no rows of short ones, as texts of a few words are.
+
     Args:
         steps: Kernels, halos and others.
         dims: The dim along which each kernel may go; None for one that may not.
@@ -109,6 +113,7 @@ def section_parts(
         free: The values whose memory is the plan's own.
         many: The indices for which sections are weighed.
     """
+    few = midway(slicer.symbols)
     computed: dict[str, int] = {}
     """Nest -> the step that computes it."""
     stored: dict[str, int] = {}
@@ -128,7 +133,7 @@ def section_parts(
                 clash = max(clash, stored[r.value])
         clashes[at] = clash
         stored |= dict.fromkeys(s.group.stored, at)
-        sizes |= _passed(s.group, slicer)
+        sizes |= _passed(s.group, slicer, few)
     near: dict[int, list[tuple[int, int]]] = {}
     for v, size in sizes.items():
         users = slicer.users[v]
@@ -141,7 +146,7 @@ def section_parts(
         if isinstance(s, Run) and d is not None:
             external = [v for v in s.group.external_reads() if v in sizes]
             read = tuple((stored[v], sizes[v]) for v in external)
-            again, unhidden = _again(s.group, d, slicer)
+            again, unhidden = _again(s.group, d, slicer, few)
             passed = tuple(near.get(at, ()))
             found[at] = SectionPart(d, clashes[at], read, passed, again, unhidden, ahead)
             more = many * sum(size for _, size in (*read, *passed))
@@ -152,17 +157,14 @@ def section_parts(
     return found
 
 
-def _passed(group: Group, slicer: Slicer) -> dict[str, int]:
-    """The bytes of an index of those values of a kernel that may stay near."""
-    found: dict[str, int] = {}
-    for v in group.stored:
-        size = index_bytes(slicer, v)
-        if size is not None and size <= slicer.near(slicer.coefficients.most_ring):
-            found[v] = size
-    return found
+def _passed(group: Group, slicer: Slicer, few: Mapping[str, int]) -> dict[str, int]:
+    """The bytes of an index of those values of a kernel that commonly may stay near."""
+    most = slicer.near(slicer.coefficients.most_ring)
+    sizes = ((v, Index.of(index_bytes(slicer, v))) for v in group.stored)
+    return {v: int(n.evaluate(few)) for v, n in sizes if typical(n, slicer.symbols) <= most}
 
 
-def _again(group: Group, d: str, slicer: Slicer) -> tuple[int, float]:
+def _again(group: Group, d: str, slicer: Slicer, few: Mapping[str, int]) -> tuple[int, float]:
     """Bytes that a kernel reads of the same for all indices, and those that it waits for.
 
     What kernels before it store is not among them: of that it reads the index whose turn it is.
@@ -177,16 +179,16 @@ def _again(group: Group, d: str, slicer: Slicer) -> tuple[int, float]:
             if not fixed or moves(places, d):
                 continue
             size = slicer.bytes(r.value)
-            rows = prod(slicer.extent(x) for x in stage.out.dims if x != d and not moves(places, x))
+            others = (x for x in stage.out.dims if x != d and not moves(places, x))
+            rows = prod(Index.of(slicer.extents[x]).evaluate(few) for x in others)
             again += size
             unhidden += size * (stream if rows >= block else 1.0)
     return again, unhidden
 
 
-def index_bytes(slicer: Slicer, v: str) -> int | None:
-    """The bytes of one index of a value's outermost dim; None where the run tells how many."""
-    stride = slicer.layouts[v].axes[0].stride
-    return stride * slicer.values[v].dtype.bytes if isinstance(stride, int) else None
+def index_bytes(slicer: Slicer, v: str) -> Size:
+    """The bytes of one index of a value's outermost dim."""
+    return slicer.layouts[v].axes[0].stride * slicer.values[v].dtype.bytes
 
 
 def moves(coords: Iterable[object], d: str) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import field, replace
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing, Turning
 from rutc.graph_opt.decide.chains import Arranged, kernels_at, leader
-from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
+from rutc.graph_opt.decide.memory import Lifetimes, place_fixed, place_symbolic
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.decide.turn_weight import (
     SectionPart,
@@ -42,7 +42,7 @@ from rutc.graph_opt.plan import (
     Run,
     groups_of,
 )
-from rutc.tensor_ir.affine import Index, Size
+from rutc.tensor_ir.affine import Index, Size, plain, typical
 from rutc.tensor_ir.expr import IndexValue, walk
 from rutc.tensor_ir.layout import Axis, Layout
 from rutc.tensor_ir.lower import Group, Slice
@@ -306,7 +306,7 @@ class Turns:
         if d is None or extents[d] != trips or d not in group.shared:
             return None
         others = {x for s in group.stages for x in (*s.dims, *s.bound)} - found
-        if not all(isinstance(extents[x], int) for x in others):
+        if not all(self.bound.isdisjoint(Index.of(extents[x]).names()) for x in others):
             return None
         if any(a.dim == d for axes in stored for a in axes[1:]):
             return None
@@ -369,30 +369,32 @@ class Turns:
 
     def _near(
         self, steps: tuple[PlanStep, ...], runs: Sequence[Run], stored: AbstractSet[str]
-    ) -> tuple[tuple[Near, ...], int]:
+    ) -> tuple[tuple[Near, ...], Size]:
         """The values of which a thread keeps one index only, and the bytes that these take.
 
         They are those that only the section reads, as many as there is room for.
         """
         inside = frozenset(s.out.name for r in runs for s in r.group.stages)
-        sizes: dict[str, int] = {}
+        symbols = self.slicer.symbols
+        sizes: dict[str, Size] = {}
         for v in (v for r in runs for v in r.group.stored):
-            size = index_bytes(self.slicer, v)
             users = self.slicer.users[v]
-            free = v in stored and v in self.free and bool(users) and users <= inside
-            if free and size is not None:
-                sizes[v] = size
+            if v in stored and v in self.free and users and users <= inside:
+                sizes[v] = plain(index_bytes(self.slicer, v))
         times = Lifetimes({})
         times.visit(steps)
         lives = {v: times.lives[v] for v in sizes}
+        common = {v: typical(size, symbols) for v, size in sizes.items()}
         while True:
             places: dict[str, Place] = {}
-            room = place_fixed([(size, v) for v, size in sizes.items()], lives, places)
-            if room <= self.slicer.machine.l3:
+            known = [(size, v) for v, size in sizes.items() if isinstance(size, int)]
+            told = [(size, v) for v, size in sizes.items() if isinstance(size, Index)]
+            begin = place_fixed(known, lives, places)
+            room = place_symbolic(told, lives, places, begin, dict(symbols))
+            if typical(room, symbols) <= self.slicer.machine.l3:
                 break
-            del sizes[max(sizes, key=lambda v: sizes[v] * (lives[v].last - lives[v].first))]
-        offsets = {v: Index.of(places[v].offset).value for v in sizes}
-        return tuple(Near(v, offsets[v], size) for v, size in sizes.items()), room
+            del sizes[max(sizes, key=lambda v: common[v] * (lives[v].last - lives[v].first))]
+        return tuple(Near(v, places[v].offset, size) for v, size in sizes.items()), room
 
 
 def _turned(runs: Sequence[Run], dims: Mapping[str, str]) -> frozenset[str]:

@@ -97,8 +97,8 @@ enum { RUTC_SCRATCH = -1 }; /* in the place of a block: the scratch of threads *
 /* A buffer of launches in turn of which a thread has one index, of `bytes` bytes, for itself. */
 typedef struct rutc_near {
   int64_t buffer; /* counted from the first of these launches */
-  int64_t offset; /* in what the thread has */
-  int64_t bytes;
+  int64_t offset; /* a size: in what the thread has */
+  int64_t bytes;  /* a size */
 } rutc_near;
 
 /* Launches in turn. */
@@ -106,6 +106,7 @@ typedef struct rutc_turns {
   int64_t buffer_count; /* of all launches together */
   int64_t near;         /* the first one in `nears` */
   int64_t near_count;
+  int64_t near_bytes; /* a size, a multiple of 64: what the thread has for them */
 } rutc_turns;
 
 /* The type and shape of an operand or result of a call. */
@@ -171,7 +172,8 @@ typedef struct rutc_program {
   int keep_subnormals; /* 0: they count as zeros */
   int small;           /* whether threads take part in runs only while they are awake */
   int64_t thread_bytes; /* scratch of each thread, a multiple of 64, but what steps reserve */
-  int64_t turn_bytes;   /* and of this for launches in turn: their buffers, and what is near */
+  int64_t turn_bytes;   /* and of this for launches in turn: their buffers, and what is near of
+                           known size */
   const rutc_turns *turns;
   const rutc_near *nears;
   int64_t size_count;

@@ -44,17 +44,24 @@ int rutc_learn_size(rutc_session *session, const rutc_step *step) {
   return RUTC_OK;
 }
 
+char *rutc_allocate_scratch(const rutc_session *session, int64_t each) {
+  int64_t threads = session->options.threads;
+  if (each > (INT64_MAX - READ_ON_BYTES) / threads) return NULL;
+  int64_t bytes = each * threads + READ_ON_BYTES;
+  /* What is near fills much of a cache whose sets follow from physical addresses. */
+  int in_turn = session->program->turn_bytes > 0 && each >= HUGE_PAGE_BYTES / 8;
+  return rutc_allocate(in_turn && bytes < HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : bytes);
+}
+
 /* Gives each thread so many bytes of scratch, in which nothing is kept between launches. */
 static int reserve_scratch(rutc_session *session, int64_t bytes) {
-  int64_t each = bytes + session->program->turn_bytes, threads = session->options.threads;
+  int64_t each = bytes + session->program->turn_bytes;
   if (each <= session->scratch_bytes) return RUTC_OK;
-  char *memory = each <= (INT64_MAX - READ_ON_BYTES) / threads
-                     ? rutc_allocate(each * threads + READ_ON_BYTES)
-                     : NULL;
+  char *memory = rutc_allocate_scratch(session, each);
   if (memory == NULL) {
     return rutc_fail(&session->error, RUTC_OUT_OF_MEMORY,
                      "no memory for scratch: %d times %lld bytes, once for each thread",
-                     (int)threads, (long long)each);
+                     (int)session->options.threads, (long long)each);
   }
   free(session->thread_scratch);
   session->thread_scratch = memory;

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "cpu.h"
-#include "memory.h"
 #include "timing.h"
 
 enum { MAX_THREADS = 4096 };
@@ -75,13 +74,7 @@ static int allocate(rutc_session *session) {
   int64_t scratch_bytes = program->thread_bytes + program->turn_bytes;
   session->scratch_bytes = scratch_bytes;
   if (scratch_bytes > 0) {
-    size_t each = (size_t)scratch_bytes, threads = (size_t)session->options.threads;
-    int64_t bytes = (int64_t)(each * threads) + READ_ON_BYTES;
-    /* What is near fills much of a cache whose sets follow from physical addresses. */
-    if (program->turn_bytes >= HUGE_PAGE_BYTES / 8 && bytes < HUGE_PAGE_BYTES) {
-      bytes = HUGE_PAGE_BYTES;
-    }
-    session->thread_scratch = rutc_allocate(bytes);
+    session->thread_scratch = rutc_allocate_scratch(session, scratch_bytes);
     if (session->thread_scratch == NULL) {
       return rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY,
                        "no memory for scratch: %d times %lld bytes, once for each thread",

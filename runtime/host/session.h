@@ -55,8 +55,8 @@ struct rutc_session {
   rutc_part *parts; /* one per thread */
   int64_t threads;  /* of the run at hand */
   rutc_small_run small_run;
-  char *thread_scratch; /* `scratch_bytes` for each thread; the last program->turn_bytes of them are
-                           for launches in turn */
+  char *thread_scratch; /* `scratch_bytes` for each thread; the last of them are for launches in turn:
+                           their buffers, and at the end what is near */
   int64_t scratch_bytes;
   rutc_weights weights;
   char *arena;
@@ -88,6 +88,9 @@ rutc_error *rutc_thread_error(void);
 
 /* Gives the size of a step RUTC_BIND its value. */
 int rutc_learn_size(rutc_session *session, const rutc_step *step);
+
+/* Returns memory for so many bytes of scratch of each thread; NULL without memory. */
+char *rutc_allocate_scratch(const rutc_session *session, int64_t each);
 
 /* Makes the block of a step RUTC_RESERVE large enough, or the scratch of threads. */
 int rutc_reserve(rutc_session *session, const rutc_step *step);

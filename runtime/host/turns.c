@@ -26,12 +26,11 @@ typedef struct place {
 } place;
 
 static place place_of(const turns *self, int64_t thread) {
-  const rutc_program *program = self->session->program;
   int64_t each = self->session->scratch_bytes;
   size_t bytes = (size_t)self->shape->buffer_count * sizeof(void *);
   place own = {.scratch = self->session->thread_scratch + thread * each};
-  own.buffers = (void **)(void *)(own.scratch + each - program->turn_bytes);
-  own.near = (char *)own.buffers + (bytes + LINE - 1) / LINE * LINE;
+  own.near = own.scratch + each - rutc_size(self->session->sizes, self->shape->near_bytes);
+  own.buffers = (void **)(void *)(own.near - (bytes + LINE - 1) / LINE * LINE);
   memcpy(own.buffers, self->session->buffers + self->buffer, bytes);
   return own;
 }
@@ -39,9 +38,11 @@ static place place_of(const turns *self, int64_t thread) {
 /* What is near lies where this index would be if memory began with the first one. */
 static void point_to(const turns *self, const place *own, int64_t trip) {
   const rutc_near *nears = self->session->program->nears + self->shape->near;
+  const int64_t *sizes = self->session->sizes;
   for (int64_t i = 0; i < self->shape->near_count; i++) {
-    uintptr_t address = (uintptr_t)(own->near + nears[i].offset);
-    own->buffers[nears[i].buffer] = (void *)(address - (uintptr_t)(trip * nears[i].bytes));
+    uintptr_t address = (uintptr_t)(own->near + rutc_size(sizes, nears[i].offset));
+    int64_t before = trip * rutc_size(sizes, nears[i].bytes);
+    own->buffers[nears[i].buffer] = (void *)(address - (uintptr_t)before);
   }
 }
 

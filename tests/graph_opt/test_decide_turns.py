@@ -11,6 +11,7 @@ from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import FillHalo, Illegal, InTurn, Plan, Repeat, groups_of
 from rutc.runtime import InferenceSession
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
@@ -232,9 +233,81 @@ def test_what_reads_another_image_takes_no_turns_with_it() -> None:
         assert_agree(name, got, wanted[name], exact=True)
 
 
-def test_images_of_unknown_sizes_take_no_turns() -> None:
-    text = LARGE.replace("0..64@1", "0..64@1, width = 1..9").replace("x = 24", "x = width")
-    assert not sections(chosen(text))
+def test_images_of_any_size_take_turns() -> None:
+    text = LARGE.replace("0..64@1", "0..64@1, width = 1..64").replace("x = 24", "x = width")
+    plan = chosen(text)
+    assert {"b", "p"} <= near(plan)
+    (section,) = sections(plan)
+    assert all(isinstance(x.bytes, Index) and x.bytes.names() == {"width"} for x in section.near)
+    room = Index.of(section.near_bytes)
+    for x in section.near:
+        for width in range(1, 65):
+            end = Index.of(x.offset + x.bytes).evaluate({"width": width})
+            assert end <= room.evaluate({"width": width})
+
+
+ANY_WIDTH = NETWORK.replace("0..64@1", "0..64@1, width = 1..300").replace("x = 5", "x = width")
+
+
+def of_width(batch: int, width: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng([batch, width])
+    shapes = {"x": (batch, 4, width, 3), **SHAPES}
+    return {name: rng.integers(-2, 3, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("width", [1, 2, 9])
+def test_plans_of_any_width_compute_what_the_graph_means(width: int) -> None:
+    plan, given = planned(ANY_WIDTH), of_width(3, width)
+    assert sections(plan)
+    wanted = interpret(plan.graph, given)
+    for name, got in run_plan(plan, given).items():
+        assert_agree(name, got, wanted[name], exact=True)
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+def test_threads_have_what_is_near_of_images_of_any_width(tmp_path: Path, target: str) -> None:
+    """Wide images follow narrow ones, of which a thread has less memory, and the reverse."""
+    graph, machine = parse(ANY_WIDTH), eager(target_named(target).machine)
+    library = build(planned(ANY_WIDTH), machine, tmp_path)
+    for threads in (1, 2, 3):
+        with InferenceSession(library, threads=threads) as session:
+            names = [o.name for o in session.get_outputs()]
+            for batch, width in ((2, 5), (7, 1), (0, 3), (1, 300), (3, 31), (5, 300), (4, 16)):
+                given = of_width(batch, width)
+                wanted = interpret(graph, given)
+                for name, got in zip(names, session.run(None, given), strict=True):
+                    assert_agree(name, got, wanted[name], exact=True)
+
+
+def test_images_whose_size_the_program_computes_take_no_turns() -> None:
+    told = """
+    graph "three kernels over images of any height"
+    symbols batch = 0..64@1, h = 1..24
+    dims n = batch, c = 3, d = 6, e = 7, x = 240, y = h
+    %x : f32{c,n,x,y} = input "x" [n, y, x, c]
+    %w : f32{c,d} = input "w" [c, d]
+    %v : f32{d,e} = input "v" [d, e]
+    %a : f32{d,n,x,y} = sum{c} %x[c, n, x, y] * %w[c, d]
+    %p : f32{e,n,x,y} = sum{d} %a[d, n, x, y] * %v[d, e]
+    %q : f32{e,n,x,y} = abs(%p[e, n=batch - 1 - n, x, y])
+    output "q" [n, y, x, e] = %q
+    """
+    turns = "turns {n, n}: %a .. %p"
+    assert near(planned(told, turns)) == {"a"}
+    computed = told.replace("y = h", "y = h, z = 24").replace(
+        '%x : f32{c,n,x,y} = input "x" [n, y, x, c]',
+        '%x : f32{c,n,x,z} = input "x" [n, z, x, c]\n'
+        '%k : i64{} = input "k" []\n%size : i64{} = bind h = %k',
+    )
+    with pytest.raises(Illegal, match="is not the same for every index of n"):
+        planned(computed.replace("%x[c, n, x, y]", "%x[c, n, x, z=y]"), turns)
+
+
+def test_kernels_of_short_texts_share_their_rows() -> None:
+    """Weights that long ones hide would be read again for each short one."""
+    text = LARGE.replace("d = 6, e = 7", "d = 60, e = 70").replace("x = 24, y = 24", "x = m, y = 1")
+    assert not sections(chosen(text.replace("0..64@1", "0..64@1, m = 1..1024@512")))
+    assert sections(chosen(text.replace("0..64@1", "0..64@1, m = 256..1024@512")))
 
 
 def test_reading_much_again_for_each_image_does_not_pay() -> None:
