@@ -69,16 +69,26 @@ def reduce_once(n: Node, editor: Editor) -> Result:
     """
     if not isinstance(n, Nest) or n.reducer is None:
         return Reason("nothing is reduced")
+    once = made_once(n, editor)
+    return Reason("it differs along every dim") if once is None else (once, *repeated(n, once))
+
+
+def made_once(n: Nest, editor: Editor) -> Nest | None:
+    """What a nest computes, of those dims alone that make a difference; None where all do."""
     used = frozenset().union(*map(index_names, n.body))
     own = tuple(d for d in n.out.dims if d in used or editor.size((d,)) == 1)
     if own == n.out.dims:
-        return Reason("it differs along every dim")
-    once = tuple(replace(v, name=editor.fresh_value(f"{v.name}.once"), dims=own) for v in n.outs)
-    repeated = (
+        return None
+    outs = tuple(replace(v, name=editor.fresh_value(f"{v.name}.once"), dims=own) for v in n.outs)
+    return replace(n, outs=outs)
+
+
+def repeated(n: Nest, once: Nest) -> tuple[Nest, ...]:
+    """The outputs of a nest as views of what `once` computes."""
+    return tuple(
         replace(n, outs=(v,), bound=(), reducer=None, body=(at_point(t),))
-        for v, t in zip(n.outs, once, strict=True)
+        for v, t in zip(n.outs, once.outs, strict=True)
     )
-    return replace(n, outs=once), *repeated
 
 
 @matches("reduction")

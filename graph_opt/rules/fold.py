@@ -9,8 +9,9 @@ import numpy as np
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import as_view, node_reads
-from rutc.graph_opt.kinds import matches
+from rutc.graph_opt.kinds import kind_of, matches
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.contraction import made_once, repeated
 from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import Const, Data, DType, Graph, If, Index, Lit, Nest, Node, Read
 from rutc.tensor_ir.expr import factors, index_names, point
@@ -27,6 +28,10 @@ class FoldConstants:
 
     A result may be as large as `small_bytes`, or `growth` times what the nest reads: larger ones
     are cheaper to compute at run time than to store. A view keeps its source unless it is small.
+    What is the same at every index of a dim of any size is computed for one, and readers repeat it:
+
+    %y{b,i} = %c[i] * %s[i]            ->   %t{i} = const [i] ...;  %y{b,i} = %t[i]
+
     With `keep_quantised`, matrices of 8-bit numbers stay, which sums of products may want.
     Products of matrices take a fraction of the time of other nests of as many points.
     """
@@ -51,15 +56,27 @@ class FoldConstants:
             if c is None:
                 return Reason(f"%{r.value} is not a constant")
             sources[r.value] = c
+        trips = editor.enclosing_dims(n)
+        if trips and any(trips & index_names(e) for e in n.body):
+            return Reason("it depends on the trip of a scan")
+        if editor.size(n.dims) is not None:
+            return self._folded(n, sources, editor)
+        once = made_once(n, editor) if sources and kind_of(n) == "elementwise" else None
+        if once is None:
+            return Reason("its size is symbolic")
+        found = self._folded(once, sources, editor)
+        return found if isinstance(found, Reason) else (*found, *repeated(n, once))
+
+    def _folded(
+        self, n: Nest, sources: dict[str, Const], editor: Editor
+    ) -> Reason | tuple[Node, ...]:
+        """The outputs of a nest that reads these constants alone."""
         points, elements = editor.size(n.dims), editor.size(n.out.dims)
         if points is None or elements is None:
             return Reason("its size is symbolic")
         sizes = editor.symbols
         if sizes and any(name in sizes for name in mentioned(n)):
             return Reason("it depends on a size")
-        trips = editor.enclosing_dims(n)
-        if trips and any(trips & index_names(e) for e in n.body):
-            return Reason("it depends on the trip of a scan")
         if n.out.dtype.is_opaque:
             return Reason("strings and boxes are left to the run time")
         size = sum(elements * v.dtype.bytes for v in n.outs)
