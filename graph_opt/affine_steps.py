@@ -100,7 +100,9 @@ def _then(x: Expr, editor: Editor, *steps: Step) -> Affine | None:
 
 def is_constant(e: Expr, editor: Editor) -> bool:
     """Whether `e` is made of literals and constants at affine coordinates."""
-    return e.dtype in WIDE and all(_is_known(x, editor) for x in walk(e))
+    # Most are literals or reads.
+    parts = (e,) if isinstance(e, Lit | Read) else walk(e)
+    return e.dtype in WIDE and all(_is_known(x, editor) for x in parts)
 
 
 def _is_known(x: Expr, editor: Editor) -> bool:

@@ -22,7 +22,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from math import log2
 from pathlib import Path
-from statistics import median
 from time import perf_counter_ns
 
 from rutc.emit.files import write_atomically
@@ -157,7 +156,7 @@ def measure(machine: Machine) -> dict[str, float]:
             for _ in range(WINDOWS):
                 cycle = least(loops.additions, count(COUNT)) / COUNT
                 found.append(least(getattr(loops, name), *arguments) / cycle)
-            return median(found)
+            return sorted(found)[len(found) // 2]
 
         def cycles(name: str, *arguments: object) -> float:
             """Those of one operation of a loop."""

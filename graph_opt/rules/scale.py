@@ -172,13 +172,20 @@ def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | R
         inner = affine_of(before.body[0], editor)
         if inner is None or not inner.steps:
             break
-        body = substitute(before.body[0], dict(index_coords(found.x)))
-        at = inner if body is before.body[0] else affine_of(body, editor)
-        if at is None:
-            break
+        at = _at(inner, found.x)
         found, last = Affine(at.x, at.steps + found.steps), before
         nests.append(before)
     return found, tuple(nests)
+
+
+def _at(inner: Affine, place: Read) -> Affine:
+    """What a nest computes where it is read: over the reader's dims."""
+    env = dict(index_coords(place))
+    if all(c.as_var == d for d, c in env.items()):
+        return inner
+    x = substitute(inner.x, env)
+    assert isinstance(x, Read)
+    return Affine(x, tuple([Step(s.op, substitute(s.by, env)) for s in inner.steps]))
 
 
 def _scaled_sum(x: Read, reader: Nest, editor: Editor) -> Nest | Reason:
