@@ -39,7 +39,7 @@ class Tiles:
     evicted: float
     """What it costs to get a line from the second cache before it is written to."""
     far: float
-    """Slow-down for every doubling of the bytes that a tile's rows lie apart."""
+    """Slow-down for every doubling of the lines over which a tile's rows lie."""
     unknown: float
     """Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
     apart: float

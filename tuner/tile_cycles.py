@@ -70,20 +70,17 @@ class _Vectors:
     """Loads that take as long as that of a vector; None: one does."""
     far_each: float | None
     """The same of a vector of a single lane."""
-    together: float
-    """Steps whose elements are loaded at once."""
     halves: bool
     """Whether what is loaded for one step holds the next one's, too."""
 
     @staticmethod
-    def of(t: Touch, vector: str, order: list[str], grouped: float, machine: Machine) -> _Vectors:
-        """How vectors along a loop are loaded, of which `grouped` steps may be sorted at once."""
+    def of(t: Touch, vector: str, order: list[str], machine: Machine) -> _Vectors:
+        """How vectors along a loop are loaded."""
         near, stride = t.near(vector), t.strides.get(vector, 0)
         return _Vectors(
             t,
             None if near else vector_load(t, vector, machine),
             None if near else far_load(stride, 1),
-            grouped if is_sorted(t, vector) else 1.0,
             t.nibbles and t.depends(order[-1]),
         )
 
@@ -95,6 +92,10 @@ class _Operands:
     reduction: Reduction
     steps: float
     """Iterations of its loops, products that are added up together as one."""
+    passing: float
+    """Products of a step whose bytes may have to be waited for.
+
+    What is added apart takes so much arithmetic that it hides all but those of one."""
     pair: int
     """Products of bf16 that are one."""
     loaded: int
@@ -109,7 +110,7 @@ class _Operands:
     """The bytes of which pairs of products need numbers of 16 bits."""
     moved: tuple[Touch, ...]
     """What is loaded with what lies between its elements."""
-    spread: int
+    spread: float
     """Bytes of the first cache that a step takes of what differs."""
     width_each: int
     """Registers that hold a vector of its states."""
@@ -122,8 +123,6 @@ class _Operands:
     """Operations whose results are the same for all lanes."""
     chooses: bool
     """Whether it sums no product, but what products are chosen from."""
-    grouped: float
-    """Steps that one instruction does, whose elements are loaded and sorted at once if near."""
     products_per_cycle: float
     latency: float
     """Cycles until a sum can be added to again."""
@@ -143,34 +142,31 @@ class _Operands:
 
         All reductions' loops are in that order.
         """
-        steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
-        pair = PAIR if r.pairs_bf16(machine) else 1
-        grouped = 1.0
-        if r.adds_apart(machine) or pair > 1:
-            steps = ceil(steps / r.together(machine))
-        elif r.nearest is not None:
-            neighbours = shape.extents[r.nearest]
-            grouped = neighbours / ceil(neighbours / r.together(machine))
+        products = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
+        neighbours = 1 if r.nearest is None else shape.extents[r.nearest]
+        together = neighbours / ceil(neighbours / r.together(machine))
+        loaded = max(r.together(machine) // QUAD, 1) if r.adds_apart(machine) else 1
+        passing = loaded if r.adds_apart(machine) else together
         along = tuple(t for t in r.reads if t.depends(vector))
         inner = {v: shape.extents[v] for v in order[-1:]}
         return _Operands(
             r,
-            steps,
-            pair,
-            max(r.together(machine) // QUAD, 1) if r.adds_apart(machine) else 1,
+            products / together,
+            passing,
+            PAIR if r.pairs_bf16(machine) else 1,
+            loaded,
             tuple(t for t in r.reads if not t.depends(vector)),
-            tuple(_Vectors.of(t, vector, order, grouped, machine) for t in along),
+            tuple(_Vectors.of(t, vector, order, machine) for t in along),
             tuple(t for t in along if t.buffer in _signs(r)),
             widened(r, vector, machine),
             tuple(t for t in r.reads if is_sorted(t, vector)),
-            max((spread_bytes(t, r, machine) for t in along), default=1),
+            max((passing * spread_bytes(t, r, machine) for t in along), default=1),
             state_registers(r),
             multiplications(r, machine),
             product_registers(r, machine),
             _converting(r, along, vector, machine),
             sum(_is_scalar(x, vector) for e in r.update.elements for x in walk(e)),
             all(len(factors(e)) == 1 for e in r.update.elements),
-            grouped,
             _products_per_cycle(r, machine),
             # Sums of pairs wait for an addition of integers only, which takes a cycle.
             1 if r.adds_apart(machine) else machine.fma_latency,
@@ -316,7 +312,7 @@ class TileCosts:
         return cycles * costs.far
 
     def _sums(self, vectors: int, rows: Rows) -> float:
-        """The cycles of a tile's reductions where its rows lie near each other."""
+        """The cycles of a tile's reductions where its rows lie in one line."""
         found = self._reduced.get((vectors, rows))
         if found is not None:
             return found
@@ -332,9 +328,9 @@ class TileCosts:
     def _row_costs(self, rows: Rows) -> _RowCosts:
         """What rows cost, however many vectors the tile has."""
         shape, machine = self.shape, self.machine
-        # Rows that lie far apart share cache sets and take more pages.
+        # Rows that lie in several lines.
         far = [
-            abs(t.strides.get(v) or 0) * t.bytes * (f - 1)
+            abs(t.strides.get(v) or 0) * t.bytes * (f - 1) / machine.line_bytes
             for r in shape.reductions
             for t in r.reads
             if not t.packed
@@ -352,14 +348,14 @@ class TileCosts:
         ]
         lines = [
             sum(
-                lines_loaded(t, each.reduction, shape, rows, self.order, machine)
+                lines_loaded(t, each.reduction, shape, rows, self.order, each.passing, machine)
                 for t in each.across
             )
             for each in self.operands
         ]
         return _RowCosts(
             prod(f for _, f in rows),
-            1 + machine.coefficients.tiles.far * log2(1 + max(far, default=0)),
+            1 + machine.coefficients.tiles.far * log2(1 + max(far, default=0.0)),
             tuple(apart),
             tuple(lines),
             tuple([_Places.of(each, self.vector, rows, shape.symbolic) for each in self.operands]),
@@ -392,9 +388,7 @@ class TileCosts:
             along_once = _loads(each.along, places.along_once, vectors)
             across_once = places.across_once
         scalar_loads = each.loaded * sum(across_once)
-        vector_loads = each.loaded * sum(
-            [loads / x.together for x, loads in zip(each.along, along_once, strict=True)]
-        )
+        vector_loads = each.loaded * sum(along_once)
         wide = each.width_each / len(each.reduction.update.states)
         converted: float = 0
         if each.converting:
@@ -408,7 +402,7 @@ class TileCosts:
             + scalar_loads * wide / machine.scalar_loads_per_cycle,
         )
         moved = sum([vectors * prod(f for v, f in rows if t.depends(v)) for t in each.moved])
-        work += machine.sort_cycles * (moved / each.grouped) * wide
+        work += machine.sort_cycles * moved * wide
         loads = scalar_loads + (1 + machine.vector_bits / (8 * machine.line_bytes)) * vector_loads
         work += machine.load_cycles * loads * wide
         work += sum([loads_of_step(t, self.vector, vectors, rows, width) for t in each.widened]) / 2
@@ -423,12 +417,12 @@ class TileCosts:
         panel: float = 0
         for x, found in zip(each.along, places.along, strict=True):
             one_lane = found if x.far_each is None else found * x.far_each
-            panel += one_lane * vectors * width * x.touch.bytes * each.pair
-        panel, lines = (each.loaded * x for x in (panel, costs.lines[number]))
+            panel += one_lane * vectors * width * x.touch.bytes * each.passing
         if max(panel, each.spread) * each.steps > machine.l1 // 2:
             work += w.stream * panel / machine.l2_bytes_per_cycle
         # So do the rows' lines, one after the other where the first cache does not hold them.
-        work += w.stream * lines * each.pair * machine.line_bytes / machine.l2_bytes_per_cycle
+        lines = costs.lines[number]
+        work += w.stream * lines * machine.line_bytes / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time: of choices between
         # products, all of one side.
         held = min((*along, *across), default=0.0)

@@ -55,9 +55,13 @@ def lines_loaded(
     shape: Shape,
     rows: tuple[tuple[str, int], ...],
     order: list[str],
+    passing: float,
     machine: Machine,
 ) -> float:
-    """Lines that the rows take from the second cache, a step of the reduction."""
+    """Lines that the rows take from the second cache, a step of the reduction.
+
+    The bytes of so many products a step are `passing`.
+    """
     lost = evicted_rows(t, rows, machine)
     if lost or t.packed or t.buffer_bytes <= machine.l1 // 2:
         return lost
@@ -73,7 +77,7 @@ def lines_loaded(
         lines /= min(extent, max(1.0, line / step)) if step else extent
         if step * extent >= line:
             break
-    return lines * machine.coefficients.tiles.lines_anew
+    return passing * lines * machine.coefficients.tiles.lines_anew
 
 
 def evicted_rows(

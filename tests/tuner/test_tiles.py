@@ -1,6 +1,7 @@
 """The cheapest register tile: found without counting all of what the others cost."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -83,6 +84,55 @@ def test_it_is_the_first_of_the_cheapest(text: str, machine: Machine) -> None:
     every = list(register_tiles(shape_of(text), machine))
     assert choose_tile(shape_of(text), machine) == min(every, key=lambda t: t.cost)
     assert len(every) > 1
+
+
+BYTES = """
+graph "bytes"
+dims i = 64, j = 96, k = {products}
+%x : u8{{i,k}} = input "x" [i, k]
+%w : i8{{j,k}} = input "w" [k, j]
+%y : i32{{i,j}} = sum{{k}} i32(%x[i, k]) * i32(%w[j, k])
+output "y" [i, j] = %y
+"""
+FLOATS = """
+graph "floats"
+dims i = 64, j = 96, k = 32
+%x : f32{i,k} = input "x" [i, k]
+%w : f32{j,k} = input "w" [k, j]
+%y : f32{i,j} = sum{k} %x[i, k] * %w[j, k]
+output "y" [i, j] = %y
+"""
+VNNI = replace(x86.avx512(), features=x86.V4_FEATURES | {"avx512vnni"})
+
+
+def test_products_of_bytes_cost_their_instructions() -> None:
+    """What adds up four products takes a step, as one of f32 does: what follows weighs as much."""
+    bytes_, floats = (
+        {t.rows: t.cost for t in register_tiles(shape_of(text), VNNI) if t.vector == "j"}
+        for text in (BYTES.format(products=128), FLOATS)
+    )
+    assert len(bytes_) > 10
+    # Rows of bytes lie a little nearer.
+    assert bytes_ == pytest.approx(floats, rel=0.01)
+
+
+def test_rows_side_by_side_are_as_good_as_packed_ones() -> None:
+    """Rows of what all gates read share a vector of weights, and lie next to each other.
+
+    A tile of one row of four gates has to load a vector for each product.
+    """
+    shape = shape_of("""
+        graph "gates"
+        dims t = 400, g = 4, h = 128, k = 64
+        %x : u8{t,k} = input "x" [t, k]
+        %w : i8{g,h,k} = input "w" [k, g, h]
+        %y : i32{t,g,h} = sum{k} i32(%x[t, k]) * i32(%w[g, h, k])
+        output "y" [t, g, h] = %y
+        """)
+    slow = replace(VNNI, fma_per_cycle=1.0, loads_per_cycle=1.0, load_cycles=0.0)
+    tile = choose_tile(shape, slow)
+    assert tile is not None
+    assert dict(tile.rows).get("t", 1) > 1
 
 
 def test_loops_inside_of_values_are_among_the_tiles() -> None:
