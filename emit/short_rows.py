@@ -11,7 +11,7 @@ from rutc.emit import ir
 from rutc.emit.index import I32, splat
 from rutc.emit.kept_reads import KeptReads
 from rutc.emit.permute import permuted
-from rutc.emit.storage import memory_type
+from rutc.emit.storage import I8, memory_type
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Buffer
@@ -34,20 +34,26 @@ class ShortRowEmitter(KeptReads):
             return None
         if bounds is None or bounds[0] < 0:
             return None
-        if not machine.picks(buffer.dtype.bytes, bounds[1] + 1, lane.lanes):
+        bytes_ = buffer.dtype.bytes
+        if not machine.picks(bytes_, bounds[1] + 1, lane.lanes):
             return None
+        b, lanes = self.builder, machine.vector_bits // 8 // bytes_
         # The last of these places is one that data may choose, so the row goes on up to there.
-        row = self._row(buffer, begin, bounds[1] + 1, lane.lanes)
-        picks = self.builder.trunc(self.index.emit(place), ir.VectorType(I32, lane.lanes))
-        each = machine.permutes_at_once
+        element = I8 if bytes_ == 1 else ir.FloatType()
+        row = self._row(buffer, begin, bounds[1] + 1, ir.VectorType(element, lanes))
+        number = I8 if bytes_ == 1 else I32
+        picks = b.trunc(self.index.emit(place), ir.VectorType(number, lane.lanes))
+        if lane.lanes < lanes:
+            picks = b.shuffled(picks, [*range(lane.lanes), *[0] * (lanes - lane.lanes)])
+        each = machine.permutes_at_once(bytes_)
         found = permuted(self.memory, row[:each], picks)
         for k in range(each, len(row), each):
-            last = splat(self.builder, ir.Constant(I32, k * lane.lanes - 1), lane.lanes)
-            beyond = self.builder.icmp_signed(">", picks, last)
-            found = self.builder.select(
-                beyond, permuted(self.memory, row[k : k + each], picks), found
-            )
-        return self.builder.bitcast(found, ir.VectorType(memory_type(buffer.dtype), lane.lanes))
+            last = splat(b, ir.Constant(number, k * lanes - 1), lanes)
+            beyond = b.icmp_unsigned(">", picks, last)
+            found = b.select(beyond, permuted(self.memory, row[k : k + each], picks), found)
+        if lane.lanes < lanes:
+            found = b.part(found, 0, lane.lanes)
+        return b.bitcast(found, ir.VectorType(memory_type(buffer.dtype), lane.lanes))
 
     def _chosen_alone(self, r: Read, buffer: Buffer) -> bool:
         """Whether lanes differ by what data choose alone, of a number that is known."""
@@ -59,18 +65,19 @@ class ShortRowEmitter(KeptReads):
             for d, c in r.coords
         )
 
-    def _row(self, buffer: Buffer, begin: Index, count: int, lanes: int) -> list[ir.Value]:
-        """The elements from an address on, in vectors of f32."""
+    def _row(
+        self, buffer: Buffer, begin: Index, count: int, vector: ir.VectorType
+    ) -> list[ir.Value]:
+        """The elements from an address on, in vectors."""
         return [
-            self._part(buffer, begin + first, min(count - first, lanes), lanes)
-            for first in range(0, count, lanes)
+            self._part(buffer, begin + first, min(count - first, vector.count), vector)
+            for first in range(0, count, vector.count)
         ]
 
-    def _part(self, buffer: Buffer, begin: Index, count: int, lanes: int) -> ir.Value:
+    def _part(self, buffer: Buffer, begin: Index, count: int, vector: ir.VectorType) -> ir.Value:
         key = (buffer.name, "short row", begin, count)
         found = self.kept(key)
         if found is None:
-            vector = ir.VectorType(ir.FloatType(), lanes)
             found = self.memory.some(buffer, begin, count, vector)
             self.keep(key, found)
         return found

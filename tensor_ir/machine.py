@@ -181,19 +181,22 @@ class Machine:
 
         One takes elements of as many registers as instructions permute at once; of more, several
         do, and what each gives is chosen from by a comparison. 0 where lanes are not those of a
-        register, or there are too many neighbours: each lane is loaded by itself.
+        register, bytes those of a part of one, or there are too many neighbours: each lane is
+        loaded by itself.
         """
-        registers = -(-elements // self.width)
-        able = self.permutes_at_once > 0 and lanes == self.width
-        if not able or bytes_ != WORD or registers > ROW_REGISTERS:
+        at_once = self.permutes_at_once(bytes_)
+        registers = -(-elements * bytes_ // (self.vector_bits // 8))
+        full = lanes == self.width if bytes_ == WORD else self.width <= lanes <= WORD * self.width
+        if not at_once or not full or registers > ROW_REGISTERS:
             return 0
-        permutations = max(-(-registers // self.permutes_at_once), 1)
+        permutations = max(-(-registers // at_once), 1)
         return 3 * permutations - 2
 
-    @property
-    def permutes_at_once(self) -> int:
-        """The registers of floats that an instruction picks lanes of, by numbers of a run."""
-        if not self.permutes(DType.F32) or "avx2" not in self.features:
+    def permutes_at_once(self, bytes_: int) -> int:
+        """The registers of which an instruction picks elements of so many bytes, by numbers."""
+        if bytes_ == 1:
+            return 2 if self.vector_bits == 512 and "avx512vbmi" in self.features else 0
+        if bytes_ != WORD or not self.permutes(DType.F32) or "avx2" not in self.features:
             return 0
         return 2 if self.vector_bits == 512 else 1
 

@@ -28,7 +28,7 @@ V3_FEATURES = frozenset(
 )
 V4_FEATURES = V3_FEATURES | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 OPTIONAL_FEATURES = frozenset(
-    ["avxvnni", "avx512vnni", "amx-tile", "amx-int8", "amx-bf16", "avx512bf16"]
+    ["avxvnni", "avx512vbmi", "avx512vnni", "amx-tile", "amx-int8", "amx-bf16", "avx512bf16"]
 )
 """Features that kernels use where the machine at hand has them; no named target asks for them."""
 

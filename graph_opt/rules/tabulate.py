@@ -6,6 +6,7 @@ each step may be quantised and scaled back. All of a chain is one read.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -83,7 +84,9 @@ class Tabulate:
         name = editor.fresh_value(f"{n.out.name}.table")
         read = Read(name, (("code", place),), n.out.dtype)
         operations = [_without_quotients(e, editor) for p in own for e in p.body]
-        if vector_cycles(operations, self.machine) <= vector_cycles([read], self.machine):
+        rows = {name: NUMBERS, **_tables(own, editor)}
+        cycles = vector_cycles(operations, self.machine, rows)
+        if cycles <= vector_cycles([read], self.machine, rows):
             return Reason("it takes no longer than to gather it")
         dim = editor.fresh_dim("code", Index.of(NUMBERS))
         table = Value(name, n.out.dtype, (dim,))
@@ -92,6 +95,12 @@ class Tabulate:
             Const(table, (dim,), Data(elements), n.origin),
             replace(n, body=(read.at(((dim, place),)),), origin=merge_origins(*nests)),
         )
+
+
+def _tables(nests: Iterable[Nest], editor: Editor) -> dict[str, int]:
+    """The constants that nests read, by their elements."""
+    found = (editor.constant(r.value) for p in nests for r in node_reads(p))
+    return {c.out.name: c.data.array.size for c in found if c is not None}
 
 
 def _place_of(code: Read) -> Expr:
@@ -180,14 +189,15 @@ class _Chain:
             if code is None or found not in (None, code):
                 return None
             found = code
-        return found
+        return None if found is None or index_names(found) - set(n.out.dims) else found
 
     def _is_at_point(self, r: Read, n: Nest) -> bool:
         """Whether a nest reads an element for each of its own points."""
-        dims = [d for d, _ in r.coords]
-        more = [d for d in n.out.dims if d not in dims]
+        moved = [d for d, c in r.coords if not isinstance(c, Index) or c.names()]
+        alike = all(c == Index.of(d) for d, c in r.coords if d in moved)
+        more = [d for d in n.out.dims if d not in moved]
         ones = all(self.editor.extents[d] == Index.of(1) for d in more)
-        return r.fill is None and r.coords == point(dims) and ones
+        return r.fill is None and alike and ones
 
     def nests(self, n: Nest, code: Read) -> tuple[Nest, ...]:
         """The nests from the number to this one, in order."""

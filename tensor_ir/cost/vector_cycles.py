@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from rutc.tensor_ir.cost.estimate import Rates, fitted, region_cycles
 from rutc.tensor_ir.cost.operations import kind_of
@@ -10,11 +11,17 @@ from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.expr import Apply, Cast, Expr, Read, reads_plainly, walk
 from rutc.tensor_ir.machine import Machine
 
+NO_ROWS: Mapping[str, int] = MappingProxyType({})
 
-def vector_cycles(elements: Iterable[Expr], machine: Machine) -> float:
+
+def vector_cycles(
+    elements: Iterable[Expr], machine: Machine, rows: Mapping[str, int] = NO_ROWS
+) -> float:
     """The cycles in which expressions are computed for each 32-bit lane of a register.
 
-    What they read is in registers, but for elements at places that data tell: these are gathered.
+    What they read is in registers, but for elements at places that data tell: these are gathered,
+    or picked from registers where the value is a row that these have room for. `rows` are such
+    values, by their elements.
     """
     tally = Tally("expressions", 1.0, 1.0)
     for e in elements:
@@ -29,7 +36,10 @@ def vector_cycles(elements: Iterable[Expr], machine: Machine) -> float:
                 case Cast():
                     tally.add("conversions", 1.0)
                 case Read() if not reads_plainly(x):
-                    tally.add("gathered", float(machine.width))
+                    row = rows.get(x.value)
+                    picks = machine.picks(x.dtype.bytes, row, machine.width) if row else 0
+                    tally.add("shuffles", float(picks))
+                    tally.add("gathered", 0.0 if picks else float(machine.width))
                 case _:
                     pass
     constants = fitted()

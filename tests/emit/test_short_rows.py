@@ -1,6 +1,7 @@
 """Elements of short rows that data choose: code and meaning, and where rows are permuted."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
 from tests.emit.run_kernel import run_kernel
-from tests.machines import V3, V4, on_machines
+from tests.machines import V3, V4, needs, on_machines
 from tests.tensor_ir.test_steps import kernel_of
 
 ROWS = """
@@ -26,9 +27,15 @@ output "y" [n, k] = %y
 SCHEDULE = "split(k, {lanes}); peel(k.o); tile([k.i], [vector])"
 
 
-def rows(kind: str, d: int, machine: Machine) -> tuple[Kernel, dict[str, np.ndarray]]:
+BYTES = replace(V4, features=V4.features | {"avx512vbmi"})
+"""Its instructions pick bytes, too."""
+
+
+def rows(
+    kind: str, d: int, machine: Machine, lanes: int | None = None
+) -> tuple[Kernel, dict[str, np.ndarray]]:
     """The scheduled kernel and its arguments; places beyond the row mean its ends."""
-    schedule = parse_schedule(SCHEDULE.format(lanes=machine.width))
+    schedule = parse_schedule(SCHEDULE.format(lanes=lanes or machine.width))
     kernel = apply_schedule(kernel_of(ROWS.format(t=kind, d=d)), schedule)
     rng = np.random.default_rng(d)
     memory = {b.name: np.zeros(b.layout.elements, b.dtype.numpy) for b in kernel.args}
@@ -49,6 +56,19 @@ def test_code_chooses_what_the_interpreter_does(kind: str, d: int, machine: Mach
         assert again["y"].tobytes() == memory["y"].tobytes()
 
 
+@needs(BYTES)
+@pytest.mark.parametrize("d", [1, 63, 64, 65, 127, 128, 129, 192, 255, 256, 257])
+@pytest.mark.parametrize(("kind", "lanes"), [("u8", 16), ("i8", 16), ("u8", 32), ("i8", 64)])
+def test_code_chooses_bytes(kind: str, d: int, lanes: int) -> None:
+    """Of up to four registers, for parts of one and whole ones, in the last iteration for fewer."""
+    kernel, memory = rows(kind, d, BYTES, lanes)
+    interpret_kernel(kernel, memory)
+    for side in ("begin", "end"):
+        _, again = rows(kind, d, BYTES, lanes)
+        run_kernel(kernel, BYTES, again, fence=side)
+        assert again["y"].tobytes() == memory["y"].tobytes()
+
+
 @pytest.mark.parametrize(
     ("kind", "d", "machine", "permuted"),
     [
@@ -61,11 +81,17 @@ def test_code_chooses_what_the_interpreter_does(kind: str, d: int, machine: Mach
         ("i32", 32, V3, True),
         ("f32", 33, V3, False),
         ("f64", 8, V3, False),
+        ("u8", 256, BYTES, True),
+        ("i8", 100, BYTES, True),
+        ("u8", 257, BYTES, False),
+        ("f32", 65, BYTES, False),
+        ("u8", 16, V4, False),
+        ("u8", 16, V3, False),
     ],
 )
 def test_where_rows_are_permuted(kind: str, d: int, machine: Machine, permuted: bool) -> None:
     assembly = compile_assembly(emit_kernel(rows(kind, d, machine)[0], machine).text, machine)
-    assert bool(re.search(r"\bvperm(?:[it]2)?(?:d|ps)\b", assembly)) == permuted
+    assert bool(re.search(r"\bvperm(?:[it]2)?(?:b|d|ps)\b", assembly)) == permuted
 
 
 def test_rows_of_a_length_that_a_run_tells_are_not_permuted() -> None:

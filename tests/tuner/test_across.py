@@ -1,5 +1,7 @@
 """Copies that change which dim is contiguous: in which order squares are turned."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -173,6 +175,16 @@ def test_registers_hold_what_depends_on_loops() -> None:
     # Of three registers, each with a permutation, and two choices by a comparison.
     assert last.picks("t", 8, x86.avx2()) == 7
     assert last.picks("t", 16, x86.avx2()) == 0
+
+
+def test_bytes_are_picked_where_the_processor_does() -> None:
+    """Of two registers at once, for whole registers and parts of them."""
+    able = replace(x86.avx512(), features=x86.avx512().features | {"avx512vbmi"})
+    assert able.picks(1, 64, 16) == able.picks(1, 128, 64) == 1
+    # Two permutations, and a choice by a comparison.
+    assert able.picks(1, 129, 16) == able.picks(1, 256, 32) == 4
+    assert able.picks(1, 257, 16) == able.picks(2, 16, 16) == able.picks(1, 64, 8) == 0
+    assert x86.avx512().picks(1, 16, 16) == x86.avx2().picks(1, 16, 8) == 0
 
 
 @pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()])
