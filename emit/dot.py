@@ -18,7 +18,8 @@ from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.cast import emit_cast, splat_int
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.index import I32, Lane, is_vector, splat
+from rutc.emit.index import Lane
+from rutc.emit.ir_vectors import I32, is_vector, splat
 from rutc.emit.load_store import align
 from rutc.emit.nibbles import HALF
 from rutc.emit.opaque import opaque, vector_register

@@ -14,7 +14,8 @@ from rutc.emit.cast import (
     emit_saturated_round,
     splat_int,
 )
-from rutc.emit.index import I32, IndexEmitter, is_vector
+from rutc.emit.index import IndexEmitter
+from rutc.emit.ir_vectors import I32, is_vector
 from rutc.emit.lane_shift import LaneShiftEmitter
 from rutc.emit.load_store import MemoryEmitter
 from rutc.emit.long_whole import long_whole

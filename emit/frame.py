@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from rutc.emit import ir
-from rutc.emit.index import I64, IndexEmitter, i64
+from rutc.emit.index import IndexEmitter
+from rutc.emit.ir_vectors import I64, i64
 from rutc.emit.storage import memory_type
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from rutc.base.record import record
 from rutc.emit import ir
+from rutc.emit.ir_vectors import I32, I64, counting, i64, is_vector, splat
 from rutc.emit.opaque import opaque
 from rutc.tensor_ir.affine import (
     ZERO,
@@ -27,10 +28,6 @@ from rutc.tensor_ir.affine import (
     plain,
 )
 
-I32 = ir.IntType(32)
-I64 = ir.IntType(64)
-FIRST = ir.Constant(I32, 0)
-"""The number of a vector's first lane."""
 LaneKey = tuple[str, int, int, Size]
 """What tells vectors of a loop's iterations apart."""
 At = tuple[tuple[int] | Range | None, ...]
@@ -39,45 +36,6 @@ NO_LANES: Mapping[str, Range] = {}
 """The ranges of vector loops outside of any."""
 FARTHEST = sys.maxsize
 """The depth of what must stay where it is needed."""
-
-
-@lru_cache(maxsize=1 << 12)
-def i64(value: int) -> ir.Constant:
-    """An i64 constant."""
-    return ir.Constant(I64, value)
-
-
-def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
-    """A vector with `scalar` in every lane."""
-    vector = ir.VectorType(scalar.type, lanes)
-    if isinstance(scalar, ir.Constant) and scalar.constant is not ir.Undefined:
-        return ir.Constant.splat(vector, scalar)
-    undefined = _undefined(vector)
-    one = builder.insert_element(undefined, scalar, FIRST)
-    return builder.shuffle_vector(one, undefined, zeros(ir.VectorType(I32, lanes)))
-
-
-@lru_cache(maxsize=1 << 8)
-def zeros(vector: ir.VectorType) -> ir.Constant:
-    """Zeros in all lanes."""
-    return ir.Constant(vector, None)
-
-
-@lru_cache(maxsize=1 << 8)
-def _undefined(vector: ir.VectorType) -> ir.Constant:
-    """Lanes of which nothing is known."""
-    return ir.Constant(vector, ir.Undefined)
-
-
-@lru_cache(maxsize=1 << 10)
-def _counting(base: int, lanes: int) -> ir.Constant:
-    """base, base + 1, ... in as many lanes."""
-    return ir.Constant(ir.VectorType(I64, lanes), [base + i for i in range(lanes)])
-
-
-def is_vector(value: ir.Value) -> bool:
-    """Whether a value has lanes."""
-    return isinstance(value.type, ir.VectorType)
 
 
 @record
@@ -411,7 +369,7 @@ class IndexEmitter:
 
     def _iota(self) -> ir.Value:
         assert self.lane is not None
-        return _counting(self.lane.base, self.lane.lanes)
+        return counting(self.lane.base, self.lane.lanes)
 
     def _compute(self, a: Compound) -> ir.Value:
         b = self.builder

@@ -22,8 +22,9 @@ from rutc.emit import ir
 from rutc.emit.dot import DotLoop, has_room, shares_windows
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.frame import Frame, thread_bytes
-from rutc.emit.index import I64, IndexEmitter, Lane, Unrolled, chunk, i64
+from rutc.emit.index import IndexEmitter, Lane, Unrolled, chunk
 from rutc.emit.invariant import repeats
+from rutc.emit.ir_vectors import I64, i64
 from rutc.emit.lane_masks import LaneMasks
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.opaque import opaque_zero

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rutc.emit import ir
-from rutc.emit.index import I32, splat
+from rutc.emit.ir_vectors import I32, splat
 from rutc.emit.opaque import opaque_count
 from rutc.tensor_ir.machine import Machine
 

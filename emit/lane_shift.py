@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.index import IndexEmitter, Lane, chunk, is_vector, splat
+from rutc.emit.index import IndexEmitter, Lane, chunk
+from rutc.emit.ir_vectors import is_vector, splat
 from rutc.emit.load_store import BOOL
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, indices, reads_plainly

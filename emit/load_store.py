@@ -8,7 +8,8 @@ import numpy as np
 
 from rutc.emit import ir
 from rutc.emit.frame import room
-from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat, zeros
+from rutc.emit.index import IndexEmitter, Lane
+from rutc.emit.ir_vectors import I32, i64, is_vector, splat, zeros
 from rutc.emit.shuffled_load import ShuffledLoads
 from rutc.emit.spread_store import SpreadStores
 from rutc.emit.storage import emit_literal, memory_type, to_memory

@@ -16,7 +16,7 @@ from math import prod
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.index import i64
+from rutc.emit.ir_vectors import i64
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ONE, Index, maximum
 from rutc.tensor_ir.dtype import DType

@@ -14,7 +14,8 @@ from __future__ import annotations
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.cast import splat_int
-from rutc.emit.index import I32, Lane, is_vector, splat
+from rutc.emit.index import Lane
+from rutc.emit.ir_vectors import I32, is_vector, splat
 from rutc.emit.kept_reads import KeptReads
 from rutc.emit.permute import permuted
 from rutc.errors import InternalError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rutc.emit import ir
-from rutc.emit.index import FARTHEST, IndexEmitter, i64, is_vector, splat
+from rutc.emit.index import FARTHEST, IndexEmitter
+from rutc.emit.ir_vectors import i64, is_vector, splat
 from rutc.emit.load_store import BOOL, both, constant_lanes
 from rutc.emit.site import Sites
 from rutc.tensor_ir.affine import ZERO, Index, Size

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rutc.emit import ir
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.index import is_vector
+from rutc.emit.ir_vectors import is_vector
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer, Put
 from rutc.tensor_ir.reducer import Reducer, as_locals

@@ -6,7 +6,8 @@ from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.index import Lane, is_vector
+from rutc.emit.index import Lane
+from rutc.emit.ir_vectors import is_vector
 from rutc.emit.opaque import opaque, opaque_mask, vector_register
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.index import I32, Lane
+from rutc.emit.index import Lane
+from rutc.emit.ir_vectors import I32
 from rutc.emit.load_store import BOOL, MemoryEmitter, align, constant_lanes, pieces
 from rutc.emit.storage import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed

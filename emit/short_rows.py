@@ -8,7 +8,7 @@ A gather takes a load for every lane, a permutation of a register, or of two, on
 from __future__ import annotations
 
 from rutc.emit import ir
-from rutc.emit.index import I32, splat
+from rutc.emit.ir_vectors import I32, splat
 from rutc.emit.kept_reads import KeptReads
 from rutc.emit.permute import permuted
 from rutc.emit.storage import I8, memory_type

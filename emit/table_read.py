@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rutc.emit import ir
-from rutc.emit.index import I32, Lane, i64, splat
+from rutc.emit.index import Lane
+from rutc.emit.ir_vectors import I32, i64, splat
 from rutc.emit.kept_reads import KeptReads
 from rutc.emit.load_store import MemoryEmitter
 from rutc.emit.permute import permuted

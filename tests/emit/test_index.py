@@ -3,7 +3,8 @@
 import pytest
 
 from rutc.emit import ir
-from rutc.emit.index import I64, IndexEmitter
+from rutc.emit.index import IndexEmitter
+from rutc.emit.ir_vectors import I64
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.parse import parse_index
 
