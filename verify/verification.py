@@ -64,9 +64,9 @@ class Verification:
         """Returns a few lines: how many outputs agree with what, on what, and the largest errors.
 
         1 of 1 outputs agree with float64 and ONNX Runtime 1.32.0
-          on inputs generated from seed 0; times 64
+          on inputs generated from seed 0; values times 64
           largest error 2.2e-07 of the output's largest magnitude (ONNX Runtime's: 2e-07)
-          nearest to its limit (18 % of it): index 2 of axis 1 of 'scores', times 64
+          nearest to its limit (18 % of it): index 2 of axis 1 of 'scores', values times 64
         """
         agreeing = sum(output.passed for output in self.outputs)
         with_what = "float64 and " if self.with_truth else ""
