@@ -13,7 +13,7 @@ from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import Change
 from rutc.tensor_ir import Const, DType, Index, Nest, Read
-from rutc.tensor_ir.expr import factors
+from rutc.tensor_ir.terms import factors
 
 WIDE = (DType.F32, DType.F64)
 INPUTS = 4.0

@@ -9,22 +9,12 @@ import numpy as np
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType, integer_range
-from rutc.tensor_ir.expr import (
-    Apply,
-    BitCast,
-    Cast,
-    Expr,
-    Lit,
-    Read,
-    factors,
-    index_names,
-    reads_plainly,
-    terms,
-)
+from rutc.tensor_ir.expr import Apply, BitCast, Cast, Expr, Lit, Read, index_names, reads_plainly
 from rutc.tensor_ir.graph import Const, Data, Graph, Nest, walk_nodes
 from rutc.tensor_ir.kernel import Small, Update
 from rutc.tensor_ir.machine import PAIR, QUAD
 from rutc.tensor_ir.reducer import Reducer
+from rutc.tensor_ir.terms import factors, terms
 
 SUMMED = {
     DType.I8: DType.I32,

@@ -8,9 +8,10 @@ from weakref import ref
 
 from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Expr, factors, index_names, operations, reads, walk
+from rutc.tensor_ir.expr import Apply, Expr, index_names, operations, reads, walk
 from rutc.tensor_ir.machine import FEWEST_LANES, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import narrow_factors
+from rutc.tensor_ir.terms import factors
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.tile_loads import (
     evicted_rows,

@@ -33,9 +33,10 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
-from rutc.tensor_ir.expr import factors, index_names, walk
+from rutc.tensor_ir.expr import index_names, walk
 from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
 from rutc.tensor_ir.interpret import POINTS, Run, State
+from rutc.tensor_ir.terms import factors
 from rutc.verify.compare import Array
 from rutc.verify.float64 import NARROW, WIDE, widened
 from rutc.verify.matrix_sums import MatrixSums

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rutc.tensor_ir import Apply, Call, Expr, Nest, Node, Scan, Scatter
-from rutc.tensor_ir.expr import factors, index_names, walk
+from rutc.tensor_ir.expr import index_names, walk
 from rutc.tensor_ir.running import running_nest
+from rutc.tensor_ir.terms import factors
 
 PRODUCTS_PER_S = 1e10
 """How many products of a sum numpy makes in a second, about."""

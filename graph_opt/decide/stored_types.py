@@ -33,8 +33,9 @@ from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir import Cast, Const, DType, Expr, Graph, Lit, Nest, Node, Read, Value
-from rutc.tensor_ir.expr import coord_names, factors, index_names, product_of, transform
+from rutc.tensor_ir.expr import coord_names, index_names, transform
 from rutc.tensor_ir.graph import outs, used, walk_nodes, with_bodies
+from rutc.tensor_ir.terms import factors, product_of
 from rutc.tensor_ir.text import value_name
 
 NARROW = (DType.BF16, DType.F16)

@@ -14,9 +14,10 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import made_once, repeated
 from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import Const, Data, DType, Graph, If, Index, Lit, Nest, Node, Read
-from rutc.tensor_ir.expr import factors, index_names, point
+from rutc.tensor_ir.expr import index_names, point
 from rutc.tensor_ir.graph import mentioned, outs
 from rutc.tensor_ir.interpret import interpret_values
+from rutc.tensor_ir.terms import factors
 
 
 @matches("view", "elementwise", "reduction")

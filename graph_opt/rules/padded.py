@@ -28,8 +28,9 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import ZERO
-from rutc.tensor_ir.expr import factors, index_names, product_of, substitute
+from rutc.tensor_ir.expr import index_names, substitute
 from rutc.tensor_ir.lower import beyond
+from rutc.tensor_ir.terms import factors, product_of
 
 
 @record

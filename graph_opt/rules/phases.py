@@ -13,7 +13,8 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod
-from rutc.tensor_ir.expr import factors, map_index, product_of, substitute, walk
+from rutc.tensor_ir.expr import map_index, substitute, walk
+from rutc.tensor_ir.terms import factors, product_of
 
 C = TypeVar("C")
 

@@ -33,7 +33,8 @@ from rutc.tensor_ir import (
     apply,
     cast,
 )
-from rutc.tensor_ir.expr import factors, index_names, reads, substitute, transform, walk
+from rutc.tensor_ir.expr import index_names, reads, substitute, transform, walk
+from rutc.tensor_ir.terms import factors
 
 EXACT = 1 << 24
 """Whole numbers up to this size are exact in f32."""

@@ -35,15 +35,8 @@ from rutc.graph_opt.sum_weights import (
 )
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import FloorDiv
-from rutc.tensor_ir.expr import (
-    factors,
-    index_names,
-    map_index,
-    product_of,
-    reads,
-    substitute,
-    walk,
-)
+from rutc.tensor_ir.expr import index_names, map_index, reads, substitute, walk
+from rutc.tensor_ir.terms import factors, product_of
 
 MOST_STEPS = 16
 """So many steps are followed no further back, so that long sequences take time in proportion to

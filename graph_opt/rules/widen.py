@@ -12,8 +12,9 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.tensor_ir import Cast, DType, Expr, Lit, Nest, Node, Read, Value
-from rutc.tensor_ir.expr import factors, index_names, product_of
+from rutc.tensor_ir.expr import index_names
 from rutc.tensor_ir.machine import COMMON, Machine
+from rutc.tensor_ir.terms import factors, product_of
 
 
 @matches("reduction")

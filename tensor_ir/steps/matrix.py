@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read, point, terms, transform
+from rutc.tensor_ir.expr import Expr, Read, point, transform
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -33,6 +33,7 @@ from rutc.tensor_ir.steps.step import (
     outer_ranges,
     replace_loop,
 )
+from rutc.tensor_ir.terms import terms
 
 
 @record

@@ -10,19 +10,7 @@ from math import prod
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import (
-    Cast,
-    Expr,
-    Lit,
-    Read,
-    apply,
-    cast,
-    factors,
-    index_names,
-    product_of,
-    reads,
-    terms,
-)
+from rutc.tensor_ir.expr import Cast, Expr, Lit, Read, apply, cast, index_names, reads
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -53,6 +41,7 @@ from rutc.tensor_ir.steps.step import (
     replace_loop,
     with_replaced,
 )
+from rutc.tensor_ir.terms import factors, product_of, terms
 
 
 @record
