@@ -315,6 +315,9 @@ class RecordedSchedules:
         before = next((r.cycles for r in known if r.text == text), None)
         others = sum(r.text != text for r in known)
         first = known[0].trial.origin
+        if not others:
+            why = f"no other one was tried on {first.cpu}, {first.date}"
+            return ScheduleOnRecord(None, why, before)
         tried = f"of {others} tried on {first.cpu}, {first.date}"
         faster = [r for r in known if r.ratio is not None and r.ratio <= 1 - CERTAIN]
         if not faster:

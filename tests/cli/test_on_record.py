@@ -111,6 +111,17 @@ def test_why_the_default_schedule_stays_is_said(
     assert "nothing is on record" in rutc("explain", wide, "first").stdout
 
 
+def test_a_search_that_tried_the_default_schedule_alone_is_told_so(
+    rutc: Rutc, wide: Path, database: Path
+) -> None:
+    subject = subject_of(wide, "second")
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    put_on_record(database, subject, [(usual, 100.0)])
+    said = rutc("explain", wide, "second").stdout
+    assert f"the default one; no other one was tried on {origin_of(MACHINE).cpu}, " in said
+    assert "learned, 200 measured\n" in said
+
+
 def put_plan(database: Path, model: Path, high: float) -> None:
     """Puts another plan of a model on record, and that it was tried."""
     options = Options()
