@@ -173,11 +173,9 @@ class Apply:
         # That of a long sum would be asked of all its operations again and again.
         known: DType | None = self.__dict__.get("_dtype")
         if known is None:
-            if self.op in COMPARE or self.op in LOGIC or self.op in ("not", "isnan", "isinf"):
-                known = DType.BOOL
-            else:
-                known = self.args[1 if self.op == "select" else 0].dtype
-            self.__dict__["_dtype"] = known
+            tests = self.op in COMPARE or self.op in LOGIC or self.op in ("not", "isnan", "isinf")
+            chosen = self.args[1 if self.op == "select" else 0]
+            known = self.__dict__["_dtype"] = DType.BOOL if tests else chosen.dtype
         return known
 
 
@@ -200,7 +198,6 @@ class BitCast:
 Expr = Lit | IndexValue | Read | Local | Apply | Cast | BitCast
 _OPERATIONS = (Apply, Cast, BitCast)
 _LEAVES = (Lit, Local)
-"""Expressions without parts."""
 Coord = Index | Expr
 
 
@@ -231,10 +228,9 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """`e` and all its subexpressions, parents first; an operation shared by several, only once."""
-    if isinstance(e, _LEAVES) or (isinstance(e, Read) and reads_plainly(e)):
-        return iter((e,))
     if not isinstance(e, Apply | Cast):
-        return iter(_walked(e))
+        alone = isinstance(e, _LEAVES) or (isinstance(e, Read) and reads_plainly(e))
+        return iter((e,) if alone else _walked(e))
     # Expressions never change, and are walked by every step that looks at their node. They do not
     # hold themselves: only the search for cycles would find those to be garbage.
     below: tuple[Expr, ...] | None = e.__dict__.get("_below")
