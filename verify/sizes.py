@@ -84,6 +84,7 @@ def sizes_of(session: InferenceSession, values: Mapping[str, object]) -> Sizes:
         UserError: inputs say different sizes.
     """
     found: Sizes = {}
+    told: dict[str, str] = {}
     for port in session.get_inputs():
         value = values.get(port.name)
         if not isinstance(value, np.ndarray):
@@ -92,8 +93,11 @@ def sizes_of(session: InferenceSession, values: Mapping[str, object]) -> Sizes:
             if not isinstance(extent, str):
                 continue
             name = _size_named(extent)
+            first = told.setdefault(name, port.name)
             if found.setdefault(name, size) != size:
-                raise UserError(f"input {port.name!r} has {name}={size}, and another {found[name]}")
+                raise UserError(
+                    f"input {port.name!r} has {name}={size}, and input {first!r} {found[name]}"
+                )
     # What others tell is none of what is left open: `past + seq` beside both.
     return {
         name: size

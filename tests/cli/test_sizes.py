@@ -81,6 +81,23 @@ def test_what_is_given_has_its_own_size(rutc: Rutc, library: Path, tmp_path: Pat
     assert "--dim n=5: what --input gives has n=4" in result.stderr
 
 
+def test_inputs_of_different_sizes_are_both_named(rutc: Rutc, tmp_path: Path) -> None:
+    ports = [helper.make_tensor_value_info(p, TensorProto.FLOAT, ["n", 3]) for p in "xwy"]
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "w"], ["y"])], "g", ports[:2], ports[2:]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    made = tmp_path / "m.so"
+    assert rutc("compile", tmp_path / "m.onnx", "-o", made, "--no-verify").status == 0
+    for name, rows in (("x", 4), ("w", 5)):
+        np.save(tmp_path / f"{name}.npy", np.ones((rows, 3), np.float32))
+    given = [f"--input={name}={tmp_path / name}.npy" for name in "xw"]
+    result = rutc("run", made, *given)
+    assert result.status == 2
+    assert "input 'w' has n=5, and input 'x' 4" in result.stderr
+
+
 def test_a_model_of_one_size_says_nothing(rutc: Rutc, artifact: Path) -> None:
     assert "at " not in rutc("run", artifact).stdout
     result = rutc("run", artifact, "--dim", "n=1")
