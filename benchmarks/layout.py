@@ -108,7 +108,8 @@ def measured_on(entries: Sequence[Entry], *, timed: bool) -> list[str]:
         named = ", ".join(f"{name} {version}" for name, version in versions.items())
         line = f"- rutc at commit {entry['commit']}; {entry['cpus']} CPUs; {named}; {entry['date']}"
         protocol = f"; {entry['protocol']}" if timed else ""
-        lines.append(f"{line}{protocol}.")
+        beside = "; in real-time priority beside other work" if entry.get("realtime") else ""
+        lines.append(f"{line}{protocol}{beside}.")
     return list(dict.fromkeys(lines))
 
 

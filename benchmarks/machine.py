@@ -32,6 +32,8 @@ class Provenance:
     commit: str
     versions: dict[str, str]
     protocol: str = PROTOCOL
+    realtime: bool = False
+    """Whether other processes waited while it was made, though the processor had others to run."""
 
 
 def provenance() -> Provenance:
@@ -44,6 +46,7 @@ def provenance() -> Provenance:
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         commit=_commit(),
         versions=_versions(),
+        realtime=os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR),
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from random import Random
 from statistics import median, quantiles
+from time import monotonic
 from typing import Any
 
 from benchmarks import layout
@@ -37,6 +38,8 @@ from rutc.tuner.templates.tiled import Tiling
 
 TRIALS = 60
 """Schedules that are tried of a kernel."""
+SECONDS = 4.0
+"""After so long there are no more of a kernel."""
 RANDOM_EVERY = 4
 """One in so many is drawn at random, the others are neighbours of the best before."""
 LIKED = 6
@@ -80,7 +83,10 @@ def measured(kernel: Kernel, constants: frozenset[str], machine: Machine, rng: R
     best = first = Found(space, point, usual, 1.0)
     tried = 1
     with Ratios(usual, machine) as bench:
+        end = monotonic() + SECONDS
         for number in range(TRIALS):
+            if monotonic() > end:
+                break
             found = _next(own, best, number, rng)
             if found is None:
                 continue
@@ -147,10 +153,10 @@ def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
     said = (
         "Written by `python -m benchmarks.regret`. Default schedules against others of their",
-        f"spaces, {TRIALS} of each kernel, most of them neighbours of the best before. On one",
-        "core, with all operands near; the default and the best of the others in turns. The regret",
-        "is the default's time over the least, less 1. The search is short: others may be better",
-        "still.",
+        f"spaces, {TRIALS} of each kernel or as many as {SECONDS:g} seconds allow, most of them",
+        "neighbours of the best before. On one core, with all operands near; the default and the",
+        "best of the others in turns. The regret is the default's time over the least, less 1. The",
+        "search is short: others may be better still.",
     )
     return layout.page("Regret of default schedules", said, entries, _table, ())
 

@@ -269,3 +269,11 @@ def test_rows_of_two_threads_say_how_far_their_cpus_are() -> None:
     assert layout.origin(row) == "abc: 7 to 9"
     assert layout.origin({**row, "line_ns": [38, 38]}) == "abc: 7 to 9; 38 ns a line"
     assert layout.origin({**row, "line_ns": [210, 38]}) == "abc: 7 to 9; 38 to 210 ns a line"
+
+
+def test_pages_say_where_other_work_waited() -> None:
+    quiet = entry("m1", rutc=100.0) | {"realtime": True}
+    (line,) = layout.measured_on([quiet], timed=True)
+    assert line.endswith("some way; in real-time priority beside other work.")
+    (line,) = layout.measured_on([entry("m1", rutc=100.0)], timed=True)
+    assert line.endswith("some way.")
