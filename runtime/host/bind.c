@@ -169,6 +169,11 @@ static int check_outputs_apart(rutc_session *session, DLTensor *const *outputs) 
   const rutc_port *ports = program->ports + program->input_count;
   const rutc_binding *bindings = session->bindings + program->input_count;
   for (int32_t i = 0; i < given_count(program); i++) {
+    if (bindings[i].given.bytes > 0 && !rutc_tensor_is_dense(outputs[i]) &&
+        rutc_tensor_overlaps_itself(outputs[i], ports[i].element_bytes)) {
+      return rutc_fail(&session->error, RUTC_BAD_TENSOR,
+                       "elements of output \"%s\" overlap in memory", ports[i].name);
+    }
     for (int32_t j = 0; j < i; j++) {
       if (!rutc_spans_overlap(bindings[i].given, bindings[j].given) ||
           !rutc_tensors_overlap(outputs[i], ports[i].element_bytes, outputs[j],

@@ -45,7 +45,7 @@ typedef struct distances {
 
 static void add_summand(distances *d, int64_t stride, int64_t low, int64_t high) {
   summand added = stride < 0 ? (summand){-stride, -high, -low} : (summand){stride, low, high};
-  if (stride == 0 || low == high) return; /* then both are 0 */
+  if (stride == 0 || (low == 0 && high == 0)) return;
   int32_t place = 0;
   while (place < d->count && d->summands[place].stride > added.stride) place++;
   if (place < d->count && d->summands[place].stride == added.stride) {
@@ -82,14 +82,38 @@ static int can_reach(distances *d, int32_t at, int64_t sum) {
   return 0;
 }
 
+/* Whether the summands make up a distance that is asked for. */
+static int is_reached(distances *d, int64_t begin) {
+  for (int32_t i = d->count - 1; i >= 0; i--) {
+    d->low[i] = d->low[i + 1] + d->summands[i].stride * d->summands[i].low;
+    d->high[i] = d->high[i + 1] + d->summands[i].stride * d->summands[i].high;
+  }
+  return can_reach(d, 0, begin);
+}
+
 int rutc_tensors_overlap(const DLTensor *a, int32_t a_bytes, const DLTensor *b, int32_t b_bytes) {
   if (!rutc_spans_overlap(rutc_tensor_span(a, a_bytes), rutc_tensor_span(b, b_bytes))) return 0;
   distances d = {.count = 0, .least = 1 - b_bytes, .most = a_bytes - 1};
   add_tensor(&d, a, a_bytes, -1);
   add_tensor(&d, b, b_bytes, 1);
-  for (int32_t i = d.count - 1; i >= 0; i--) {
-    d.low[i] = d.low[i + 1] + d.summands[i].stride * d.summands[i].low;
-    d.high[i] = d.high[i + 1] + d.summands[i].stride * d.summands[i].high;
+  return is_reached(&d, (int64_t)((uintptr_t)rutc_tensor_data(b) - (uintptr_t)rutc_tensor_data(a)));
+}
+
+int rutc_tensor_overlaps_itself(const DLTensor *tensor, int32_t element_bytes) {
+  for (int32_t i = 0; i < tensor->ndim; i++) {
+    if (tensor->strides == NULL || tensor->shape[i] == 0) return 0;
   }
-  return can_reach(&d, 0, (int64_t)((uintptr_t)rutc_tensor_data(b) - (uintptr_t)rutc_tensor_data(a)));
+  /* Two elements whose places differ along an axis, and along none before it. */
+  for (int32_t axis = 0; axis < tensor->ndim; axis++) {
+    if (tensor->shape[axis] == 1) continue;
+    if (tensor->strides[axis] == 0) return 1;
+    distances d = {.count = 0, .least = 1 - element_bytes, .most = element_bytes - 1};
+    add_summand(&d, tensor->strides[axis] * element_bytes, 1, tensor->shape[axis] - 1);
+    for (int32_t i = axis + 1; i < tensor->ndim; i++) {
+      int64_t most = tensor->shape[i] - 1;
+      add_summand(&d, tensor->strides[i] * element_bytes, -most, most);
+    }
+    if (is_reached(&d, 0)) return 1;
+  }
+  return 0;
 }

@@ -22,4 +22,7 @@ int rutc_spans_overlap(rutc_span a, rutc_span b);
  * find out the answer is yes. */
 int rutc_tensors_overlap(const DLTensor *a, int32_t a_bytes, const DLTensor *b, int32_t b_bytes);
 
+/* Whether two elements of a tensor share a byte; the answer is yes, too, where it takes too long. */
+int rutc_tensor_overlaps_itself(const DLTensor *tensor, int32_t element_bytes);
+
 #endif

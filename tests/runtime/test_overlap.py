@@ -58,6 +58,24 @@ def test_the_answer_is_numpys(library: ctypes.CDLL) -> None:
     assert 200 < sum(answers) < 2800
 
 
+def test_elements_that_share_memory(library: ctypes.CDLL) -> None:
+    rng = np.random.default_rng(6)
+    memory = np.zeros(1000, np.int16)
+    answers = []
+    for _ in range(2000):
+        shape = rng.integers(0, 6, rng.integers(1, 4))
+        strides = 2 * rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 10, 20, 30], len(shape))
+        a = np.lib.stride_tricks.as_strided(memory, shape, strides)
+        places = sum(np.ogrid[tuple(map(slice, shape))][i] * s for i, s in enumerate(strides))
+        answers.append(len(np.unique(places)) < a.size)
+        found = library.rutc_tensor_overlaps_itself(ctypes.byref(described(a)), a.itemsize)
+        assert bool(found) == answers[-1], (shape, strides)
+        # In the other direction along some axes.
+        a = a[tuple(slice(None, None, int(rng.choice([-1, 1]))) for _ in shape)]
+        assert found == library.rutc_tensor_overlaps_itself(ctypes.byref(described(a)), a.itemsize)
+    assert 200 < sum(answers) < 1800
+
+
 def test_what_takes_too_long_counts_as_shared(library: ctypes.CDLL) -> None:
     """A knapsack without a solution, as only the parity of the sum tells."""
     memory = np.zeros(1 << 22, np.uint8)

@@ -100,6 +100,12 @@ def test_input_and_output_may_be_the_same_array(compile_c: Compile, tmp_path: Pa
     np.testing.assert_array_equal(data, X[::-1])
 
 
+def test_elements_of_an_output_have_places_of_their_own(doubling: Path) -> None:
+    y = np.lib.stride_tricks.as_strided(np.zeros(9, np.float32), (8,), (0,))
+    with load(doubling, threads=1) as session, pytest.raises(ModelError, match=r"of output.*over"):
+        session.run_into({"x": X}, {"y": y})
+
+
 def test_torch_tensors_without_copies(doubling: Path) -> None:
     torch = pytest.importorskip("torch")
     x, y = torch.arange(8, dtype=torch.float32), torch.empty(8)
