@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -17,7 +18,8 @@ class _Search:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls = 0
+        self._calls: list[int] = []
+        """The thread of each."""
         self._was_on = False
 
     def leave_out(self) -> None:
@@ -26,17 +28,26 @@ class _Search:
             if not self._calls:
                 self._was_on = gc.isenabled()
                 gc.disable()
-            self._calls += 1
+            self._calls.append(threading.get_ident())
 
     def go_on(self) -> None:
         """A call has ended; after the last one the search is as it was."""
         with self._lock:
-            self._calls -= 1
+            self._calls.remove(threading.get_ident())
             if not self._calls and self._was_on:
                 gc.enable()
 
+    def begin_child(self) -> None:
+        """A fork has made this process, where calls of other threads never end."""
+        self._lock = threading.Lock()
+        calls, own = self._calls, threading.get_ident()
+        self._calls = [thread for thread in calls if thread == own]
+        if calls and not self._calls and self._was_on:
+            gc.enable()
+
 
 _SEARCH = _Search()
+os.register_at_fork(after_in_child=_SEARCH.begin_child)
 
 
 def uncollected(function: Callable[P, T]) -> Callable[P, T]:

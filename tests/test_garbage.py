@@ -1,6 +1,8 @@
 """Compiling looks for no garbage in cycles, and leaves the search as it was."""
 
 import gc
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +40,31 @@ def test_an_error_ends_it(searching: bool) -> None:
 
     with pytest.raises(ValueError):  # noqa: PT011
         fails()
+    assert gc.isenabled() is searching
+
+
+def looked_for_in_child() -> bool:
+    child = os.fork()
+    if child == 0:
+        os._exit(gc.isenabled())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_a_child_looks_for_it_whatever_other_threads_did(searching: bool) -> None:
+    began, done = threading.Event(), threading.Event()
+
+    @uncollected
+    def waits() -> None:
+        began.set()
+        done.wait()
+
+    calling = threading.Thread(target=waits, daemon=True)
+    calling.start()
+    began.wait()
+    assert looked_for_in_child() is searching
+    assert not uncollected(looked_for_in_child)()
+    done.set()
+    calling.join()
     assert gc.isenabled() is searching
 
 

@@ -393,7 +393,8 @@ def test_a_child_has_no_session_whose_run_another_thread_was_in(
     session = load(tmp_path / "m.so", threads=threads, profile=True)
     x, y = np.zeros((2, 8), np.float32)
     x[0] = 1
-    running = threading.Thread(target=session.run_into, args=({"x": x}, {"y": y}))
+    feed = ({"x": x}, {"y": y})
+    running = threading.Thread(target=session.run_into, args=feed, daemon=True)
     running.start()
     while y[0] == 0:
         sleep(0.001)
@@ -424,7 +425,7 @@ def test_locks_that_another_thread_has_do_not_stop_a_child(doubling: Path) -> No
             held.set()
             done.wait()
 
-    holding = threading.Thread(target=hold)
+    holding = threading.Thread(target=hold, daemon=True)
     holding.start()
     held.wait()
 
