@@ -34,7 +34,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.cost import vector_cycles
-from rutc.tensor_ir.expr import point, transform, walk
+from rutc.tensor_ir.expr import index_names, point, transform, walk
 from rutc.tensor_ir.interpret import interpret_values
 from rutc.tensor_ir.machine import COMMON, Machine
 
