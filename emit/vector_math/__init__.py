@@ -1,8 +1,8 @@
 """Elementary functions as LLVM IR, for f32 and f64 scalars and vectors of any width.
 
 The functions are branch-free polynomials of the project (sin, cos, tan, fmod and mod branch once
-to a slow path for huge arguments), exact at zeros, infinities and NaN, correct for subnormals, and
-within `ULP_BOUNDS`. They need a fused multiply-add to keep those bounds and are otherwise
+to a slow path for huge arguments, log for such as are not positive normal numbers), exact at zeros,
+infinities and NaN, correct for subnormals, and within `ULP_BOUNDS`. They need a fused multiply-add to keep those bounds and are otherwise
 target-independent. `frem`, used by fmod and mod on huge quotients, calls libm.
 
 Code is emitted at the builder's position. Functions with a slow path end in a new block.

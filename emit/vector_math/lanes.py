@@ -250,6 +250,11 @@ class Whole:
         builder = self.lanes.builder
         return Mask(self.lanes, builder.icmp_signed("==", self.value, self._of(other).value))
 
+    def below(self, limit: int) -> Mask:
+        """True where less, without signs."""
+        builder = self.lanes.builder
+        return Mask(self.lanes, builder.icmp_unsigned("<", self.value, self._of(limit).value))
+
     def is_negative(self) -> Mask:
         """True where the top bit is set."""
         builder = self.lanes.builder

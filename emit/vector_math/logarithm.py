@@ -28,7 +28,33 @@ def log(x: Real) -> Real:
         # The instructions already give the special values, infinities included.
         m = avx512.mantissa(x)
         return log_of_split(Split(avx512.exponent(x) - avx512.exponent(m), m - 1.0))
-    return with_log_limits(x, log_of_split(split(x)))
+    return log_of_any(x)
+
+
+def log_of_any(x: Real) -> Real:
+    """The logarithm; vectors of positive normal numbers, as most are, ask for no other ones."""
+    builder, form = x.lanes.builder, x.lanes.format
+    infinite = form.pattern(INFINITY)
+    beyond = x.bits() - form.pattern(form.smallest_normal)
+    quick, slow, done = (
+        builder.append_basic_block(f"log.{name}") for name in ("normal", "any", "done")
+    )
+    special = ~beyond.below(infinite - form.pattern(form.smallest_normal))
+    builder.cbranch(special.any(), slow, quick)
+    builder.position_at_end(quick)
+    exponent, mantissa = split_normal(x)
+    short = log_of_split(Split(exponent.to_real(), mantissa - 1.0))
+    quick_end = builder.block
+    builder.branch(done)
+    builder.position_at_end(slow)
+    long = with_log_limits(x, log_of_split(split(x)))
+    slow_end = builder.block
+    builder.branch(done)
+    builder.position_at_end(done)
+    result = builder.phi(x.value.type)
+    result.add_incoming(short.value, quick_end)
+    result.add_incoming(long.value, slow_end)
+    return Real(x.lanes, result)
 
 
 def with_log_limits(x: Real, result: Real) -> Real:

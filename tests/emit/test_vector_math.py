@@ -224,6 +224,29 @@ def test_exp_of_a_table_of_eight(lanes: int) -> None:
     np.testing.assert_array_equal(*results)
 
 
+@needs(AVX2)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("lanes", [None, 8, 32])
+def test_log_of_vectors_with_and_without_numbers_that_are_not_normal(
+    dtype: type, lanes: int | None
+) -> None:
+    """One of them makes others of its vector no different."""
+    rng, info = np.random.default_rng(9), np.finfo(dtype)
+    x = np.exp(rng.uniform(-80, 80, 4096)).astype(dtype)
+    x[:2] = info.tiny, info.max
+    mixed = x.copy()
+    some = rng.choice(4096, 40, replace=False)[:36]
+    others = [0, -0.0, -1, -info.tiny, info.smallest_subnormal, info.tiny / 4, np.inf, -np.inf]
+    mixed[some] = np.tile(np.array([*others, np.nan], dtype), 4)
+    function = compiled("log", DType.of(np.dtype(dtype)), lanes, AVX2)
+    plain, found = function(x), function(mixed)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(found[some], np.log(mixed[some]), rtol=1e-6)
+    kept = np.ones(len(x), np.bool_)
+    kept[some] = False
+    np.testing.assert_array_equal(found[kept], plain[kept])
+
+
 def mp_ulp_error(op: str, got: float, arguments: tuple[float, ...]) -> float:
     """Distance of an f64 result from the exact one in units of the last place."""
     exact = MP_FUNCTIONS[op](*(mpmath.mpf(a) for a in arguments))
