@@ -2,8 +2,9 @@
 
 The functions are branch-free polynomials of the project (sin, cos, tan, fmod and mod branch once
 to a slow path for huge arguments, log for such as are not positive normal numbers), exact at zeros,
-infinities and NaN, correct for subnormals, and within `ULP_BOUNDS`. They need a fused multiply-add to keep those bounds and are otherwise
-target-independent. `frem`, used by fmod and mod on huge quotients, calls libm.
+infinities and NaN, correct for subnormals, and within `ULP_BOUNDS`. They need a fused multiply-add
+to keep those bounds and are otherwise target-independent.
+`frem`, used by fmod and mod on huge quotients, calls libm.
 
 Code is emitted at the builder's position. Functions with a slow path end in a new block.
 """
