@@ -2,8 +2,8 @@
 
 Every model is compiled in each precision, for one input in 8 bits calibrated on 8 others, and takes
 turns with ONNX Runtime in float32, with OpenVINO in the precision that it chooses by itself, and
-with both on what ONNX Runtime's `quantize_static` makes of the model, of the same inputs. How far
-results are off is told beside ONNX Runtime's in float32, on 4 more inputs.
+with all three on what ONNX Runtime's `quantize_static` makes of the model, of the same inputs. How
+far results are off is told beside ONNX Runtime's in float32, on 4 more inputs.
 Results go to benchmarks/results/precision.json and docs/precision.md.
 """
 
@@ -54,13 +54,18 @@ CALIBRATED, CHECKED = 8, 4
 PRECISIONS = ("fp32", "bf16", "fp16", INT8)
 ONNXRUNTIME, OPENVINO = "onnxruntime", "openvino"
 QUANTISED, OPENVINO_QUANTISED = f"{ONNXRUNTIME} int8", f"{OPENVINO} int8"
-COLUMNS = (*PRECISIONS, ONNXRUNTIME, QUANTISED, OPENVINO, OPENVINO_QUANTISED)
+SAME = "QDQ"
+"""rutc on the model that ONNX Runtime's tools quantised."""
+COLUMNS = (*PRECISIONS, SAME, ONNXRUNTIME, QUANTISED, OPENVINO, OPENVINO_QUANTISED)
 ERRORS = ("bf16", INT8, QUANTISED)
 """The columns whose errors are told."""
 COMPARED = (
     (INT8, "fp32", "rutc's own float32"),
     (INT8, QUANTISED, "ONNX Runtime's int8"),
     (INT8, OPENVINO_QUANTISED, "OpenVINO on the same quantised model"),
+    (SAME, "fp32", "rutc's own float32"),
+    (SAME, QUANTISED, "ONNX Runtime on that file"),
+    (SAME, OPENVINO_QUANTISED, "OpenVINO on that file"),
     ("bf16", OPENVINO, "OpenVINO in its own precision"),
     ("bf16", ONNXRUNTIME, "ONNX Runtime in float32"),
 )
@@ -87,6 +92,9 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
         jobs["rutc"] = jobs.pop("fp32")
         quantised = folder / "quantised.onnx"
         failed = _quantised(path, quantised, model)
+        if not failed:
+            own = compile_model(quantised, folder / "same.so", Options(shapes=dict(model.shapes)))
+            jobs[SAME] = rutc_job(own.library, threads, inputs, room)
         files = {"": path} if failed else {"": path, " int8": quantised}
         for kind, file in files.items():
             given = file, threads, inputs, room
@@ -183,18 +191,18 @@ def page(entries: Sequence[Entry]) -> str:
         f"`int8` products are summed in 8 bits where it is; ranges are of {CALIBRATED} inputs.",
         "What filters lose in `bf16` is found on the first.",
         "*ORT int8* is what `quantize_static` of ONNX Runtime makes of the model (per channel, 7",
-        "bits where the processor adds up pairs in 16), from the same inputs. *OV* is OpenVINO in",
-        "the precision that it chooses by itself, *OV int8* on that same file. *Error* is that of",
-        "outputs beside ONNX Runtime's in float32, relative to their norm, the median of",
-        f"{CHECKED} other inputs; weights of exported models are random, so that their errors are",
-        "larger than those of trained ones.",
+        "bits where the processor adds up pairs in 16), from the same inputs. *QDQ* is rutc and",
+        "*OV int8* OpenVINO on that same file, *OV* OpenVINO on the model itself in the precision",
+        "that it chooses. *Error* is that of outputs beside ONNX Runtime's in float32, relative to",
+        f"their norm, the median of {CHECKED} other inputs; weights of exported models are random,",
+        "so that their errors are larger than those of trained ones.",
     )
     return layout.page("Precisions", said, entries, _table, ())
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
     lines = [
-        "| model | fp32 | bf16 | fp16 | int8 | ORT fp32 | ORT int8 | OV | OV int8 "
+        "| model | fp32 | bf16 | fp16 | int8 | QDQ | ORT fp32 | ORT int8 | OV | OV int8 "
         "| bf16: error | int8 | ORT int8 |",
         "|---" * (len(COLUMNS) + len(ERRORS) + 1) + "|",
     ]
