@@ -42,8 +42,6 @@ class Tiles:
     """Slow-down for every doubling of the lines over which a tile's rows lie."""
     unknown: float
     """Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
-    apart: float
-    """To find where a row lies whose distance from the one before is known in the run only."""
     around: float
     """Cycles of a tile besides its loads, its arithmetic and its stores."""
     uneven: float

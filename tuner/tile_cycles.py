@@ -407,7 +407,8 @@ class TileCosts:
         loads = scalar_loads + (1 + machine.vector_bits / (8 * machine.line_bytes)) * vector_loads
         work += machine.load_cycles * loads * wide
         work += sum([loads_of_step(t, self.vector, vectors, rows, width) for t in each.widened]) / 2
-        work += w.apart * costs.apart[number]
+        # Where such a row lies is a number that is loaded.
+        work += costs.apart[number] / machine.scalar_loads_per_cycle
         work += each.scalars * size / vectors / machine.scalar_loads_per_cycle
         if converted and any(v in self.shape.symbolic for v, _ in rows):
             # A run may have one row, whose few sums wait for each other.
