@@ -298,8 +298,14 @@ def _panel_block(
     return _even_block(shape.extents[last], most)
 
 
+def counted_rows(shape: Shape, tile: RegisterTile, bound: list[str]) -> bool:
+    """Whether a run counts the rows of tiles, which it may then take a few tiles at a time."""
+    counted = any(v in shape.symbolic for v, _ in tile.rows)
+    return counted and _has_blocks(shape, tile, bound)
+
+
 def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
-    """The tiles, one below the other, of whose rows the second cache holds all operands.
+    """The tiles, one below the other, of whose rows the second cache holds all that is moved.
 
     They are no fewer than hide what it takes to load the vector operand once more for others.
     """
@@ -309,6 +315,12 @@ def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
         for r in shape.reductions
         for t in r.reads
         if not t.depends(tile.vector)
+    )
+    taken += sum(
+        t.bytes
+        * prod(rows.get(x.var, shape.extents[x.var]) for x in shape.shared if t.depends(x.var))
+        for t in shape.touches
+        if t.is_store
     )
     return max(machine.l2 // 2 // max(taken, 1), machine.coefficients.blocks.few_tiles)
 

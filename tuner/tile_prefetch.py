@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import ceil, prod
 
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
@@ -36,6 +36,13 @@ def waits_for_pages(r: Reduction, tile: RegisterTile, machine: Machine) -> bool:
     """
     step = sum(tile.vectors * machine.width * t.bytes for t in r.reads if t.depends(tile.vector))
     return busy_cycles(r, tile.size, machine) * machine.memory_bytes_per_cycle >= step
+
+
+def rows_that_wait(r: Reduction, tile: RegisterTile, machine: Machine) -> int:
+    """From how many rows of a tile on arithmetic hides most of what memory takes."""
+    step = sum(tile.vectors * machine.width * t.bytes for t in r.reads if t.depends(tile.vector))
+    row = busy_cycles(r, tile.vectors, machine) * machine.memory_bytes_per_cycle
+    return ceil(machine.coefficients.blocks.busy * step / row)
 
 
 def panel_loop(t: Touch, tile: RegisterTile, order: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
 
@@ -57,7 +58,8 @@ class PrefetchBlock(Step):
     `line` elements; `level` is the cache to bring it to. Where loops inside are of symbolic extent,
     e / (m*n) is known in the run only; few iterations ask for several lines each. Where there is
     but one, it reads all there is once, and asks for nothing if that is from one end to the other:
-    the hardware does, in time.
+    the hardware does, in time. It does not where tiles have at least so many `rows` (0: however
+    many), whose arithmetic takes about as long as memory does: then one iteration asks as well.
 
       ->  for b { for i { for k { if m < 4 { if m < 2 { } else { for l { prefetch line l } } }
                                   else { prefetch one };
@@ -73,6 +75,12 @@ class PrefetchBlock(Step):
     ahead: int
     line: int
     level: int = 2
+    rows: int = 0
+
+    def __str__(self) -> str:
+        """The step as text, without rows that are not told."""
+        text = Step.__str__(self)
+        return text if self.rows else f"{text.removesuffix(', 0)')})"
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with prefetches in the innermost reduction loops."""
@@ -186,7 +194,8 @@ class PrefetchBlock(Step):
             return (replace(loop, body=(*hints(lines), *loop.body)),)
         once = all(n == 1 or not v.names().isdisjoint(block.along) for v, n in inner)
         several: Stmt = self._lines(place, last, block)
-        if once and block.in_order:
+        few_rows = not self.rows or _rows(loop.body, block.along) < self.rows
+        if once and block.in_order and few_rows:
             several = Branch(turns, Index.of(2), (), (several,))
         few = Branch(turns, Index.of(lines), (several,), hints(1))
         return (replace(loop, body=(few, *loop.body)),)
@@ -196,6 +205,13 @@ class PrefetchBlock(Step):
         var = f"{self.block}.line"
         hint = Prefetch(self.buffer, first + Index.of(var) * self.line, self.level, block.write)
         return Loop(var, ZERO, last // self.line + 1, Kind.SERIAL, (hint,))
+
+
+def _rows(body: tuple[Stmt, ...], along: AbstractSet[str]) -> int:
+    """How many rows of a tile use what is read along these loops; at most 1 if a run tells."""
+    loops = (x for x in walk_loops(body) if x.kind is Kind.UNROLL and x.var not in along)
+    extents = (x.hi - x.lo for x in loops)
+    return prod(n.const for n in extents if n.is_const)
 
 
 @record

@@ -13,6 +13,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import BlockReduction, Part, PrefetchBlock, Split, Step, Tile
+from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 
 SOURCE = """
 graph "a product for any number of rows of any batch"
@@ -100,6 +101,28 @@ def test_what_is_read_once_from_one_end_to_the_other_is_not_asked_for() -> None:
     for i in range(7):
         point = {"batch": 1, "rows": 1, "b": 2, "n": 0, "h": 0, "m": 0, "i": i}
         assert not hints(rows_loop.body, point)
+
+
+@pytest.mark.parametrize(("rows", "asked"), [(0, False), (3, False), (2, True), (1, True)])
+def test_tiles_of_many_rows_ask_for_what_is_read_once(rows: int, *, asked: bool) -> None:
+    """Their arithmetic takes as long as memory does, which the hardware asks too late."""
+    layouts = {"w": "bic", "x": "nmhi", "y": "bnmhc"}
+    source = SOURCE.replace("HEADS", "2")
+    tile = Tile(("h", "c"), (Kind.UNROLL, Kind.VECTOR))
+    steps = (tile, PrefetchBlock("w", "b", 0, 16, rows=rows))
+    kernel = scheduled(source, layouts, steps)
+    (rows_loop,) = (s for s in walk_loops(kernel.body) if s.var == "m")
+    found = []
+    for i in range(7):
+        point = {"batch": 1, "rows": 1, "b": 2, "n": 0, "m": 0, "i": i}
+        found += hints(rows_loop.body, point)
+    assert bool(found) == asked
+
+
+def test_schedules_tell_rows_that_ask_only_where_some_do() -> None:
+    for step in (PrefetchBlock("w", "b", 0, 16), PrefetchBlock("w", "b", 0, 16, 2, 5)):
+        assert parse_schedule(print_schedule((step,))) == (step,)
+    assert str(PrefetchBlock("w", "b", 0, 16)) == "prefetch_block(w, b, 0, 16, 2)"
 
 
 def test_what_is_read_again_is_asked_for() -> None:

@@ -534,24 +534,21 @@ def test_panels_are_gone_over_in_the_order_of_their_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("symbols", "rows", "products", "columns", "whole"),
+    ("rows", "products", "columns", "whole"),
     [
-        ("", "4096", 20, 960, True),
-        ("symbols n = 0..2147483648@1", "n", 20, 960, True),
-        ("symbols n = 1..16", "n", 20, 960, False),  # all of them stay in the second cache
-        ("", "16", 20, 960, False),
-        ("", "4096", 200, 960, False),  # the panels do not stay there
-        ("", "96", 5, 65536, True),  # nor do these, but tiles store more than they read of them
-        ("", "96", 20, 16384, False),
+        (4096, 20, 960, True),
+        (16, 20, 960, False),  # all of them stay in the second cache
+        (4096, 200, 960, False),  # the panels do not stay there
+        (96, 5, 65536, True),  # nor do these, but tiles store more than they read of them
+        (96, 20, 16384, False),
     ],
 )
 def test_whole_rows_are_stored_where_panels_come_quickly(
-    symbols: str, rows: str, products: int, columns: int, *, whole: bool
+    rows: int, products: int, columns: int, *, whole: bool
 ) -> None:
     kernel, constants = lowered(
         f"""
         graph "rows"
-        {symbols}
         dims i = {rows}, j = {columns}, k = {products}
         %x : f32{{i,k}} = input "x" [i, k]
         %w : f32{{j,k}} = input "w" [k, j]
@@ -563,6 +560,30 @@ def test_whole_rows_are_stored_where_panels_come_quickly(
     loops = [s.var for s in walk_loops(found.body)]
     blocks = [v for v in dict.fromkeys(loops) if v.startswith(("i", "j")) and v.endswith(".o")]
     assert (blocks[-1] == "j.o") == whole
+
+
+@pytest.mark.parametrize(
+    ("most", "chunks"),
+    [(2147483648, True), (16, False)],  # 16 rows stay in the second cache
+)
+def test_rows_that_a_run_counts_are_taken_a_few_tiles_at_a_time(most: int, *, chunks: bool) -> None:
+    """A few rows read each panel once, and of many what is stored and read stays near."""
+    kernel, constants = lowered(
+        f"""
+        graph "rows"
+        symbols n = 0..{most}@1
+        dims i = n, j = 960, k = 20
+        %x : f32{{i,k}} = input "x" [i, k]
+        %w : f32{{j,k}} = input "w" [k, j]
+        %y : f32{{i,j}} = sum{{k}} %x[i, k] * %w[j, k]
+        output "y" [i, j] = %y
+        """
+    )
+    found = apply_schedule(kernel, choose(kernel, x86.avx2(), constants | {"w"}).schedule)
+    loops = list(dict.fromkeys(s.var for s in walk_loops(found.body)))
+    panel, rows = loops.index("j.o"), [v for v in loops if v.startswith("i.o")]
+    assert any(loops.index(v) > panel for v in rows)
+    assert (len(rows) > 1 and loops.index(rows[0]) < panel) == chunks
 
 
 @pytest.mark.parametrize(

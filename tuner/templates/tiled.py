@@ -41,6 +41,7 @@ from rutc.tuner.tile_prefetch import (
     far_rows_asked_for,
     panel_loop,
     results_asked_for,
+    rows_that_wait,
     stays_until_used,
     waits_for_pages,
 )
@@ -341,7 +342,8 @@ class _Making:
             again = bool(self.even) or any(self.extents[v] > 1 for v in around if v != over)
             near = stays_until_used(t, over, around, shape, tile, machine)
             asked = near and (again or waits_for_pages(r, tile, machine))
-            return [PrefetchBlock(t.buffer, over, 0, line)] if asked else []
+            rows = rows_that_wait(r, tile, machine) if self.even else 0
+            return [PrefetchBlock(t.buffer, over, 0, line, rows=rows)] if asked else []
         first = wanted[0]
         if tile.vectors > 2 or shape.extents.get(first, 0) <= self.group or not t.depends(first):
             return []

@@ -11,6 +11,7 @@ from rutc.tuner.access import Shape
 from rutc.tuner.blocking import (
     batch_loops,
     chunk_block,
+    counted_rows,
     reduction_block,
     row_chunk,
     sole_output,
@@ -116,13 +117,18 @@ def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Ma
         prepare = next((p.operands[0] for p in found_operands if p.gain > 0), None)
     if prepare is not None:
         block = None
+    whole = block is None and prepare is None and whole_rows(kernel, shape, loops.tile, machine)
+    output = sole_output(kernel)
+    counted = group == 1 and chunk is None and counted_rows(shape, tile, bound)
+    if whole and counted and output is not None:
+        block, holder, whole = shape.extents[bound[-1]], output, False
     return Tiling(
         tile,
         block,
         holder,
         chunk,
         prepare,
-        block is None and prepare is None and whole_rows(kernel, shape, loops.tile, machine),
+        whole,
         0 if block is None else machine.coefficients.blocks.reuse,
         parallel=worth_sharing(shape, machine),
     )
