@@ -411,7 +411,7 @@ def capsules(path: Path, layer: Layer) -> Graph:
     [
         Layer(batch=2, size=8, inputs=16),
         Layer(batch=3, size=9, inputs=32, outputs=16),
-        Layer(batch=4, size=7, inputs=16, window=2, pose=3),
+        Layer(batch=8, size=7, inputs=16, window=2, pose=3),
         Layer(batch=1, size=10, inputs=24, outputs=17, stride=3),
         Layer(batch=2, size=6, inputs=16, outputs=16, pose=2, stride=1),
     ],

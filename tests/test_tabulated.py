@@ -13,6 +13,7 @@ from rutc.runtime import load
 from rutc.tensor_ir import Cast, Nest, Read
 from rutc.tensor_ir.expr import walk
 from rutc.verify.reference import Reference
+from tests.close import assert_close
 from tests.graph_opt.networks import Net
 from tests.machines import V3, runnable, target_named
 
@@ -65,7 +66,7 @@ def test_all_numbers_as_defined(
             if dtype is found.dtype.type:
                 np.testing.assert_array_equal(found, wanted)
             else:
-                np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+                assert_close(found, wanted)
 
 
 def test_a_chain_is_one_read_of_a_table() -> None:
