@@ -137,41 +137,30 @@ def compile_command(
     """
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.driver.api import compile
+        from rutc.driver.asked import Searched, asked
         from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
 
-        shapes, dims = parse_shapes(shape), parse_dims(dim)
-        values, states = parse_values(value), parse_states(state)
+        searched = Searched(
+            target=target,
+            precision=precision,
+            calibrate=calibrate,
+            calibrate_by=calibrate_by,
+            tolerance=tolerance,
+            shapes=parse_shapes(shape),
+            dims=parse_dims(dim),
+            values=parse_values(value),
+            states=parse_states(state),
+            exact_algorithms=exact_algorithms,
+            keep_subnormals=keep_subnormals,
+        )
         if tune is not None:
-            from rutc.driver.asked import asked
-
-            options = asked(
-                target=target,
-                precision=precision,
-                calibrate=calibrate,
-                calibrate_by=calibrate_by,
-                tolerance=tolerance,
-                shapes=shapes,
-                dims=dims,
-                values=values,
-                states=states,
-                exact_algorithms=exact_algorithms,
-                keep_subnormals=keep_subnormals,
-            )
-            tune_command.search_before(screen, model, tune, db, options)
+            tune_command.search_before(screen, model, tune, db, asked(**searched))
         try:
             with screen.progress() as on_progress:
                 compiled = compile(
                     model,
                     output,
-                    target=target,
-                    precision=precision,
-                    calibrate=calibrate,
-                    calibrate_by=calibrate_by,
-                    tolerance=tolerance,
-                    shapes=shapes,
-                    dims=dims,
-                    values=values,
-                    states=states,
+                    **searched,
                     inputs=inputs or (),
                     verify=not no_verify,
                     threads=threads,
@@ -179,10 +168,8 @@ def compile_command(
                     bundle=bundle,
                     dump=dump,
                     jobs=jobs,
-                    exact_algorithms=exact_algorithms,
                     plan=plan,
                     plan_time=plan_time,
-                    keep_subnormals=keep_subnormals,
                     limit_time=limit_time,
                     limit_memory=limit_memory,
                     db=db,

@@ -334,6 +334,30 @@ class IRBuilder:
         self.block.lines.append(found)
         return found
 
+    def merged(self, *incoming: tuple[Value, Block]) -> Phi:
+        """The value of the block by which this one is reached; to be emitted before all else."""
+        found = self.phi(incoming[0][0].type)
+        for value, block in incoming:
+            found.add_incoming(value, block)
+        return found
+
+    def either(
+        self, is_slow: Value, name: str, quick: Callable[[], Value], slow: Callable[[], Value]
+    ) -> Phi:
+        """What `quick` emits, or `slow` where a condition holds; `name` is that of the blocks.
+
+        The builder ends in a new block.
+        """
+        blocks = [self.append_basic_block(f"{name}.{end}") for end in ("quick", "slow", "done")]
+        self.cbranch(is_slow, blocks[1], blocks[0])
+        incoming = []
+        for block, emit in zip(blocks, (quick, slow), strict=False):
+            self.position_at_end(block)
+            incoming.append((emit(), self.block))
+            self.branch(blocks[2])
+        self.position_at_end(blocks[2])
+        return self.merged(*incoming)
+
     def call(
         self,
         function: Function,

@@ -33,7 +33,4 @@ def long_whole(builder: ir.IRBuilder, value: ir.Value, machine: Machine) -> ir.V
     after = builder.block
     builder.branch(done)
     builder.position_at_end(done)
-    whole = builder.phi(found.type)
-    whole.add_incoming(found, before)
-    whole.add_incoming(one_by_one, after)
-    return whole
+    return builder.merged((found, before), (one_by_one, after))

@@ -41,32 +41,19 @@ def short_quotient(
         otherwise: Emits the same of any integers.
         rest: Whether the remainder is asked for, which has the sign of `a`.
     """
-    fits = _fit(builder, a, b, dtype)
-    quick, slow, done = (
-        builder.append_basic_block(f"quotient.{name}") for name in ("quick", "slow", "done")
-    )
-    builder.cbranch(fits, quick, slow)
-    builder.position_at_end(quick)
-    x, y = _real(builder, a, dtype), _real(builder, b, dtype)
-    found = builder.intrinsic("trunc", builder.fdiv(x, y))
-    if rest:
-        found = builder.intrinsic("fma", builder.fneg(found), y, x)
-    short = _whole(builder, found, a.type, dtype)
-    quick_end = builder.block
-    builder.branch(done)
-    builder.position_at_end(slow)
-    long = otherwise()
-    slow_end = builder.block
-    builder.branch(done)
-    builder.position_at_end(done)
-    result = builder.phi(a.type)
-    result.add_incoming(short, quick_end)
-    result.add_incoming(long, slow_end)
-    return result
+
+    def quick() -> ir.Value:
+        x, y = _real(builder, a, dtype), _real(builder, b, dtype)
+        found = builder.intrinsic("trunc", builder.fdiv(x, y))
+        if rest:
+            found = builder.intrinsic("fma", builder.fneg(found), y, x)
+        return _whole(builder, found, a.type, dtype)
+
+    return builder.either(_some_long(builder, a, b, dtype), "quotient", quick, otherwise)
 
 
-def _fit(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, dtype: DType) -> ir.Value:
-    """Whether the bits of all lanes are few enough, as one i1."""
+def _some_long(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, dtype: DType) -> ir.Value:
+    """Whether the bits of any lane are too many, as one i1."""
     bits = EXACT_BITS[dtype.bits]
     if dtype.is_signed:
         # From the least such number on, they are no negative numbers and have a bit more.
@@ -76,7 +63,7 @@ def _fit(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, dtype: DType) -> ir.Va
     element = ir.IntType(dtype.bits)
     name = f"llvm.vector.reduce.or.v{lane_count(a)}i{dtype.bits}"
     some = builder.call_named(name, element, [beyond])
-    return builder.icmp_unsigned("==", some, ir.Constant(element, 0))
+    return builder.icmp_unsigned("!=", some, ir.Constant(element, 0))
 
 
 def _real(builder: ir.IRBuilder, x: ir.Value, dtype: DType) -> ir.Value:

@@ -10,6 +10,7 @@ changed since, not at all nodes again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -19,6 +20,7 @@ from rutc.graph_opt.kinds import Kind, kind_of
 from rutc.tensor_ir import (
     Bind,
     Const,
+    DType,
     Expr,
     Graph,
     If,
@@ -95,6 +97,8 @@ class Editor:
         self.ranges: dict[str, Range] = dict(graph.ranges)
         self.nodes: dict[str, Node] = {}
         self.values: dict[str, Value] = {}
+        self.dtypes: Counter[DType] = Counter()
+        """How many values there are of each type."""
         self.kinds: dict[str, Kind] = {}
         self.settled: dict[str, int] = {}
         """The rules, as a sum of `bit`s, that do not apply to a node while nothing near changes."""
@@ -373,6 +377,7 @@ class Editor:
             self._producer[v.name] = key
         for v in defined(n):
             self.values[v.name] = v
+            self.dtypes[v.dtype] += 1
         self._note_uses(n)
         self.touch((key,))
         for position, body in enumerate(bodies(n)):
@@ -398,7 +403,7 @@ class Editor:
         for v in outs(n):
             del self._producer[v.name]
         for v in defined(n):
-            del self.values[v.name]
+            self.dtypes[self.values.pop(v.name).dtype] -= 1
 
     def _note_uses(self, n: Node) -> None:
         for name in used(n):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from rutc.base.record import record
+from rutc.emit import ir
 from rutc.emit.vector_math import avx512, coefficients
 from rutc.emit.vector_math.exponential import LN2_HIGH, LN2_LOW
 from rutc.emit.vector_math.lanes import Real, Whole, polynomial
@@ -36,25 +37,16 @@ def log_of_any(x: Real) -> Real:
     builder, form = x.lanes.builder, x.lanes.format
     infinite = form.pattern(INFINITY)
     beyond = x.bits() - form.pattern(form.smallest_normal)
-    quick, slow, done = (
-        builder.append_basic_block(f"log.{name}") for name in ("normal", "any", "done")
-    )
     special = ~beyond.below(infinite - form.pattern(form.smallest_normal))
-    builder.cbranch(special.any(), slow, quick)
-    builder.position_at_end(quick)
-    exponent, mantissa = split_normal(x)
-    short = log_of_split(Split(exponent.to_real(), mantissa - 1.0))
-    quick_end = builder.block
-    builder.branch(done)
-    builder.position_at_end(slow)
-    long = with_log_limits(x, log_of_split(split(x)))
-    slow_end = builder.block
-    builder.branch(done)
-    builder.position_at_end(done)
-    result = builder.phi(x.value.type)
-    result.add_incoming(short.value, quick_end)
-    result.add_incoming(long.value, slow_end)
-    return Real(x.lanes, result)
+
+    def of_normal() -> ir.Value:
+        exponent, mantissa = split_normal(x)
+        return log_of_split(Split(exponent.to_real(), mantissa - 1.0)).value
+
+    def of_any() -> ir.Value:
+        return with_log_limits(x, log_of_split(split(x))).value
+
+    return Real(x.lanes, builder.either(special.any(), "log", of_normal, of_any))
 
 
 def with_log_limits(x: Real, result: Real) -> Real:

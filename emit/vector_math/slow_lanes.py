@@ -33,11 +33,8 @@ def where_wanted(
     after = builder.block
     builder.branch(done)
     builder.position_at_end(done)
-    phis = [builder.phi(x.type) for x in otherwise]
-    for phi, x, other in zip(phis, chosen, otherwise, strict=True):
-        phi.add_incoming(other, before)
-        phi.add_incoming(x, after)
-    return phis
+    pairs = zip(chosen, otherwise, strict=True)
+    return [builder.merged((other, before), (x, after)) for x, other in pairs]
 
 
 def _each_lane(

@@ -15,7 +15,7 @@ from rutc.tensor_ir.expr import index_names, substitute, transform, walk
 from rutc.tensor_ir.terms import factors
 
 FOLDS = frozenset(("sum", "prod", "max", "maxnum", "min", "any", "all", "bitand"))
-"""Reducers of one element whose state is the element itself."""
+"""Reducers of one element, which they give where there is no other."""
 
 
 @matches("reduction")

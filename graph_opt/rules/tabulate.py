@@ -73,7 +73,7 @@ class Tabulate:
         if n.out.dtype.is_opaque or n.out.dtype.bits > MOST_BITS:
             return Reason("no table has such elements")
         chain = _Chain(editor)
-        code = chain.code_of(n)
+        code = chain.code_of(n) if any(editor.dtypes[t] for t in CODES) else None
         if code is None:
             return Reason("it is no function of one number of 8 bits")
         if editor.typical(n.dims) < NUMBERS:
