@@ -10,7 +10,8 @@ input of several dims, unless another input has one of them that is none.
 A size of which the model divides blocks, as the samples of a sound, is as large as leaves some of
 the largest blocks.
 A size that a run computes from others, as one to which two extents must be equal, is what they
-make it.
+make it. One that data tell is what most are: an axis is as long after it is resized or padded as
+before, and the parts of one are equal.
 
     x{n, 3, h, w}                                   n is a batch, h and w are sides of a picture
     ids{n, seq}, mask{n, seq}, state{2, n, 128}     none by its place; `batch` in the place of n is

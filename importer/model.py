@@ -159,7 +159,8 @@ class _Importer:
         ranges = [*((s, b.ranges[s]) for s in inputs.symbols.values()), *b.bound.items()]
         made = assembled(name, b, inputs.ports, outputs, ranges)
         params = {symbol: param for param, symbol in inputs.symbols.items()}
-        computed = {**b.longest_of, **{symbol: size for symbol, (size, _) in b.alike.items()}}
+        alike = {symbol: size for symbol, (size, _) in b.alike.items()}
+        computed = {**b.usual, **b.longest_of, **alike}
         made = with_common_sizes(made, inputs.common, inputs.usual, params, computed)
         interface = Interface(takes, gives)
         return made if interface.is_plain else replace(made, interface=interface)

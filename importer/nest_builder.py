@@ -81,6 +81,8 @@ class NestBuilder:
     """The sizes that are one formula or another one, by what an input's size is."""
     longest_of: dict[str, Index] = field(default_factory=dict)
     """By the size of the longest of some parts: what that is never more than, and commonly is."""
+    usual: dict[str, Index] = field(default_factory=dict)
+    """What sizes commonly are that the program takes from data."""
     strides: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """What an index along the second extent is multiplied with to be one along the first."""
     open_sizes: dict[str, None] = field(default_factory=dict)

@@ -35,7 +35,7 @@ def pad(
         every = for_every_axis(b, places, sides, (0, 0), x.rank)
         flat = [pair[k] for k in range(2) for pair in every]
         chosen = tuple(range(x.rank))
-        amounts: Sequence[Index] = [bound(b, e, "pads", MOST, -MOST) for e in flat]
+        amounts: Sequence[Index] = [bound(b, e, "pads", MOST, -MOST, usual=ZERO) for e in flat]
     else:
         chosen = axes_of(ints(axes, "axes"), x.rank) if axes is not None else tuple(range(x.rank))
         amounts = _amounts(b, pads, chosen)
@@ -94,7 +94,8 @@ def pad(
 
 def _amounts(b: Builder, pads: Tensor, chosen: Sequence[int]) -> Sequence[Index]:
     """The pads before and after the chosen axes."""
-    amounts = sizes_of(b, pads, "pads", -MOST, 2 * len(chosen))
+    count = 2 * len(chosen)
+    amounts = sizes_of(b, pads, "pads", -MOST, count, usual=count * [ZERO])
     if len(amounts) != 2 * len(chosen):
         raise OperatorError(f"{len(amounts)} pads for {len(chosen)} axes")
     return amounts
@@ -102,7 +103,9 @@ def _amounts(b: Builder, pads: Tensor, chosen: Sequence[int]) -> Sequence[Index]
 
 def _padded(b: Builder, extent: Index) -> Index:
     """An extent with its pads, which the program checks if it computes them."""
-    return bound(b, number(extent), "padded") if extent.names() & b.bound.keys() else extent
+    if not extent.names() & b.bound.keys():
+        return extent
+    return bound(b, number(extent), "padded", usual=extent)
 
 
 def _padded_at_run_time(

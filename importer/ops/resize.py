@@ -120,8 +120,8 @@ def _targets(
         return [_by_scale(b, x.shape[a], scales, i) for i, a in enumerate(chosen)]
     if sizes is None:
         raise OperatorError("neither scales nor sizes are given")
-    wanted = sizes_of(b, sizes, "sizes", 1, len(chosen))
     old = [x.shape[a] for a in chosen]
+    wanted = sizes_of(b, sizes, "sizes", 1, len(chosen), usual=old)
     if policy == "stretch":
         return [_to_size(b, n, e) for n, e in zip(old, wanted, strict=True)]
     not_larger = policy == "not_larger"
@@ -131,7 +131,8 @@ def _targets(
         )
         whole = Sizes(number(factor.numerator), number(factor.denominator))
         return [(Index.of(size), factor, whole) for size in found]
-    return [(bound(b, size, "size"), None, by) for size, by in _fitted(b, old, wanted, policy)]
+    fitting = zip(old, _fitted(b, old, wanted, policy), strict=True)
+    return [(bound(b, size, "size", usual=n), None, by) for n, (size, by) in fitting]
 
 
 def _fitted(
@@ -160,7 +161,7 @@ def _by_scale(b: Builder, n: Index, scales: Tensor, i: int) -> Target:
         scale = b.read(b.nest((), cast(b.read(scales, [i]), REAL)), [])
         ratio = _ratio(scale, n)
         size = cast(apply("floor", ratio.length), DType.I64)
-        return bound(b, size, "size"), None, ratio
+        return bound(b, size, "size", usual=n), None, ratio
     factor = float(scales.array.reshape(-1)[i])
     if not 0 < factor < inf:
         raise OperatorError(f"the scale {factor} is no positive number")

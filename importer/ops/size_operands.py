@@ -5,6 +5,7 @@ Where a run's sizes contradict each other, it ends with a message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial, reduce
 
 import numpy as np
@@ -20,6 +21,7 @@ from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Tensor, ints_of
 from rutc.importer.told import told
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
+from rutc.tensor_ir.affine import floordiv
 
 
 def number(value: int | Index) -> Expr:
@@ -43,13 +45,23 @@ def elements(b: Builder, t: Tensor, what: str, length: int | None = None) -> lis
     return [told(b, cast(b.read(t, place), DType.I64)) for place in places]
 
 
-def bound(b: Builder, value: Expr, role: str, most: int = MOST, least: int = 0) -> Index:
-    """An element as a size."""
+def bound(
+    b: Builder,
+    value: Expr,
+    role: str,
+    most: int = MOST,
+    least: int = 0,
+    usual: Index | None = None,
+) -> Index:
+    """An element as a size, which commonly is `usual`."""
     if isinstance(value, IndexValue) and least == 0 and _is_size(b, value.index):
         return value.index
     if isinstance(value, Lit):
         return b.size(b.constant(np.array(value.value, np.int64)), role, most, least)
-    return b.size(b.nest((), value), role, most, least)
+    size = b.size(b.nest((), value), role, most, least)
+    if usual is not None and size.as_var is not None:
+        b.usual[size.as_var] = usual
+    return size
 
 
 def _is_size(b: Builder, index: Index) -> bool:
@@ -59,15 +71,25 @@ def _is_size(b: Builder, index: Index) -> bool:
 
 
 def sizes(
-    b: Builder, t: Tensor, what: str, least: int = 0, length: int | None = None
+    b: Builder,
+    t: Tensor,
+    what: str,
+    least: int = 0,
+    length: int | None = None,
+    usual: Sequence[Index | None] = (),
 ) -> tuple[Index, ...]:
-    """The elements of an operand as sizes; `length` is how many they must be."""
+    """The elements of an operand as sizes; `length` is how many they must be.
+
+    Sizes that only a run tells commonly are the `usual` ones, where these are given.
+    """
     if t.known is not None:
         if t.rank and length is not None:
             b.number(t.shape[0], length, f"the length of {what}")
         return ints_of(t.known)
     role = "".join(c if c.isalnum() else "_" for c in what.removeprefix("the "))
-    return tuple(bound(b, e, role, MOST, least) for e in elements(b, t, what, length))
+    found = elements(b, t, what, length)
+    common = usual or [None] * len(found)
+    return tuple(bound(b, e, role, MOST, least, n) for e, n in zip(found, common, strict=False))
 
 
 def checked(b: Builder, value: Expr, ok: Expr, message: str) -> Expr:
@@ -201,9 +223,8 @@ def split_dynamic(b: Builder, whole: Index, sizes: Tensor, parts: int) -> list[I
     for v in given:
         total = apply("add", total, v)
     fits = apply("eq", b.read(b.nest((), total), []), number(whole))
-    return [
-        bound(b, checked(b, v, fits, f"the parts do not make up {whole}"), "part") for v in given
-    ]
+    why, usual = f"the parts do not make up {whole}", floordiv(whole, Index.of(parts), b.ranges)
+    return [bound(b, checked(b, v, fits, why), "part", usual=usual) for v in given]
 
 
 def range_dynamic(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:

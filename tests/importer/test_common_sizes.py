@@ -173,6 +173,32 @@ def test_the_number_of_elements_of_a_sequence_has_no_common_size(tmp_path: Path)
         import_model(tmp_path / "m.onnx", dims={"s": (1, 4, 1, 2)})
 
 
+@pytest.mark.parametrize(
+    ("operator", "operands", "common"),
+    [
+        ("Resize", {"scales": (TensorProto.FLOAT, 4)}, [1, 8, 64, 48]),
+        ("Resize", {"sizes": (TensorProto.INT64, 4)}, [1, 8, 64, 48]),
+        ("Pad", {"pads": (TensorProto.INT64, 8)}, [0] * 8 + [1, 8, 64, 48]),
+        ("Split", {"split": (TensorProto.INT64, 2)}, [32, 32]),
+    ],
+)
+def test_sizes_that_data_tell(
+    tmp_path: Path, operator: str, operands: dict[str, tuple[int, int]], common: list[int]
+) -> None:
+    ports = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 64, 48])]
+    ports += [helper.make_tensor_value_info(n, t, [k]) for n, (t, k) in operands.items()]
+    names = {"scales": ["x", "", "scales"], "sizes": ["x", "", "", "sizes"]}
+    (operand,) = operands
+    attributes = {"axis": 2} if operator == "Split" else {}
+    results = ["y", "z"] if operator == "Split" else ["y"]
+    node = helper.make_node(operator, names.get(operand, ["x", operand]), results, **attributes)
+    graph = helper.make_graph([node], "g", ports, [onnx.ValueInfoProto(name=n) for n in results])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, tmp_path / "m.onnx")
+    found = common_sizes(dict(import_model(tmp_path / "m.onnx").symbols))
+    assert list(found.values()) == common
+
+
 def test_a_range_with_a_common_size_is_another_one() -> None:
     plain, eight = (1, 64), with_common((1, 64), 8)
     assert eight == CommonRange(1, 64, 8)
