@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, cast
 
-from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProto, helper
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from rutc.importer.convert import OPSET
 from rutc.importer.proto import graphs_of, onnx_type
 from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import DType
 
 
 class _Schema(Protocol):
@@ -21,6 +22,8 @@ class _Schema(Protocol):
     function_opset_versions: Sequence[int]
     context_dependent_function_opset_versions: Sequence[int]
     attributes: Mapping[str, OpSchema.Attribute]
+    inputs: Sequence[OpSchema.FormalParameter]
+    type_constraints: Sequence[OpSchema.TypeConstraintParam]
 
     def get_function_with_opset_version(self, version: int) -> bytes: ...
 
@@ -65,7 +68,32 @@ def function_body(node: NodeProto, inputs: Sequence[Tensor | None]) -> FunctionP
         )
     actual = {a.name: a for a in complete.attribute}
     _put_in(body.node, actual)
+    _widen(body, schema, inputs)
     return body
+
+
+def _widen(body: FunctionProto, schema: _Schema, inputs: Sequence[Tensor | None]) -> None:
+    """Has operands that may be i32 or i64, and nothing else, converted to i64.
+
+    The body of CenterCropPad adds them to sizes, which are i64, whatever they are.
+    """
+    kinds = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    casts = []
+    for place, t in enumerate(inputs):
+        own = schema.inputs[min(place, len(schema.inputs) - 1)]
+        if t is None or t.dtype is not DType.I32 or kinds.get(own.type_str) != _INDICES:
+            continue
+        name = body.input[place]
+        narrow = f"{name}.narrow"
+        body.input[place] = narrow
+        casts.append(helper.make_node("Cast", [narrow], [name], to=TensorProto.INT64))
+    nodes = [*casts, *body.node]
+    body.ClearField("node")
+    body.node.extend(nodes)
+
+
+_INDICES = {"tensor(int32)", "tensor(int64)"}
+"""The types of operands that are indices or sizes."""
 
 
 def _schema(op: str, domain: str) -> _Schema | None:

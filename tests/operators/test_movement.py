@@ -307,7 +307,9 @@ def crops(draw: Draw) -> Case:
     target = [draw(st.integers(1, 8)) for _ in axes]
     if draw(st.booleans()):
         axes = [a - len(sizes) for a in axes]
-    return make("CenterCropPad", {"x": values(draw, sizes)}, {"shape": i64(target)}, axes=axes)
+    wanted = np.array(target, draw(st.sampled_from(("i4", "i8"))))
+    data = {"x": values(draw, sizes)}
+    return make("CenterCropPad", data, {"shape": wanted}, reference=True, axes=axes)
 
 
 @tries(60)
