@@ -77,10 +77,16 @@ def first_line(memory: np.ndarray) -> int:
 
 
 def enough(run: Callable[[int], object]) -> tuple[int, float]:
-    """Returns how many runs make a sample of about `SAMPLE_NS`, and what one takes by then."""
+    """Returns how many runs make a sample of about `SAMPLE_NS`, and what one takes by then.
+
+    The least of three samples tells: one may have waited for its operands, or for other work, and
+    too few runs in a sample would be counted together with their call.
+    """
+    ns = sample(run, 1)
+    if ns > LONGEST_S * 1e9:
+        return 1, ns
     count = 1
-    # Few runs are counted together with their call.
-    while (ns := sample(run, count)) * count < SAMPLE_NS / 2:
+    while (ns := min(sample(run, count) for _ in range(3))) * count < SAMPLE_NS / 2:
         count *= 2
     return max(1, int(SAMPLE_NS / ns)), ns
 
@@ -129,7 +135,9 @@ def _timing(
     """Times of runs, each time of one of them or of several together.
 
     A reference is a kernel whose cycles are known: it takes turns, and tells how long a cycle takes
-    where the processor has other work, too, that the clock does not feel.
+    where the processor has other work, too, that the clock does not feel. Each sample is compared
+    with the one beside it, as other work comes and goes; what ratios tell is given at the median
+    length of a cycle.
     """
     run = kernel.runs[state]
     each, once = enough(run)
@@ -143,7 +151,11 @@ def _timing(
             others.append(sample(reference[0].runs[state], beside))
         spent += samples[-1] * each
     clocks.append(clock.cycle_ns())
-    cycle_ns = min(clocks) if reference is None else median(others) / reference[1]
+    cycle_ns = min(clocks)
+    if reference is not None:
+        usual = median(others)
+        cycle_ns = usual / reference[1]
+        samples = [usual * own / other for own, other in zip(samples, others, strict=True)]
     low, high = interval(samples)
     return Timing(median(samples), low, high, cycle_ns)
 

@@ -9,6 +9,7 @@ from time import monotonic, sleep
 
 import pytest
 
+from benchmarks import timer
 from benchmarks.timer import KernelBench, PreparedKernel, ReferenceKernel, Timer
 from rutc.driver import served, trials
 from rutc.driver.trials import Clock, Outcome
@@ -126,6 +127,36 @@ def test_a_reference_tells_the_clock(bench: KernelBench) -> None:
     assert outcome.far is not None
     assert 700 < outcome.near.cycles < 1400
     assert 1400 < outcome.far.cycles < 2800
+
+
+def test_a_sample_that_waited_does_not_make_others_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a first run waits for its operands, samples have as many runs as where it does not."""
+    call_ns, run_ns, waits = 2_000.0, 3_000.0, [40_000.0]
+
+    def waited(run: object, count: int) -> float:
+        return (call_ns + count * run_ns + (waits.pop() if waits else 0.0)) / count
+
+    monkeypatch.setattr(timer, "sample", waited)
+    late, waits = timer.enough(lambda count: None), []
+    assert late == timer.enough(lambda count: None)
+    assert late[0] > 10
+
+
+def test_other_work_that_comes_and_goes_is_not_in_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It slows samples down that lie beside each other, here most of one kernel's."""
+    kernel = kernel_of()
+    own, known = (PreparedKernel(kernel, MACHINE, ["near"]) for _ in range(2))
+    taken = []
+
+    def slowed(run: object, count: int) -> float:
+        taken.append(run)
+        # Every third pair, and from the middle of one to the middle of the next.
+        slow = len(taken) // 2 % 3 == 0 or len(taken) % 6 == 2
+        return 60_000.0 * (3.0 if slow else 1.0) * (2.0 if run == own.runs["near"] else 1.0)
+
+    monkeypatch.setattr(timer, "sample", slowed)
+    timing = timer._timing(own, (known, 1000.0), "near", Clock(MACHINE))
+    assert timing.cycles == pytest.approx(2000)
 
 
 def test_a_process_that_dies_is_an_outcome(

@@ -191,12 +191,12 @@ def test_crashes_and_hangs_concern_one_test_only() -> None:
     def lost(number: int, stage: str, reason: str) -> Result:
         return Result(f"{number}", "node", stage=stage, reason=reason)
 
-    found = sorted(run_all(range(8), work, lost, jobs=2, timeout=1), key=lambda r: r.name)
+    found = sorted(run_all(range(8), work, lost, jobs=2, timeout=3), key=lambda r: r.name)
     assert [r.name for r in found] == list("01234567")
     failures = {r.name: (r.stage, r.reason) for r in found if not r.passed}
     assert failures == {
         "1": ("first", "Crash: SIGKILL"),
-        "3": ("second", "Timeout: more than 1 s"),
+        "3": ("second", "Timeout: more than 3 s"),
         "5": ("second", "Crash: exit status 7"),
     }
 
