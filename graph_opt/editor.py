@@ -102,6 +102,8 @@ class Editor:
         self.kinds: dict[str, Kind] = {}
         self.settled: dict[str, int] = {}
         """The rules, as a sum of `bit`s, that do not apply to a node while nothing near changes."""
+        self.found: dict[str, object] = {}
+        """What a rule found out about a node, which holds while nothing near it changes."""
         self.ahead: set[tuple[str, str, Index]] = set()
         """Of nodes that a round has yet to come to: dims that no reader needs undivided."""
         self._rules: list[object] = []
@@ -142,11 +144,13 @@ class Editor:
 
     def is_read_once(self, value: str, reader: Node) -> bool:
         """Whether `reader` is all that needs `value`, in the block that computes it."""
+        readers, key = self._readers.get(value, {}), key_of(reader)
         return (
-            self._readers.get(value, {}).keys() == {key_of(reader)}
+            len(readers) == 1
+            and key in readers
             and not self.is_output(value)
             and value in self._producer
-            and self._block_of[self._producer[value]] == self.block(reader)
+            and self._block_of[self._producer[value]] == self._block_of[key]
         )
 
     def leaves_block(self, value: str) -> bool:
@@ -234,6 +238,7 @@ class Editor:
         """Any rule may apply to these nodes now."""
         for key in keys:
             self.settled.pop(key, None)
+            self.found.pop(key, None)
 
     def begin_round(self) -> None:
         """Any rule may apply to the readers of values that lost some: together, as they are many.
@@ -400,6 +405,7 @@ class Editor:
         del self.nodes[key], self._block_of[key]
         del self.kinds[key]
         self.settled.pop(key, None)
+        self.found.pop(key, None)
         for v in outs(n):
             del self._producer[v.name]
         for v in defined(n):

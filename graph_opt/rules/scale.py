@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.graph_opt.affine_steps import (
     Affine,
     Step,
@@ -38,9 +39,9 @@ from rutc.tensor_ir.affine import FloorDiv
 from rutc.tensor_ir.expr import index_names, map_index, reads, substitute, walk
 from rutc.tensor_ir.terms import factors, product_of
 
-MOST_STEPS = 16
+MOST_STEPS = 8
 """So many steps are followed no further back, so that long sequences take time in proportion to
-their length; a normalisation has four."""
+their length; a normalisation has four. What can be one is so before more follow."""
 
 
 @rounds(
@@ -66,8 +67,7 @@ def combine_scales(n: Node, editor: Editor) -> Result:
         return found
     assert isinstance(n, Nest)
     whole, nests = found
-    before = sum(_operations(e) for c in (n, *nests) for e in c.body)
-    origin = merge_origins(*reversed(nests), n)
+    before = sum(f.operations for c in (n, *nests) if (f := _form(c, editor)) is not None)
     steps = _distributed(whole, editor)
     why = steps if isinstance(steps, Reason) else None
     if isinstance(steps, Reason | None) or not (nests or len(steps) < before):
@@ -82,6 +82,7 @@ def combine_scales(n: Node, editor: Editor) -> Result:
         if isinstance(by, Reason):
             return by
         outlined.append(Step(s.op, by))
+    origin = merge_origins(*reversed(nests), n)
     return (*new, replace(n, body=(follow(whole.x, outlined),), origin=origin))
 
 
@@ -102,9 +103,10 @@ def fold_scale(n: Node, editor: Editor) -> Result:
     """
     if not isinstance(n, Nest) or n.reducer is not None:
         return Reason("not elementwise")
-    form = affine_of(n.body[0], editor)
-    if form is None or not form.steps:
+    known = _form(n, editor)
+    if known is None or not known.affine.steps:
         return Reason("it does not scale by a constant")
+    form = known.affine
     scale = factor_of(form.steps[0], editor)
     if scale is None:
         return Reason("it does not begin with a scale by normal numbers")
@@ -149,23 +151,44 @@ def join_weights(n: Node, editor: Editor) -> Result:
 
 
 # -- recognition --------------------------------------------------------------------------------
+@record
+class _Form:
+    """An elementwise nest as steps around a read, and how many operations it has."""
+
+    affine: Affine
+    operations: int
+
+
+def _form(n: Nest, editor: Editor) -> _Form | None:
+    """The form of an elementwise nest, which others ask for as well; None if it has none."""
+    key = n.out.name
+    if key not in editor.found:
+        affine = affine_of(n.body[0], editor)
+        made = None if affine is None else _Form(affine, sum(map(_operations, n.body)))
+        editor.found[key] = made
+    form = editor.found[key]
+    assert form is None or isinstance(form, _Form)
+    return form
+
+
 def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | Reason:
     """A nest as steps around a read, with the nests before it that are such steps too."""
     if not isinstance(n, Nest) or n.reducer is not None or n.out.dtype not in WIDE:
         return Reason("not elementwise in f32 or f64")
     nests, last = list[Nest](), n
-    found = affine_of(n.body[0], editor)
-    if found is None or not found.steps:
+    form = _form(n, editor)
+    if form is None or not form.affine.steps:
         return Reason("not a scale and shift by constants")
+    found = form.affine
     while len(found.steps) < MOST_STEPS and (before := editor.nest(found.x.value)) is not None:
         if before.reducer is not None or before.out.dtype not in WIDE:
             break
         if not editor.is_read_once(before.out.name, last) or found.x.fill is not None:
             break
-        inner = affine_of(before.body[0], editor)
-        if inner is None or not inner.steps:
+        inner = _form(before, editor)
+        if inner is None or not inner.affine.steps:
             break
-        at = _at(inner, found.x)
+        at = _at(inner.affine, found.x)
         found, last = Affine(at.x, at.steps + found.steps), before
         nests.append(before)
     return found, tuple(nests)
@@ -173,9 +196,9 @@ def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | R
 
 def _at(inner: Affine, place: Read) -> Affine:
     """What a nest computes where it is read: over the reader's dims."""
-    env = dict(index_coords(place))
-    if all(c.as_var == d for d, c in env.items()):
+    if all(isinstance(c, Index) and c.as_var == d for d, c in place.coords):
         return inner
+    env = dict(index_coords(place))
     x = substitute(inner.x, env)
     assert isinstance(x, Read)
     return Affine(x, tuple([Step(s.op, substitute(s.by, env)) for s in inner.steps]))
