@@ -13,10 +13,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import assert_never
 
 from rutc.graph_opt.decide.own_lines import ALIGNMENT, OwnLines
 from rutc.graph_opt.plan import (
     Choose,
+    Fail,
     FillHalo,
     InTurn,
     Invoke,
@@ -86,60 +88,58 @@ class Lifetimes:
             self.time += 1
             match s:
                 case Run(group):
-                    for v in group.external_reads():
-                        self._use(v)
-                    for v in group.stored:
-                        self._define(v)
-                case Write(node):
-                    for v in used(node):
-                        self._use(v)
+                    self._use(*group.external_reads())
+                    self._define(*group.stored)
+                case Write(node) | Joined(node):
+                    self._use(*used(node))
                     self._define(node.out.name)
                 case FillHalo(value):
                     self._define(value)
-                case Repeat() | RepeatWhile():
-                    collect = s.collect if isinstance(s, Repeat) else ()
-                    for c in s.carries:
-                        self._use(c.init)
-                        self._define(c.param.name)
-                    for _, out in collect:
-                        self._define(out)
-                    for v in s.parts if isinstance(s, Repeat) else ():
-                        self._define(v)
-                    self._visit_again_and_again(s.steps)
-                    for c in s.carries:
-                        self._use(c.next)
-                        self._use(c.param.name)
-                    for source, out in collect:
-                        self._use(source)
-                        self._use(out)
-                    for v in s.results:
-                        self._define(v)
-                case InTurn():
-                    self._visit_turns(s)
-                case Joined(node):
-                    for v in used(node):
-                        self._use(v)
-                    self._define(node.out.name)
                 case Learn(bind):
                     self._use(bind.value)
                     self._define(bind.out.name)
                 case Invoke(call):
-                    for v in call.args:
-                        self._use(v)
-                    for result in call.outs:
-                        self._define(result.name)
+                    self._use(*call.args)
+                    self._define(*(v.name for v in call.outs))
+                case Repeat():
+                    self._visit_loop(s, s.collect, s.parts)
+                case RepeatWhile():
+                    self._visit_loop(s)
+                case InTurn():
+                    self._visit_turns(s)
                 case Choose():
-                    self._use(s.cond)
-                    for v in s.results:
-                        self._define(v)
-                    for branch, values in (
-                        (s.then, s.then_values),
-                        (s.orelse, s.orelse_values),
-                    ):
-                        self.visit(branch)
-                        self.time += 1
-                        for v in values:
-                            self._use(v)
+                    self._visit_branches(s)
+                case Fail():
+                    pass
+                case _:
+                    assert_never(s)
+
+    def _visit_loop(
+        self,
+        s: Repeat | RepeatWhile,
+        collect: Sequence[tuple[str, str]] = (),
+        parts: Sequence[str] = (),
+    ) -> None:
+        """Count the steps of a loop through, and what is copied before, after and between trips."""
+        for c in s.carries:
+            self._use(c.init)
+            self._define(c.param.name)
+        self._define(*(out for _, out in collect), *parts)
+        self._visit_again_and_again(s.steps)
+        for c in s.carries:
+            self._use(c.next, c.param.name)
+        for source, out in collect:
+            self._use(source, out)
+        self._define(*s.results)
+
+    def _visit_branches(self, s: Choose) -> None:
+        """Count the steps of both branches through, one after the other."""
+        self._use(s.cond)
+        self._define(*s.results)
+        for branch, values in ((s.then, s.then_values), (s.orelse, s.orelse_values)):
+            self.visit(branch)
+            self.time += 1
+            self._use(*values)
 
     def _visit_turns(self, s: InTurn) -> None:
         """Count the steps of turns through, of which a run may do the last before another's first.
@@ -147,9 +147,7 @@ class Lifetimes:
         A thread has memory of its own for what is near then; the rest lives as long as all steps.
         """
         near = {x.value for x in s.near}
-        for v in s.parts:
-            if v not in near:
-                self._define(v)
+        self._define(*(v for v in s.parts if v not in near))
         self._visit_again_and_again(s.steps)
 
     def _visit_again_and_again(self, steps: tuple[PlanStep, ...]) -> None:
@@ -161,15 +159,17 @@ class Lifetimes:
             if name in outside and life.last >= start:
                 life.last = self.time
 
-    def _define(self, name: str) -> None:
-        name = self.homes.get(name, name)
-        life = self.lives.setdefault(name, Life(self.time, self.time))
-        life.last = max(life.last, self.time)
+    def _define(self, *names: str) -> None:
+        for name in names:
+            home = self.homes.get(name, name)
+            life = self.lives.setdefault(home, Life(self.time, self.time))
+            life.last = max(life.last, self.time)
 
-    def _use(self, name: str) -> None:
-        name = self.homes.get(name, name)
-        if name in self.lives:
-            self.lives[name].last = max(self.lives[name].last, self.time)
+    def _use(self, *names: str) -> None:
+        for name in names:
+            life = self.lives.get(self.homes.get(name, name))
+            if life is not None:
+                life.last = max(life.last, self.time)
 
 
 def place_values(

@@ -6,7 +6,7 @@ of its extents has a halo of its fill, itself or in a copy, unless masks at the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -20,6 +20,30 @@ from rutc.graph_opt.row_runs import COLUMNS
 from rutc.tensor_ir.expr import Lit, Read
 from rutc.tensor_ir.graph import Nest, Node, Scan, bodies
 from rutc.tensor_ir.machine import PAIR, Machine
+
+
+class _Fed:
+    """The copies that a nest reads."""
+
+    def __init__(self, nest: Nest) -> None:
+        """Of none yet."""
+        self.reads = reads_of(nest)
+        self.copies: list[Copy] = []
+        self._reader = nest.out.name
+        self._numbers = {r: number for number, r in enumerate(self.reads)}
+        self._latest: dict[str, str] = {}
+
+    def take(self, r: Read, name: str, *, packed: bool = False) -> None:
+        """Let a read be of the copy of this name."""
+        self.copies.append(Copy(name, r.value, self._reader, self._numbers[r], packed))
+        self._latest[r.value] = name
+
+    def complete_windows(self, windows: Container[str]) -> None:
+        """Let all of a window be read from one place, what lies inside of the value, too."""
+        fed = {c.number for c in self.copies}
+        for r in self.reads:
+            if r.value in windows and r.value in self._latest and self._numbers[r] not in fed:
+                self.take(r, self._latest[r.value])
 
 
 @dataclass
@@ -62,66 +86,66 @@ class OperandCopies:
         self._names = outside
 
     def _feed(self, n: Nest) -> None:
-        own = reads_of(n)
-        if n.reducer is None and all(r.fill is None for r in own):
+        """Choose what one nest reads copies of."""
+        fed = _Fed(n)
+        if n.reducer is None and all(r.fill is None for r in fed.reads):
             return
         known = self.prepared
         cost = NestCost(n, known.extents, known.constants, self.machine, known.steps, known.varying)
         if n.reducer is None and not cost.windows:
             return
         _, vector = cost.best(self.inner)
-        places = {r: number for number, r in enumerate(own)}
-        taken: dict[str, str] = {}
-        """Value -> its copy that was made last."""
-        fed: set[int] = set()
-
-        def copy(r: Read, name: str, *, packed: bool = False) -> None:
-            self.copies.append(Copy(name, r.value, n.out.name, places[r], packed))
-            fed.add(places[r])
-            taken[r.value] = name
-
-        columns = None
-        if cost.by_columns and vector is not None and vector in n.out.dims:
-            columns = self._columns(n, cost, vector)
-            if columns is not None:
-                name = self._name(("columns", columns, packed_dims(n, columns)))
-                copy(columns, name, packed=True)
-                self.inner[name] = vector
-                self.arranged[name] = in_columns(n, columns, vector, known.extents)
-        if vector is not None and vector in n.out.dims:
-            for u in cost.strided(vector, self.inner):
-                if u.read != columns and wants_packing(u, n, known.extents):
-                    if known.varying and self._turned(u, cost, vector):
-                        continue
-                    name = self._name(("packed", u.read, packed_dims(n, u.read)))
-                    copy(u.read, name, packed=True)
-                    self.inner[name] = vector
         lanes = {
             u.read.value: u.moves[vector]
             for u in cost.uses
             if u.read.value in cost.windows and vector is not None and u.moves.get(vector)
         }
         if vector is not None and vector in n.out.dims:
-            for r, d in cost.gathered(vector, self.inner) if n.bound else ():
-                if self._may_copy(r.value):
-                    name = self._name((f"near.{d}", r.value))
-                    copy(r, name)
-                    self.inner[name] = d
-            for r, d in cost.apart(vector, self.inner):
-                if r.fill is not None:
-                    lanes[r.value] = d
-                elif self._may_copy(r.value):
-                    name = self._name((f"near.{d}", r.value))
-                    copy(r, name)
-                    self.inner[name] = d
-        for r in own:
+            self._pack(fed, cost, vector)
+            lanes |= self._lay_near(fed, cost, vector)
+        for r in fed.reads:
             copied = self._with_halo(cost, r, lanes.get(r.value)) if r.fill is not None else None
             if copied is not None:
-                copy(r, copied)
-        # All of a window is read from one place, what lies inside of the value, too.
-        for r in own:
-            if r.value in cost.windows and r.value in taken and places[r] not in fed:
-                copy(r, taken[r.value])
+                fed.take(r, copied)
+        fed.complete_windows(cost.windows)
+        self.copies += fed.copies
+
+    def _pack(self, fed: _Fed, cost: NestCost, vector: str) -> None:
+        """Pack operands that vectors along a dim would load scattered."""
+        n, known = cost.nest, self.prepared
+        columns = self._columns(n, cost, vector) if cost.by_columns else None
+        if columns is not None:
+            name = self._name(("columns", columns, packed_dims(n, columns)))
+            fed.take(columns, name, packed=True)
+            self.inner[name] = vector
+            self.arranged[name] = in_columns(n, columns, vector, known.extents)
+        for u in cost.strided(vector, self.inner):
+            if u.read == columns or not wants_packing(u, n, known.extents):
+                continue
+            if known.varying and self._turned(u, cost, vector):
+                continue
+            name = self._name(("packed", u.read, packed_dims(n, u.read)))
+            fed.take(u.read, name, packed=True)
+            self.inner[name] = vector
+
+    def _lay_near(self, fed: _Fed, cost: NestCost, vector: str) -> dict[str, str]:
+        """Copy operands whose lanes lie apart, so that they lie side by side.
+
+        Returns the dim of the lanes of each value that has a halo to be laid around it as well.
+        """
+        lanes: dict[str, str] = {}
+        near = list(cost.gathered(vector, self.inner)) if cost.nest.bound else []
+        for r, d in cost.apart(vector, self.inner):
+            if r.fill is not None:
+                lanes[r.value] = d
+            else:
+                near.append((r, d))
+        for r, d in near:
+            if self._may_copy(r.value):
+                name = self._name((f"near.{d}", r.value))
+                fed.take(r, name)
+                self.inner[name] = d
+        return lanes
 
     def _columns(self, n: Nest, cost: NestCost, vector: str) -> Read | None:
         """The computed factor along whose columns vectors go, where no factor is a constant."""
