@@ -55,6 +55,7 @@ from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_f
 from rutc.graph_opt.rules.tabulate import Tabulate
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
+from rutc.graph_opt.rules.windows_by_order import order_windows
 from rutc.graph_opt.rules.windows_narrow import quantise_before_windows
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.machine import COMMON, PAIR, Machine
@@ -180,6 +181,8 @@ def pipeline_for(
         # Once dims are what they stay. The first of the steps that choose algorithms; those before
         # it only normalise. Before filters, whose differences need all bits of their inputs.
         *(first if machine.has_matrices(DType.BF16) or adds_pairs(machine) else ()),
+        # After windows are left that are of quantised numbers; before rows of them are stored.
+        Sweep("compare narrow floats by their order", (order_windows, *CLEAN)),
         # Once dims are what they stay: a window of another dim would be none.
         Sweep("reduce windows dim by dim", (separate, *CLEAN)),
         # After all that looks for sums of products, scales their weights or splits their dims.

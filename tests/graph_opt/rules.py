@@ -41,6 +41,7 @@ from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_f
 from rutc.graph_opt.rules.tabulate import Tabulate
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
+from rutc.graph_opt.rules.windows_by_order import order_windows
 from rutc.graph_opt.rules.windows_narrow import quantise_before_windows
 from tests.machines import V3
 
@@ -91,6 +92,7 @@ RULES: tuple[Rule, ...] = (
     split_free_dim,
     sum_as_viewed,
     sum_gathered,
+    order_windows,
     pad_quantised,
     quantise_before_windows,
     quantise_by_factors,
