@@ -113,12 +113,14 @@ class CompileJob:
 class Argument:
     """A buffer that the code takes, by its name in the job, and whether it is written to.
 
-    The step `packing` says how it is laid out where that is not as the job says.
+    The step `packing` says how it is laid out where that is not as the job says. A call touches
+    `touched` bytes of it, at common sizes.
     """
 
     buffer: str
     packing: Pack | None
     written: bool
+    touched: int
 
 
 @record
@@ -151,6 +153,7 @@ class Made:
                 a.buffer,
                 None if a.packing is None else str(a.packing),
                 a.written,
+                a.touched,
             ]
             for a in self.arguments
         ]
@@ -177,8 +180,8 @@ class Made:
         return Made(
             facts["symbol"],
             tuple(
-                Argument(name, None if packing is None else _pack(packing), written)
-                for name, packing, written in facts["arguments"]
+                Argument(name, None if packing is None else _pack(packing), written, touched)
+                for name, packing, written, touched in facts["arguments"]
             ),
             tuple(map(parse_index, facts["sizes"])),
             _size(facts["tasks"]),
@@ -223,6 +226,7 @@ def _is_typed(made: Made) -> bool:
         ((str,), [made.symbol, made.schedule, made.bound_by]),
         ((str,), [*(a.buffer for a in made.arguments), *(p.dim for p in pieces)]),
         ((int,), [*(way.count for way in made.ways), *(p.run_bytes for p in pieces)]),
+        ((int,), [a.touched for a in made.arguments]),
         ((int, float), [made.cycles, made.computing, *(way.largest for way in made.ways)]),
         ((bool,), [made.matrices, *(a.written for a in made.arguments)]),
         ((bool,), [way.alone for way in made.ways]),
@@ -390,10 +394,15 @@ def _made(found: Joined, own: OwnSizes, code: MachineCode, machine: Machine) -> 
     written = stored(kernel)
     names = (n for n, _ in own.kernel.symbols)
     scratch = Index.of(thread_bytes(own.kernel)).subs(dict(zip(names, own.sizes, strict=True)))
-    took = estimate(summarise(kernel, machine), machine)
+    summary = summarise(kernel, machine)
+    took = estimate(summary, machine)
+    touched = {b.name: round(summary.arguments.get(b.name, 0)) for b in kernel.args}
     return Made(
         code.symbol,
-        tuple(Argument(*found.packings[b.name], b.name in written) for b in kernel.args),
+        tuple(
+            Argument(*found.packings[b.name], b.name in written, touched[b.name])
+            for b in kernel.args
+        ),
         own.sizes,
         tasks_of(kernel),
         plain(scratch),

@@ -6,7 +6,8 @@ looked at (`rutc inspect --html`).
     outline := machine, plan*            numbers that depend on sizes are those at common sizes
     plan    := value*, weight*, step*    steps name values and weights by their numbers
     value   := name, type, dims and extents, layout, place, bytes, first and last time of its life
-    step    := time, kind, name, depth, kernel's number in the manifest, values read and written
+    step    := time, kind, name, depth, kernel's number in the manifest, values read and written,
+               the bytes of each that it touches
 
 Times are those by which the planner tells whether values may share memory
 (`rutc.graph_opt.decide.memory.Lifetimes`): a step begins at one, and what it defines lives from
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from types import MappingProxyType
 from typing import Any
 
 from rutc.base.record import record
@@ -93,7 +95,8 @@ class StepOutline:
     `kind` is products, reduction, gather, copy or elementwise for kernels of a fusion group or of
     a chain of them, by what they do most; scatter, halo or collect for others; routine, join, size,
     fail, loop, while, if, turns or end for what is no kernel. A run does it `runs` times, at common
-    sizes, as far as it is known.
+    sizes, as far as it is known. A kernel touches so many bytes of each of `reads`, `writes` and
+    `weights`, which `touched` has in this order; it is empty of other steps.
     """
 
     time: int
@@ -107,6 +110,7 @@ class StepOutline:
     weights: tuple[int, ...]
     origin: tuple[str, ...]
     nests: tuple[str, ...]
+    touched: tuple[int, ...] = ()
 
 
 @record
@@ -291,17 +295,18 @@ class _Walk:
     def _kernel(self, number: int, kind: str, nests: tuple[str, ...]) -> None:
         pending = self.part.pending[number]
         made = self.launched[pending.id]
-        read: list[str] = []
-        written: list[str] = []
-        weights: list[int] = []
+        read: dict[str, int] = {}
+        written: dict[str, int] = {}
+        weights: dict[int, int] = {}
         operands = self.part.operands(pending, made.made)
         for b, argument, ref in zip(operands, made.made.arguments, made.args, strict=True):
             if b.name in self.part.constants:
-                weights.append(self._weight(b, self._common(ref.offset)))
+                weights[self._weight(b, self._common(ref.offset))] = argument.touched
             else:
-                (written if argument.written else read).append(b.name)
+                (written if argument.written else read)[b.name] = argument.touched
         self._add(
-            kind, pending.name, read, written, pending.origin, int(pending.id), weights, nests
+            *(kind, pending.name, read, written, pending.origin, int(pending.id), weights, nests),
+            touched={**read, **written},
         )
 
     def _add(
@@ -312,23 +317,25 @@ class _Walk:
         written: Iterable[str] = (),
         origin: tuple[str, ...] = (),
         kernel: int | None = None,
-        weights: Iterable[int] = (),
+        weights: Mapping[int, int] = MappingProxyType({}),
         nests: tuple[str, ...] = (),
+        touched: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """Another step; of a kernel weights and values come with the bytes that it touches."""
         if self.inside:
             return
         constants, places = self.part.constants, self.plan.places
-        taken, given = (
-            tuple(
-                self.values.setdefault(v, len(self.values))
-                for v in dict.fromkeys(names)
-                if v not in constants and v in places
-            )
+        values = [
+            [v for v in dict.fromkeys(names) if v not in constants and v in places]
             for names in (read, written)
+        ]
+        taken, given = (
+            tuple(self.values.setdefault(v, len(self.values)) for v in own) for own in values
         )
-        touched = taken, given, tuple(dict.fromkeys(weights))
+        bytes_ = *(touched[v] for own in values for v in own if v in touched), *weights.values()
         where = self.time, kind, name, self.depth, self.runs, kernel
-        self.steps.append(StepOutline(*where, *touched, origin, nests))
+        operands = taken, given, tuple(weights)
+        self.steps.append(StepOutline(*where, *operands, origin, nests, bytes_))
 
     # -- values ---------------------------------------------------------------------------------
     def _value(self, name: str, first: int | None, last: int | None) -> ValueOutline:

@@ -354,6 +354,10 @@ class StepTime:
     """Of a run; more than one in loops, and where kernels take turns."""
     kernel: int | None = None
     """The kernel's number in the manifest; None of other steps."""
+    least_us: float | None = None
+    """What it takes at least on this machine, by all threads, if that is known."""
+    limit: str = ""
+    """Why: arithmetic, or the level of memory that its bytes come from."""
 
     @property
     def gflops(self) -> float | None:
@@ -422,10 +426,12 @@ def profile_table(times: Sequence[StepTime]) -> Table:
     """Returns one row per step of a run, the slowest first; calls in loops, rates where known."""
     total = sum(time.us for time in times) or 1.0
     rated = any(time.flops is not None for time in times)
+    bounded = any(time.least_us is not None for time in times)
     repeated = any(time.calls != 1 for time in times)
     columns = (*(("calls",) if repeated else ()), "us", "share")
     table = Table(
         *("kernel", "computes", *columns, *(("GFLOP/s", "GB/s") if rated else ())),
+        *(("least us", "reached", "limit") if bounded else ()),
         names=("computes",),
     )
     for time in sorted(times, key=lambda time: -time.us):
@@ -436,6 +442,25 @@ def profile_table(times: Sequence[StepTime]) -> Table:
             f"{time.us:.2f}",
             f"{100 * time.us / total:.1f} %",
             *("" if r is None else f"{r:.1f}" for r in (time.gflops, time.gbytes) if rated),
+            *(_reached(time.least_us, time.us, time.limit) if bounded else ()),
         )
-    table.add("total", "", *(("",) if repeated else ()), f"{total:.2f}")
+    least = least_of(times)
+    rest = ("", *(("", "") if rated else ()), *_reached(least, total, "")) if bounded else ()
+    table.add("total", "", *(("",) if repeated else ()), f"{total:.2f}", *rest)
     return table
+
+
+def least_of(times: Sequence[StepTime]) -> float | None:
+    """Returns the microseconds that steps take at least; None where that is known of none.
+
+    Those of which it is not known count for nothing.
+    """
+    known = [time.least_us for time in times if time.least_us is not None]
+    return sum(known) if known else None
+
+
+def _reached(least_us: float | None, us: float, limit: str) -> tuple[str, str, str]:
+    """The least time of a step, its share of what the step took, and what limits it."""
+    if least_us is None:
+        return "", "", ""
+    return f"{least_us:.2f}", f"{100 * least_us / us:.0f} %" if us else "", limit

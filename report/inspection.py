@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
+from rutc.driver.outline import Outline, read_outline
 from rutc.driver.planning import PlanSource
 from rutc.emit.files import write_file
 from rutc.errors import UserError
@@ -18,7 +19,7 @@ from rutc.importer.contents import contents
 from rutc.report import display
 from rutc.report.page import artifact_page, model_page
 from rutc.report.printable import counted
-from rutc.report.profiled import profiled
+from rutc.report.profiled import Profiled, profiled
 from rutc.runtime.artifact import ArtifactFile, open_artifact, programs_of
 from rutc.runtime.bundles import bundles
 from rutc.runtime.dtypes import onnx_type
@@ -84,14 +85,16 @@ def inspect_library(
     with artifact.file:
         whole = artifact.manifest()
         outside = _weights_file(artifact)
-        outline = None if page is None else artifact.outline()
+        facts = artifact.outline() if profile or page is not None else None
         if integrity:
             artifact.check_integrity()
     programs = programs_of(whole)
     manifest = _chosen(path, programs, target)
-    if outline is not None:
+    outline: Outline | None = None
+    if facts is not None:
         # It has fallbacks as the manifest has them.
-        outline = dict(enumerate(programs_of(outline))).get(programs.index(manifest))
+        own = dict(enumerate(programs_of(facts))).get(programs.index(manifest))
+        outline = None if own is None else undamaged(path, lambda: read_outline(own))
     ports = Ports.of(path, manifest)
     kernels = [k for k in _listed(manifest, "kernels") if isinstance(k, Mapping)]
     payload: dict[str, object] = {"library": path, "manifest": whole, "weights": outside}
@@ -118,21 +121,23 @@ def inspect_library(
     shown += undamaged(path, lambda: _eight_bits(manifest))
     shown += undamaged(path, lambda: _algorithms(manifest))
     notes = tuple(item for item in shown[1:] if isinstance(item, str))
-    times: list[display.StepTime] | None = None
+    found: Profiled | None = None
     if profile:
-        found = profiled(path, kernels, inputs, dims or {}, threads, target)
+        found = profiled(path, kernels, outline, inputs, dims or {}, threads, target)
         times, ran = found.times, found.ran
         payload["profile"] = [asdict(time) for time in times]
+        payload["least_us"] = display.least_of(times)
         payload |= {"sizes": ran.sizes, "refused": ran.refused, "timed": found.clock}
         shown += [*ran.lines, found.line]
         shown.append(display.profile_table(times))
+        shown += [found.bound] if found.bound else []
     elif all_kernels or len(kernels) <= MOST_LISTED:
         shown.append(undamaged(path, lambda: display.kernels_table(kernels)))
     else:
         shown.append(f"{len(kernels)} kernels: --kernels lists them, --profile runs and times them")
     if page is not None:
         told = undamaged(
-            path, lambda: artifact_page(path, manifest, kernels, outline, notes, times, threads)
+            path, lambda: artifact_page(path, manifest, kernels, outline, notes, found)
         )
         shown.append(_write_page(page, told, payload))
     return payload, shown

@@ -126,7 +126,7 @@ def test_names_of_a_later_kernel_of_a_chain_do_not_matter() -> None:
 @pytest.mark.parametrize("tasks", [0, 12, parse_index("(batch + 3) // 4 * 'seq len'")])
 def test_what_is_stored_comes_back(tasks: int | Index) -> None:
     packing = Pack("b1", ("d1", "d0"), (("d0", 16),))
-    arguments = (Argument("b0", None, True), Argument("b1.1", packing, False))
+    arguments = (Argument("b0", None, True, 96), Argument("b1.1", packing, False, 64))
     found = (Way(1, (Piece("d0", 64), None)), Way(tasks, (None, None), 1.25, 3, True))
     steps, code = "mark(d0, unroll)", b"\x7fELF\n\n\x00"
     sizes = Index.of("d2"), parse_index("min((d3 + 7) // 8, 'seq len')")

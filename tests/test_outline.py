@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from rutc.driver.build import Builder, Built
-from rutc.driver.outline import Outline, PlanOutline, kind_of, read_outline
+from rutc.driver.outline import Outline, PlanOutline, StepOutline, kind_of, read_outline
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
@@ -59,12 +59,21 @@ def _check_lives(plan: PlanOutline) -> None:
             if v.first is not None and v.last is not None:
                 assert v.first <= s.time <= v.last, f"{v.name} in {s.name}"
         assert all(w < len(plan.weights) for w in s.weights)
+        _check_bytes(plan, s)
     assert touched == set(range(len(plan.values)))
     for v in plan.values:
         assert (v.first is None) == (v.last is None)
         if v.space == "arena":
             assert v.first is not None
             assert 0 <= v.offset <= v.offset + v.bytes <= plan.arena_bytes
+
+
+def _check_bytes(plan: PlanOutline, s: StepOutline) -> None:
+    """A kernel touches no more of a value or weight than there is; other steps tell nothing."""
+    values = [plan.values[n] for n in (*s.reads, *s.writes)]
+    operands = [*values, *(plan.weights[n] for n in s.weights)]
+    assert len(s.touched) == (0 if s.kernel is None else len(operands))
+    assert all(0 <= x <= o.bytes for x, o in zip(s.touched, operands, strict=False))
 
 
 def _shares(plan: PlanOutline) -> list[tuple[str, str]]:

@@ -12,16 +12,14 @@ panning, searching, sorting and the panel of what is selected: without one all i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rutc.errors import RutcError
-
 if TYPE_CHECKING:
+    from rutc.driver.outline import Outline
     from rutc.importer.contents import Contents
-    from rutc.report.display import StepTime
+    from rutc.report.profiled import Profiled
     from rutc.runtime.ports import NodeArg
 
 # What draws is imported by those who draw: `rutc inspect` has tables for a terminal, too.
@@ -31,12 +29,11 @@ def artifact_page(
     path: Path,
     manifest: Mapping[str, object],
     kernels: Sequence[Mapping[str, object]],
-    outline: Mapping[str, object] | None,
+    outline: Outline | None,
     notes: Sequence[str],
-    times: Sequence[StepTime] | None,
-    threads: int | None,
+    found: Profiled | None,
 ) -> bytes:
-    """Returns the page of an artifact, with the times of a run by so many threads if there are any.
+    """Returns the page of an artifact, with the times of a run if there are any.
 
     `outline` is that of the artifact, None where it was compiled by a rutc that wrote none; `notes`
     are lines of the overview.
@@ -44,7 +41,6 @@ def artifact_page(
     Raises:
         LookupError, TypeError, ValueError: the manifest or the outline is damaged.
     """
-    from rutc.driver.outline import read_outline
     from rutc.report.page.artifact_view import (
         Profile,
         ShownArtifact,
@@ -57,13 +53,13 @@ def artifact_page(
         notes = (*notes, "nothing is known of values and memory: compile the model again")
         read = without_outline(kernels)
     else:
-        read = read_outline(outline)
+        read = outline
     profile = None
-    if times is not None:
-        count = threads or len(os.sched_getaffinity(0))
-        profile = Profile(tuple(times), count, _cycle_ns())
-    found = ShownArtifact(path.name, manifest, kernels, read, tuple(notes), profile)
-    return document(artifact_view(found))
+    if found is not None:
+        profile = Profile(tuple(found.times), found.threads, found.cycle_ns)
+        notes = (*notes, found.bound) if found.bound else notes
+    shown = ShownArtifact(path.name, manifest, kernels, read, tuple(notes), profile)
+    return document(artifact_view(shown))
 
 
 def model_page(
@@ -78,14 +74,3 @@ def model_page(
     from rutc.report.page.model_view import model_view
 
     return document(model_view(path.name, held, inputs, outputs, notes))
-
-
-def _cycle_ns() -> float | None:
-    """How long a cycle of this processor's clock is now; None if that cannot be measured."""
-    from rutc.driver.trials import Clock
-    from rutc.emit.targets import native_target
-
-    try:
-        return Clock(native_target().machine).cycle_ns()
-    except RutcError:
-        return None

@@ -240,6 +240,20 @@ def test_a_profile_says_what_is_timed(
     assert line in rutc("inspect", artifact, "--profile", "--threads", threads).stdout
 
 
+def test_a_profile_says_what_kernels_take_at_least(rutc: Rutc, artifact: Path) -> None:
+    """Every kernel has such a time and what limits it, and all together have a line."""
+    told = rutc("inspect", artifact, "--profile", "--threads", 1, "--json").json
+    steps = told["profile"]
+    assert isinstance(steps, list)
+    kernels = [step for step in steps if step["kernel"] is not None]
+    assert kernels
+    assert all(step["least_us"] > 0 and step["limit"] for step in kernels)
+    assert told["least_us"] == pytest.approx(sum(step["least_us"] for step in kernels))
+    shown = rutc("inspect", artifact, "--profile", "--threads", 1).stdout
+    assert "on this machine with these kernels" in shown
+    assert all(word in shown for word in ("least us", "reached", "limit"))
+
+
 def test_inspect_shows_a_model(rutc: Rutc, model: Path) -> None:
     result = rutc("inspect", model)
     assert result.status == 0, result.stderr
