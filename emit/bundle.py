@@ -14,6 +14,7 @@ LOADER_NAME = "rutc_runtime.py"
 _MODULES = (
     "errors",
     "forks",
+    "measured",
     "dtypes",
     "c_interface",
     "weights_file",

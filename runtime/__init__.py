@@ -2,7 +2,8 @@
 
 from rutc.runtime.binding import Binding
 from rutc.runtime.errors import ModelError
+from rutc.runtime.measured import ProfileEntry
 from rutc.runtime.ports import NodeArg
-from rutc.runtime.session import InferenceSession, ProfileEntry, load
+from rutc.runtime.session import InferenceSession, load
 
 __all__ = ["Binding", "InferenceSession", "ModelError", "NodeArg", "ProfileEntry", "load"]

@@ -115,7 +115,7 @@ def open_library(
         status = os.fstat(artifact.file.fileno())
         file_id = (status.st_dev, status.st_ino)
         try:
-            with _locked.lock:
+            with _locked.alone():
                 library = _libraries.get(file_id)
                 if library is None:
                     library = Library(file, _unused_spelling(file), file_id)
@@ -133,6 +133,8 @@ def _count_ended() -> None:
     """
     while _ended and _locked.lock.acquire(blocking=False):
         try:
+            if _locked.inside:
+                return
             while _ended:
                 _ended.popleft().end_use()
         finally:

@@ -1,6 +1,7 @@
 """A model's inputs and outputs as its manifest describes them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -219,3 +220,19 @@ def named(role: str, names: Iterable[str]) -> str:
 def _gathered(whole: tuple[Bundle, ...] | None, tensors: Mapping[str, Array]) -> dict[str, Any]:
     """The values that tensors make up, by name."""
     return dict(tensors) if whole is None else {b.name: b.gathered(tensors) for b in whole}
+
+
+def check_names(role: str, names: Iterable[str], known: Mapping[str, object]) -> None:
+    """Raises ModelError where a name is none of those known."""
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ModelError(f"the model has no {role} {name!r}{hint}; it has {named(role, known)}")
+
+
+def check_all(role: str, names: Container[str], known: Iterable[str]) -> None:
+    """Raises ModelError where one of those known is not among the names."""
+    missing = [name for name in known if name not in names]
+    if missing:
+        raise ModelError(f"missing {named(role, missing)}: the model needs {named(role, known)}")

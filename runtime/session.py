@@ -1,12 +1,10 @@
 """Sessions that run a compiled model from Python, in the manner of ONNX Runtime's."""
 
 import ctypes
-import difflib
 import operator
 import os
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, SupportsIndex
 
@@ -15,28 +13,19 @@ import numpy.typing as npt
 
 from rutc.runtime.binding import Arguments, Binding
 from rutc.runtime.boxes import slot_of
-from rutc.runtime.c_interface import Options, Pointer, ProfileRecord, pointer_to
+from rutc.runtime.c_interface import Options, Pointer, pointer_to
 from rutc.runtime.errors import ModelError
 from rutc.runtime.forks import Locked
 from rutc.runtime.kept import States
 from rutc.runtime.loader import Library, open_library
+from rutc.runtime.measured import ProfileEntry, measured
 from rutc.runtime.plain import plain_tensors
-from rutc.runtime.ports import NodeArg, Ports, check_mapping, named, undamaged
+from rutc.runtime.ports import NodeArg, Ports, check_all, check_mapping, check_names, undamaged
 from rutc.runtime.tensors import Array, check_shape
 from rutc.runtime.weights_file import WeightsSource, given_weights, tell_weights
 
 MAX_THREADS: Final = 4096
 """As many as a session takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileEntry:
-    """The measured time of one step: the kernel (or `"copy"`) and the ONNX nodes it computes."""
-
-    name: str
-    origin: str
-    calls: int
-    total_us: float
 
 
 class InferenceSession:
@@ -46,7 +35,8 @@ class InferenceSession:
             (y,) = session.run(None, {"x": x})
 
     Sessions are independent. One session may be used by many threads, whose runs wait for one
-    another; the interpreter is free for other threads during a run.
+    another; the interpreter is free for other threads during a run. What runs in the middle of a
+    call, as a signal's handler does, gets an error of the session that its own thread is in.
     """
 
     def __init__(
@@ -205,19 +195,26 @@ class InferenceSession:
         makers = self._makers
         if makers is not None and (not wanted or makers.keys() >= set(wanted)):
             # Until the outputs are made, as what makes them is code of the library.
-            with self._locked.lock:
-                results = self._run_plain(input_feed)
-                if results is not None:
-                    if not wanted and self._gives is None:
-                        return results
-                    return [makers[name](results) for name in wanted or makers]
+            locked = self._locked
+            with locked.lock:
+                if locked.inside:
+                    raise locked.again()
+                try:
+                    locked.inside = True
+                    results = self._run_plain(input_feed)
+                    if results is not None:
+                        if not wanted and self._gives is None:
+                            return results
+                        return [makers[name](results) for name in wanted or makers]
+                finally:
+                    locked.inside = False
         if self._takes is None or self._gives is None:
             names = wanted or [info.name for info in self._outputs]
             return self._run_tensors(names, input_feed)
         takes, gives = ({b.name: b for b in whole} for whole in (self._takes, self._gives))
         names = wanted or list(gives)
-        _check_names("output", names, gives)
-        _check_names("input", input_feed, takes)
+        check_names("output", names, gives)
+        check_names("input", input_feed, takes)
         feed = self.spread(input_feed)
         ports = [port for name in names for port in gives[name].ports]
         found = dict(zip(ports, self._run_tensors(ports, feed), strict=True)) if ports else {}
@@ -242,9 +239,9 @@ class InferenceSession:
 
     def _run_tensors(self, names: Sequence[str], inputs: Mapping[str, object]) -> list[Array]:
         """Returns the named outputs, after a closer look at the inputs."""
-        _check_names("output", names, self._output_slots)
+        check_names("output", names, self._output_slots)
         self._check_inputs(inputs)
-        with self._locked.lock:
+        with self._locked.alone():
             try:
                 self._describe(inputs)
                 results: dict[str, Array] = {
@@ -284,15 +281,22 @@ class InferenceSession:
         check_mapping("output", outputs)
         plain = self._plain
         if plain is not None:
-            with self._locked.lock:
-                opened = self._handle is not None
-                described = plain.describe_into(inputs, outputs) if opened else None
-                if described is not None:
-                    self._check(self._library.entries.run(self._handle, *plain.arguments))
-                    return
-        _check_names("output", outputs, self._output_slots)
+            locked = self._locked
+            with locked.lock:
+                if locked.inside:
+                    raise locked.again()
+                try:
+                    locked.inside = True
+                    opened = self._handle is not None
+                    described = plain.describe_into(inputs, outputs) if opened else None
+                    if described is not None:
+                        self._check(self._library.entries.run(self._handle, *plain.arguments))
+                        return
+                finally:
+                    locked.inside = False
+        check_names("output", outputs, self._output_slots)
         self._check_inputs(inputs)
-        with self._locked.lock:
+        with self._locked.alone():
             try:
                 self._describe(inputs)
                 self._run_into(outputs)
@@ -310,8 +314,8 @@ class InferenceSession:
         check_mapping("input", inputs)
         check_mapping("output", outputs)
         self._check_inputs(inputs)
-        _check_names("output", outputs, self._output_slots)
-        _check_all("output", outputs, self._output_slots)
+        check_names("output", outputs, self._output_slots)
+        check_all("output", outputs, self._output_slots)
         return Binding(
             self._run_bound,
             [(info, inputs[info.name]) for info in self._inputs],
@@ -320,13 +324,20 @@ class InferenceSession:
 
     def _run_bound(self, arguments: Arguments) -> None:
         """Runs the model on tensors that are described already."""
-        with self._locked.lock:
-            self._check_open()
-            self._check(self._library.entries.run(self._handle, *arguments))
+        locked = self._locked
+        with locked.lock:
+            if locked.inside:
+                raise locked.again()
+            try:
+                locked.inside = True
+                self._check_open()
+                self._check(self._library.entries.run(self._handle, *arguments))
+            finally:
+                locked.inside = False
 
     def _check_inputs(self, inputs: Mapping[str, object]) -> None:
-        _check_names("input", inputs, self._input_slots)
-        _check_all("input", inputs, self._input_slots)
+        check_names("input", inputs, self._input_slots)
+        check_all("input", inputs, self._input_slots)
 
     def _check_open(self) -> None:
         if self._handle is None:
@@ -371,7 +382,7 @@ class InferenceSession:
         Raises:
             ModelError: there is no such state, or the session is closed.
         """
-        with self._locked.lock:
+        with self._locked.alone():
             self._check_open()
             return self._states.read(self._handle, name)
 
@@ -384,7 +395,7 @@ class InferenceSession:
             ModelError: there is no such state, it has no room for the tensor, or that has another
                 dtype or shape.
         """
-        with self._locked.lock:
+        with self._locked.alone():
             self._check_open()
             self._states.write(self._handle, name, value)
 
@@ -394,13 +405,13 @@ class InferenceSession:
         Raises:
             ModelError: the length is negative, or the session is closed.
         """
-        with self._locked.lock:
+        with self._locked.alone():
             self._check_open()
             self._states.shorten(self._handle, length)
 
     def reset(self) -> None:
         """Makes all states as in a new session: those that grow are empty, others zeros."""
-        with self._locked.lock:
+        with self._locked.alone():
             self._check_open()
             self._states.reset(self._handle)
 
@@ -410,20 +421,16 @@ class InferenceSession:
         Raises:
             ModelError: the session was opened without `profile=True`, or is closed.
         """
-        with self._locked.lock:
+        with self._locked.alone():
             self._check_open()
-            read = self._library.entries.profile
-            count = read(self._handle, None, 0)
-            records = (ProfileRecord * count)()
-            read(self._handle, records, count)
-            entries = [_profile_entry(record) for record in records]
+            entries = measured(self._library.entries.profile, self._handle)
         if not entries:
             raise ModelError("nothing was measured: open the session with profile=True")
         return entries
 
     def close(self) -> None:
         """Stops the session's threads and releases its memory; a closed session cannot run."""
-        with self._locked.lock:
+        with self._locked.alone():
             self._handle = None
             self._close()
 
@@ -475,26 +482,7 @@ def _thread_count(threads: SupportsIndex) -> int:
     return count
 
 
-def _check_names(role: str, names: Iterable[str], known: Mapping[str, object]) -> None:
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, 1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ModelError(f"the model has no {role} {name!r}{hint}; it has {named(role, known)}")
-
-
-def _check_all(role: str, names: Container[str], known: Iterable[str]) -> None:
-    missing = [name for name in known if name not in names]
-    if missing:
-        raise ModelError(f"missing {named(role, missing)}: the model needs {named(role, known)}")
-
-
 def _close(library: Library, handle: int, held: object) -> None:
     """Closes a session; `held` is the memory that it reads until then."""
     library.entries.close(handle)
     library.release()
-
-
-def _profile_entry(record: ProfileRecord) -> ProfileEntry:
-    name, origin = record.name.decode(), record.origin.decode()
-    return ProfileEntry(name, origin, record.calls, record.total_us)

@@ -227,19 +227,18 @@ class Slot:
 
     def _describe_dlpack(self, value: DLPackTensor) -> int:
         name = f"{self._role} {self._info.name!r}"
-        device, _ = value.__dlpack_device__()
-        if device != CPU:
-            raise ModelError(
-                f"{name} is on DLPack device type {int(device)}, not in CPU memory: move it there "
-                "first (in PyTorch: tensor.cpu())"
-            )
         try:
-            capsule = value.__dlpack__()
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            device, _ = value.__dlpack_device__()
+            if device == CPU:
+                self._held = capsule = value.__dlpack__()
+                # The managed tensor begins with the descriptor; the capsule stays its owner.
+                return int(_capsule_pointer(capsule, b"dltensor"))
+        except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
             raise ModelError(f"{name} cannot be exported as DLPack: {error}") from error
-        self._held = capsule
-        # The managed tensor begins with the descriptor; the capsule stays its owner.
-        return int(_capsule_pointer(capsule, b"dltensor"))
+        raise ModelError(
+            f"{name} is on DLPack device type {int(device)}, not in CPU memory: move it there "
+            "first (in PyTorch: tensor.cpu())"
+        )
 
 
 _capsule_pointer: Final = ctypes.pythonapi.PyCapsule_GetPointer

@@ -69,6 +69,29 @@ def test_tensors_on_other_devices(doubling: Path) -> None:
         session.run(None, {"x": OnGpu()})
 
 
+def test_tensors_that_cannot_be_exported(doubling: Path) -> None:
+    """As one of PyTorch without memory of its own, and one that another library has taken over."""
+
+    class Nowhere:
+        def __dlpack__(self) -> object:
+            raise AssertionError
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise ValueError("Unknown device type meta for Dlpack")
+
+    class NoCapsule(Nowhere):
+        def __dlpack__(self) -> object:
+            return 5
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+    with load(doubling) as session:
+        for value, reason in ((Nowhere(), "Unknown device"), (NoCapsule(), "PyCapsule")):
+            with pytest.raises(ModelError, match=f"'x' cannot be exported as DLPack: .*{reason}"):
+                session.run(None, {"x": value})
+
+
 def test_files_that_are_no_models(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot load .*none.so: No such file"):
         load(tmp_path / "none.so")

@@ -439,6 +439,72 @@ def test_locks_that_another_thread_has_do_not_stop_a_child(doubling: Path) -> No
     holding.join()
 
 
+class Asking(dict[str, object]):
+    """Inputs that use a session while they are read."""
+
+    def __init__(self, x: object, use: Callable[[], object]) -> None:
+        super().__init__(x=x)
+        self.use = use
+
+    def __getitem__(self, name: str) -> object:
+        self.use()
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: object = None) -> object:
+        return self[name]
+
+
+class Strided(np.ndarray):
+    """An array of a class of its own, at which sessions take a closer look."""
+
+
+@pytest.mark.parametrize("kind", [np.ndarray, Strided])
+def test_a_call_in_the_middle_of_another_one_is_refused(
+    doubling: Path, kind: type[np.ndarray]
+) -> None:
+    """It would wait for its own thread, or describe its tensors where those of the run are."""
+    x, y = X.view(kind), np.zeros(8, np.float32)
+    with load(doubling, threads=1) as session, load(doubling, threads=1) as other:
+        binding = session.bind({"x": X}, {"y": np.empty(8, np.float32)})
+        calls: list[Callable[[], object]] = [
+            lambda: session.run(None, {"x": 3 * X}),
+            lambda: session.run_into({"x": 3 * X}, {"y": y}),
+            binding.run,
+            session.profile,
+            session.reset,
+            session.close,
+        ]
+        refused: list[str] = []
+
+        def use() -> None:
+            for call in calls:
+                with pytest.raises(ModelError, match="in the middle of another call") as error:
+                    call()
+                refused.append(str(error.value))
+            np.testing.assert_array_equal(other.run(None, {"x": X})[0], 2 * X)
+
+        def ends() -> bool:
+            (z,) = session.run(None, Asking(x, use))
+            session.run_into(Asking(x, use), {"y": y})
+            binding.run()
+            return len(refused) >= 2 * len(calls) and bool((z == 2 * X).all() and (y == z).all())
+
+        assert in_child(ends)
+
+
+def test_an_interrupted_run_leaves_the_session_to_others(doubling: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with load(doubling, threads=1) as session:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                session.run(None, Asking(X, interrupt))
+            with pytest.raises(KeyboardInterrupt):
+                session.run_into(Asking(X, interrupt), {"y": np.zeros(8, np.float32)})
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], 2 * X)
+
+
 def test_a_library_that_is_gone_leaves_no_watch_for_forks(doubling: Path) -> None:
     """What is called at a fork goes with the library that asked for it."""
     code = """
