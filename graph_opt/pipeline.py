@@ -43,6 +43,7 @@ from rutc.graph_opt.rules.normalize import (
     OnePassSoftmax,
     divide_later,
 )
+from rutc.graph_opt.rules.once import compute_once
 from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.overwritten import choose_region
 from rutc.graph_opt.rules.padded import pad_quantised
@@ -166,6 +167,8 @@ def pipeline_for(
         Sweep("multiply by reciprocals", (MultiplyByReciprocal(machine), *CLEAN)),
         # After all that looks for the maximum of a row, and once it is known what the sum divides.
         Sweep("leave NaN to sums", (LeaveNaNToSum(machine), *CLEAN)),
+        # After all that looks for what is made of a sum. While its dims are those of its reader.
+        Sweep("compute functions of rows once", (compute_once, *CLEAN)),
         # Once sums are what they stay: their dims then take the names and splits of their reader.
         Sweep("compute sums as they are viewed", (sum_as_viewed, *CLEAN)),
         # Last of all that looks for patterns: it gives values and dims that the model does not

@@ -29,6 +29,7 @@ from rutc.graph_opt.rules.normalize import (
     OnePassSoftmax,
     divide_later,
 )
+from rutc.graph_opt.rules.once import compute_once
 from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.overwritten import choose_region
 from rutc.graph_opt.rules.padded import pad_quantised
@@ -68,6 +69,7 @@ RULES: tuple[Rule, ...] = (
     Tabulate(V3),
     choose_branch,
     combine_scales,
+    compute_once,
     compose_views,
     divide_later,
     drop_copy,
