@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import assert_never
 
-from rutc.graph_opt.decide.own_lines import ALIGNMENT, OwnLines
+from rutc.graph_opt.decide.own_lines import ALIGNMENT, MOST_TOGETHER, OwnLines
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -277,7 +277,8 @@ def place_fixed(
         if arena < best[0]:
             best = arena, offsets, list(turns)
     arena, offsets, turns = best
-    if threads > 1:
+    together = max(map(len, packing.meetings), default=0)
+    if threads > 1 and together <= MOST_TOGETHER:
         own = OwnLines(packing.bytes, [(x.first, x.last) for x in spans], packing.meetings, threads)
         offsets = own.placed(offsets, turns, arena)
     for (size, name), offset in zip(order, offsets, strict=True):

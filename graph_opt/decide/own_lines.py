@@ -21,6 +21,9 @@ from itertools import chain, islice
 ALIGNMENT = 64
 AROUND = 32
 """Values before and after one whose memory it may have, of which so many are looked at."""
+MOST_TOGETHER = 256
+"""Of values that live with more others none is moved: each has as many places, most of them of no
+use, and the time to look at them grows with the square."""
 ROUNDS = 16
 """Orders that values are placed in, at most."""
 
@@ -46,6 +49,8 @@ class OwnLines:
         some orders suits, values stay where they are.
         """
         order = list(turns)
+        if not self.taken(offsets):
+            return list(offsets)
         for _ in range(ROUNDS):
             found, missing = self._settled(order, limit)
             if missing is None:

@@ -54,8 +54,8 @@ class MergeEqual:
             if n is None or not _may_merge(n):
                 continue
             same = alike.setdefault(_fingerprint(n, editor), [])
-            if isinstance(n, Nest):
-                # Many may be alike that differ by a literal.
+            if not isinstance(n, Const):
+                # Many may be alike that differ by a literal, or in what their bodies do.
                 if len(same) == 1:
                     seen[canonical(editor.nodes[same[0]], editor)] = same[:]
                 if same:

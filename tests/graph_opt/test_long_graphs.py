@@ -1,0 +1,78 @@
+"""Graphs of thousands of nodes: no step looks at all of the others, or far back, for each node."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide.memory import Life, place_fixed
+from rutc.graph_opt.decide.own_lines import MOST_TOGETHER, OwnLines
+from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.plan import Place
+from rutc.graph_opt.rules import cse, scale
+from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.tensor_ir.parse import parse
+
+NODES = 100
+
+
+def counted(f: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    """`f`, which counts in a list how often it is called."""
+
+    def call(*args: Any) -> Any:
+        calls[0] += 1
+        return f(*args)
+
+    return call
+
+
+def test_a_nest_is_taken_for_a_scale_or_shift_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ['graph "chain"', "dims i = 4", '%v0 : f32{i} = input "x" [i]']
+    for n in range(NODES):
+        op, by = ("+", "1.5") if n % 2 else ("*", "0.75")
+        lines.append(f"%v{n + 1} : f32{{i}} = %v{n}[i] {op} {by}")
+    lines.append(f'output "y" [i] = %v{NODES}')
+    calls = [0]
+    monkeypatch.setattr(scale, "affine_of", counted(scale.affine_of, calls))
+    optimize(parse("\n".join(lines)))
+    # Two rules ask, and ask again once neighbours have changed.
+    assert NODES <= calls[0] <= 6 * NODES
+
+
+def test_alike_branches_are_not_compared_each_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ['graph "choices"', "dims i = 4", '%v0 : f32{i} = input "x" [i]']
+    lines.append('%c : bool{} = input "c" []')
+    for n in range(NODES):
+        lines += [
+            f"%v{n + 1} : f32{{i}} = if %c {{",
+            f"  %a{n} : f32{{i}} = abs(%v{n}[i])",
+            f"  yield %a{n}",
+            "} else {",
+            f"  %b{n} : f32{{i}} = tanh(%v{n}[i])",
+            f"  yield %b{n}",
+            "}",
+        ]
+    lines.append(f'output "y" [i] = %v{NODES}')
+    calls = [0]
+    monkeypatch.setattr(cse, "canonical", counted(cse.canonical, calls))
+    editor = Editor(parse("\n".join(lines)))
+    MergeEqual().run(editor)
+    assert len(list(editor.names())) == 3 * NODES + 2
+    assert NODES <= calls[0] <= 4 * NODES
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_values_that_live_with_many_stay_where_they_are(
+    several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = MOST_TOGETHER + 2 if several else 8
+    # One value after the other begins, and ends once as many have begun.
+    lives = {str(i): Life(i, i + number) for i in range(2 * number)}
+    todo = [(64 * (1 + i % 7), str(i)) for i in range(2 * number)]
+    calls = [0]
+    monkeypatch.setattr(OwnLines, "_free", counted(OwnLines._free, calls))
+    places: dict[str, Place] = {}
+    arena = place_fixed(todo, lives, places, 2)
+    assert (calls[0] > 0) != several
+    assert arena >= max(int(p.offset) + int(p.bytes) for p in places.values())
