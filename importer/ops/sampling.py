@@ -8,6 +8,7 @@ from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
+from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.resize_dynamic import cubic_weights
 from rutc.importer.ops.size_operands import sizes
@@ -119,16 +120,16 @@ def grid_sample(
         weight = b.read(factor, [*where, t.index])
         product = weight if product is None else apply("mul", product, weight)
     assert product is not None
-    element = _element(b, x, coords)
-    return b.nest(out, apply("mul", element, cast(product, x.dtype)), taps)
+    return sum_products(b, out, taps, (_element(b, x, coords), product), x.dtype)
 
 
 def _positions(b: Builder, sampler: Sampler, x: Tensor, grid: Tensor, axis: int) -> Tensor:
-    """The positions along one spatial axis {n, ..}."""
+    """The positions along one spatial axis {n, ..}, in the type in which they are computed."""
     axes: tuple[Axis, ...] = b.axes(grid.shape[:-1])
     rank = x.rank - 2
     element = b.read(grid, [*(a.index for a in axes), rank - 1 - axis])
-    return b.nest(axes, sampler.position(element, x.shape[2 + axis]))
+    at = cast(element, grid.dtype.computing)
+    return b.nest(axes, sampler.position(at, x.shape[2 + axis]))
 
 
 def _around(b: Builder, sampler: Sampler, at: Tensor, extent: Index) -> tuple[Tensor, Tensor]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rutc.importer import import_model
+from rutc.tensor_ir.interpret import interpret
+from tests.compiled import build, plan_or_reject, run
 from tests.machines import RUNNABLE
-from tests.operators.oracle import Case, agree, make, tries
+from tests.operators.oracle import Case, agree, expected_of, make, tries
 
 pytestmark = pytest.mark.sampled(3, whole=True)
 
@@ -130,6 +135,30 @@ def grids(draw: Draw) -> Case:
 @given(grids(), machines)
 def test_grids(case: Case, machine: str | None) -> None:
     agree(case, machine, reduction=100, size=1.0)
+
+
+@pytest.mark.parametrize("machine", [None, *RUNNABLE])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_samples_of_half_precision_are_rounded_once(
+    mode: str, machine: str | None, tmp_path: Path
+) -> None:
+    """Positions and weights are computed in float32: at column 500 float16 has steps of 1/4."""
+    rng = np.random.default_rng(0)
+    x = (1 + rng.random((1, 2, 3, 701))).astype(np.float16)
+    grid = rng.uniform(-0.9, 0.9, (1, 5, 7, 2)).astype(np.float16)
+    case = make("GridSample", {"x": x, "grid": grid}, opset=20, mode=mode, padding_mode="border")
+    wide = {"x": x.astype(np.float64), "grid": grid.astype(np.float32)}
+    (want,) = expected_of(replace(case, inputs=wide))
+    onnx.save(case.model(), tmp_path / "case.onnx")
+    graph = import_model(tmp_path / "case.onnx")
+    if machine is None:
+        got = interpret(graph, case.inputs)["y"]
+    else:
+        library = build(plan_or_reject(graph), RUNNABLE[machine], tmp_path)
+        got = run(library, case.inputs, 1)["y"]
+    assert got.dtype == np.float16
+    # Half a step of float16, and as much of float32 as positions are off at 700 columns.
+    assert (np.abs(got - want) <= 2.0**-11 * np.abs(want) + 700 * 2.0**-22).all()
 
 
 @st.composite

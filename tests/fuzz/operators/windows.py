@@ -122,7 +122,7 @@ def upsample(b: Build, op: str) -> None:
 @maker("GridSample")
 def grid_sample(b: Build, op: str) -> None:
     batch, channels = b.one([1, 2]), b.one([1, 3])
-    kind = b.dtype(["float", "double"])
+    kind = b.dtype(["float", "double", "float16", "bfloat16"])
     x = b.leaf(kind, [batch, channels, b.one([2, 3, 5]), b.one([3, 1, 4])])
     grid = b.leaf(
         np.dtype(np.float32), [batch, b.one([2, 3]), b.one([3, 1]), 2], low=-1.3, high=1.3
