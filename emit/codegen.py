@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import llvmlite
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
 
 from rutc.emit.ir_module import REPEATS
 from rutc.tensor_ir.machine import Machine
@@ -13,12 +15,27 @@ from rutc.tensor_ir.machine import Machine
 VERSION = f"8 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _started = False
 _own = threading.local()
 """What a thread keeps for itself: LLVM's descriptions of machines change while they are used."""
 _reduces = True
 """Whether LLVM's code generator looks for other variables of loops than the code has."""
+
+
+def _begin_fork() -> None:
+    """Waits until no other thread is in LLVM: a child would wait for it for ever."""
+    _lock.acquire()
+    ffi.lib._lock.__enter__()
+
+
+def _end_fork() -> None:
+    """Lets threads into LLVM again, in the parent and in the child."""
+    ffi.lib._lock.__exit__(None, None, None)
+    _lock.release()
+
+
+os.register_at_fork(before=_begin_fork, after_in_parent=_end_fork, after_in_child=_end_fork)
 
 
 def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> bytes:

@@ -1,5 +1,9 @@
 """LLVM's passes see every function of a module, those that are called included."""
 
+import os
+import signal
+import threading
+
 from rutc.emit.codegen import compile_assembly
 from rutc.emit.ir_module import REPEATS
 from rutc.emit.targets import target_named
@@ -61,3 +65,28 @@ def test_slots_become_values() -> None:
     sums = sums.replace("done:\n", "done:\n  store i64 %square, ptr %a\n")
     assert sums.count("%slot") == 4
     assert not any("%rsp" in word for words in _operations(sums) for word in words)
+
+
+def test_a_child_compiles_whatever_other_threads_did() -> None:
+    """As where one thread compiles and another starts processes."""
+    wanted = _operations(MODULE)
+    done = threading.Event()
+
+    def compile_on() -> None:
+        while not done.is_set():
+            _operations(MODULE)
+
+    compiling = threading.Thread(target=compile_on, daemon=True)
+    compiling.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                # Nothing that hangs stays.
+                signal.alarm(20)
+                os._exit(0 if _operations(MODULE) == wanted else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        done.set()
+        compiling.join()
+    assert _operations(MODULE) == wanted
