@@ -22,8 +22,9 @@ from rutc.driver.plan_cost import cycles_of
 from rutc.driver.plan_ports import ports_of
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
-from rutc.emit import program as host
+from rutc.emit import host_steps as host
 from rutc.emit.kernel_call import KernelCall, KernelId
+from rutc.emit.program import Program
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.affine import ONE, Index, Range, Size, maximum, minimum, plain, typical
@@ -50,7 +51,7 @@ def plans_of(plan: Plan, earlier: Iterable[PlanVersion]) -> list[Plan]:
 class Built:
     """The parts of an artifact. `flops` are those of the plan that runs at common sizes."""
 
-    program: host.Program
+    program: Program
     objects: list[bytes]
     facts: list[KernelFacts]
     flops: int
@@ -113,7 +114,7 @@ class Builder:
         matrices = any(m.matrices for m in made)
         machine = self.machine if matrices else self.machine.without_matrices()
         ports = ports_of(self.plan)
-        program = host.Program(
+        program = Program(
             name=self.name,
             inputs=ports.inputs,
             outputs=ports.outputs,

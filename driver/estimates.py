@@ -12,7 +12,7 @@ from rutc.driver.launches import Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.weights import Weights
-from rutc.emit import program as host
+from rutc.emit import host_steps as host
 from rutc.graph_opt.plan import Joined, Plan
 from rutc.tensor_ir.affine import Range, product, typical
 from rutc.tensor_ir.cost import Estimate, Summary, estimate, summarise

@@ -15,8 +15,8 @@ from rutc.driver.launches import KernelFacts, Launched, Pending
 from rutc.driver.lowered import Lowered
 from rutc.driver.plan_cost import work_of
 from rutc.driver.weights import Weights
+from rutc.emit import host_steps as host
 from rutc.emit import kernel_call
-from rutc.emit import program as host
 from rutc.emit.kernel_call import KernelId, Ref
 from rutc.graph_opt.plan import (
     Choose,

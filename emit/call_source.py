@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rutc.emit.c_text import c_integer, c_number, c_string
 from rutc.emit.element_types import element_of
-from rutc.emit.program import Attribute, Call, Operand
+from rutc.emit.host_steps import Attribute, Call, Operand
 from rutc.emit.size_source import SizeTable
 from rutc.errors import InternalError
 

@@ -10,14 +10,9 @@ from rutc.emit.call_source import MAX_NDIM, call_tables, routine_declarations
 from rutc.emit.element_types import element_of
 from rutc.emit.elf import NOTE_SOURCE
 from rutc.emit.host_runtime import renamed_routines
+from rutc.emit.host_steps import Launch, walk
 from rutc.emit.kernel_call import Ref
-from rutc.emit.program import (
-    Launch,
-    Port,
-    Program,
-    told_by,
-    walk,
-)
+from rutc.emit.program import Port, Program, told_by
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
 from rutc.emit.step_tables import Tables
 from rutc.emit.weight_image import Placed, WeightImage

@@ -6,8 +6,7 @@ from typing import assert_never
 
 from rutc.base.record import record
 from rutc.emit.c_text import c_string
-from rutc.emit.kernel_call import KernelCall, Ref
-from rutc.emit.program import (
+from rutc.emit.host_steps import (
     Bind,
     Branch,
     Call,
@@ -20,6 +19,7 @@ from rutc.emit.program import (
     Step,
     While,
 )
+from rutc.emit.kernel_call import KernelCall, Ref
 from rutc.emit.size_source import SizeTable
 from rutc.errors import UserError
 from rutc.tensor_ir.affine import Index, Size

@@ -12,7 +12,7 @@ from rich.console import Console
 import rutc.driver.planning
 from rutc.driver.build import Builder, Built, PlanVersion
 from rutc.driver.compiler import Options, compile_model
-from rutc.emit import program as host
+from rutc.emit import host_steps as host
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.errors import InternalError

@@ -6,17 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.emit.host_steps import Branch, Copy, Fail, Repeat, Step
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import (
-    Branch,
-    Copy,
-    Fail,
-    Port,
-    Program,
-    Repeat,
-    Step,
-)
+from rutc.emit.program import Port, Program
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import simple
 

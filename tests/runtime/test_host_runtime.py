@@ -14,9 +14,10 @@ from rutc.emit.host_runtime import (
     calling_units,
     runtime_units,
 )
+from rutc.emit.host_steps import Call, Copy, Step
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Call, Copy, Port, Program, Step
+from rutc.emit.program import Port, Program
 from rutc.emit.targets.measured import SOURCE as RATES
 from rutc.emit.toolchain import Running, Toolchain, find_toolchain
 from rutc.runtime import load

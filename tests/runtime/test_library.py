@@ -21,9 +21,10 @@ from rutc.emit import toolchain
 from rutc.emit.c_text import c_comment, c_string
 from rutc.emit.elf import HUGE_PAGE_BYTES, append_segment
 from rutc.emit.host_runtime import HOST_SOURCES
+from rutc.emit.host_steps import Copy, Launch
 from rutc.emit.kernel_call import KernelId, Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Copy, Launch, Port, Program
+from rutc.emit.program import Port, Program
 from rutc.emit.program_source import symbol_prefix
 from rutc.emit.toolchain import find_toolchain
 from rutc.emit.weight_image import weight_image

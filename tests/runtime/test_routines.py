@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from rutc.emit.call_source import call_tables
+from rutc.emit.host_steps import Attribute, Call, Operand
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Attribute, Call, Operand, Port, Program
+from rutc.emit.program import Port, Program
 from rutc.emit.size_source import SizeTable
 from rutc.emit.targets import target_named
 from rutc.errors import InternalError, UserError

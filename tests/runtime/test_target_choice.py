@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from rutc.emit.host_runtime import TARGETS, runtime_units, suffixes
+from rutc.emit.host_steps import Call, Copy
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import TargetFacts, build_library
 from rutc.emit.manifest import manifest_json
-from rutc.emit.program import Call, Copy, Port, Program
+from rutc.emit.program import Port, Program
 from rutc.emit.toolchain import find_toolchain
 from rutc.emit.weight_image import PAGE_BYTES, weight_image
 from rutc.errors import InternalError

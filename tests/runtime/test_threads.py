@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from rutc.emit.host_runtime import HOST_SOURCES
+from rutc.emit.host_steps import Copy, Step
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Copy, Port, Program, Step
+from rutc.emit.program import Port, Program
 from rutc.runtime import load
 from tests.launches import Launches
 from tests.runtime.conftest import Compile, kernel, simple

@@ -22,10 +22,11 @@ import rutc.emit.library as emitted
 from rutc.emit import files
 from rutc.emit.elf import HUGE_PAGE_BYTES
 from rutc.emit.host_runtime import HOST_SOURCES
+from rutc.emit.host_steps import Copy
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
 from rutc.emit.placement import EMBED_LIMIT_BYTES, weights_file
-from rutc.emit.program import Copy, Port, Program
+from rutc.emit.program import Port, Program
 from rutc.emit.weight_image import Placed, WeightImage
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import run_c, simple
