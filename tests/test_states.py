@@ -463,14 +463,13 @@ C_PROGRAM = r"""
 #include <string.h>
 
 #include "step.h"
+#include "tensors.h"
 
 static int step(rutc_session *session, int64_t new, float value) {
   float data[6 * 16];
   for (int i = 0; i < 6 * 16; i++) data[i] = value;
   int64_t shape[3] = {1, new, 16};
-  DLTensor x = {.data = data, .device = {kDLCPU, 0}, .ndim = 3, .dtype = {kDLFloat, 32, 1},
-                .shape = shape};
-  DLTensor y = {.data = NULL};
+  DLTensor x = floats(data, 3, shape), y = {0};
   const DLTensor *inputs[] = {&x};
   DLTensor *outputs[] = {&y};
   return step_run(session, inputs, step_INPUTS, outputs, step_OUTPUTS);

@@ -34,6 +34,7 @@ pytestmark = [needs(V3), needs(V4)]
 RUN = f"""
 #include <stdio.h>
 #include "model.h"
+#include "tensors.h"
 
 static void run(const char *target, int check, const char *path) {{
   rutc_options options = {{.struct_size = sizeof options, .threads = 1, .weights_path = path,
@@ -46,8 +47,7 @@ static void run(const char *target, int check, const char *path) {{
   static float x[{ROWS * DEEP}];
   for (int i = 0; i < {ROWS * DEEP}; i++) x[i] = (float)(i % 11 - 5) / 8;
   int64_t shape[] = {{{ROWS}, {DEEP}}};
-  DLTensor in = {{.data = x, .device = {{kDLCPU, 0}}, .ndim = 2, .dtype = {{kDLFloat, 32, 1}},
-                 .shape = shape}};
+  DLTensor in = floats(x, 2, shape);
   DLTensor out[3] = {{{{.data = NULL}}}};
   const DLTensor *inputs[] = {{&in}};
   DLTensor *outputs[] = {{&out[0], &out[1], &out[2]}};

@@ -27,17 +27,18 @@ from tests.runtime.conftest import run_c
 C_PROGRAM = r"""
 #include <stdio.h>
 #include "m.h"
+#include "tensors.h"
 
 int main(void) {
   float a[] = {1, 2, 3, 4}, b[] = {5, 6, 0, 0}, x[] = {7, 8};
   int64_t a_shape[] = {2, 2}, b_shape[] = {1, 2}, count[] = {2}, x_shape[] = {1, 2};
   int64_t turned[] = {1, 2};
-  DLDataType f32 = {kDLFloat, 32, 1}, handle = {kDLOpaqueHandle, 64, 1};
-  DLTensor first = {a, {kDLCPU, 0}, 2, f32, a_shape, turned, 0};
-  DLTensor second = {b, {kDLCPU, 0}, 2, f32, b_shape, NULL, 0};
+  DLDataType handle = {kDLOpaqueHandle, 64, 1};
+  DLTensor first = floats(a, 2, a_shape), second = floats(b, 2, b_shape);
+  first.strides = turned;
   const DLTensor *elements[] = {&first, &second};
-  DLTensor s = {elements, {kDLCPU, 0}, 1, handle, count, NULL, 0};
-  DLTensor given = {x, {kDLCPU, 0}, 2, f32, x_shape, NULL, 0};
+  DLTensor s = tensor(elements, handle, 1, count);
+  DLTensor given = floats(x, 2, x_shape);
   DLTensor longer = {0}, sum = {0};
   const DLTensor *inputs[] = {&s, &given};
   DLTensor *outputs[] = {&longer, &sum};
@@ -81,6 +82,7 @@ def test_a_sequence_in_c(tmp_path):
 FED_BACK = r"""
 #include <stdio.h>
 #include "m.h"
+#include "tensors.h"
 
 static rutc_session *session;
 
@@ -97,8 +99,9 @@ int main(void) {
   int64_t none[] = {0}, shape[] = {1, 2048};
   rutc_options options = {.struct_size = sizeof options, .threads = 1};
   session = m_open(&options);
-  DLTensor row = {x, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, NULL, 0};
-  DLTensor s = {NULL, {kDLCPU, 0}, 1, {kDLOpaqueHandle, 64, 1}, none, NULL, 0};
+  DLDataType handle = {kDLOpaqueHandle, 64, 1};
+  DLTensor row = floats(x, 2, shape);
+  DLTensor s = tensor(NULL, handle, 1, none);
   DLTensor longer = {0}, sum = {0};
   for (int i = 0; i < 60; i++) {
     for (int c = 0; c < 2048; c++) x[c] = (float)i;
@@ -121,7 +124,7 @@ int main(void) {
   printf("%d %g\n", (int)longer.shape[0], *(float *)sum.data);
   int64_t single[] = {1};
   const DLTensor *elements[] = {&sum};
-  s = (DLTensor){elements, {kDLCPU, 0}, 1, {kDLOpaqueHandle, 64, 1}, single, NULL, 0};
+  s = tensor(elements, handle, 1, single);
   DLTensor other = {0}, rest = {0};
   run(&s, &row, &other, &rest);
   m_close(session);
@@ -151,13 +154,14 @@ def test_sequences_of_one_run_are_inputs_of_the_next(tmp_path):
 ELEMENTS_AS_TENSORS = r"""
 #include <stdio.h>
 #include "m.h"
+#include "tensors.h"
 
 int main(void) {
   static float data[4096];
   int64_t shape[] = {4096};
   rutc_options options = {.struct_size = sizeof options, .threads = 1};
   rutc_session *session = m_open(&options);
-  DLTensor given = {data, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, shape, NULL, 0};
+  DLTensor given = floats(data, 1, shape);
   const DLTensor *x = &given;
   float value = 0;
   int wrong = 0;
@@ -195,6 +199,7 @@ TEXTS_FED_BACK = r"""
 #include <stdio.h>
 #include <string.h>
 #include "m.h"
+#include "tensors.h"
 
 typedef struct { const char *data; int64_t bytes; } text;
 
@@ -205,8 +210,8 @@ int main(void) {
   DLDataType handle = {kDLOpaqueHandle, 128, 1};
   rutc_options options = {.struct_size = sizeof options, .threads = 1};
   rutc_session *session = m_open(&options);
-  DLTensor x = {first, {kDLCPU, 0}, 1, handle, shape, NULL, 0}, y = {0};
-  DLTensor z = {more, {kDLCPU, 0}, 1, handle, shape, NULL, 0};
+  DLTensor x = tensor(first, handle, 1, shape), y = {0};
+  DLTensor z = tensor(more, handle, 1, shape);
   for (int i = 0; i < 6; i++) {
     const DLTensor *inputs[] = {&x, &z};
     DLTensor *outputs[] = {&y};

@@ -73,9 +73,13 @@ def unary(name: str, dtype: str, expression: str, ctype: str = "float") -> str:
 
 
 def run_c(folder: Path, source: str, *flags: str, library: str = "model.so") -> str:
-    """What a C program prints that uses a library of the folder; freed memory is overwritten."""
+    """What a C program prints that uses a library of the folder; freed memory is overwritten.
+
+    The program may include "tensors.h", which stands beside this file.
+    """
     (folder / "program.c").write_text(source)
     command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    command += ["-I", str(Path(__file__).parent)]
     command += ["program.c", f"./{library}", "-o", "program", *flags]
     subprocess.run(command, cwd=folder, check=True)
     environment = {**os.environ, "MALLOC_PERTURB_": "165"}

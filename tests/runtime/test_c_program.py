@@ -72,6 +72,7 @@ MISUSE = """
 #include <stdio.h>
 #include <string.h>
 #include "model.h"
+#include "tensors.h"
 
 static rutc_session *session;
 static float data[32], result[32];
@@ -79,11 +80,9 @@ static int64_t shape[2] = {8, 1}, strides[1] = {1};
 static DLTensor x, y;
 
 static void reset(void) {
-  DLTensor tensor = {.data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1},
-                     .shape = shape};
   shape[0] = 8;
-  x = y = tensor;
-  y.data = result;
+  x = floats(data, 1, shape);
+  y = floats(result, 1, shape);
 }
 
 static void run(const char *what) {

@@ -14,15 +14,14 @@ MODES = """
 #include <stdio.h>
 #include <string.h>
 #include "model.h"
+#include "tensors.h"
 
 static float data[8] = {3, -1, 7, 1e-40f, 0, 5, 11, 13}, result[8];
 static int64_t shape[1] = {8};
 
 /* The bits of what the model makes of data. */
 static void run(rutc_session *session, const char *what) {
-  DLTensor x = {.data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1},
-                .shape = shape}, y = x;
-  y.data = result;
+  DLTensor x = floats(data, 1, shape), y = floats(result, 1, shape);
   const DLTensor *inputs[] = {&x};
   DLTensor *outputs[] = {&y};
   int status = model_run(session, inputs, 1, outputs, 1);

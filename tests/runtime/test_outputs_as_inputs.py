@@ -19,6 +19,7 @@ N = Index.of("n")
 HEAD = """
 #include <stdio.h>
 #include "model.h"
+#include "tensors.h"
 
 enum { WIDTH = 1024 };
 
@@ -35,11 +36,6 @@ static int run(const DLTensor *a, const DLTensor *b, DLTensor *y) {
   int status = model_run(session, inputs, 2, outputs, 1);
   if (status != RUTC_OK) printf("%s\\n", model_last_error(session));
   return status == RUTC_OK;
-}
-
-static DLTensor floats(void *data, int32_t ndim, int64_t *shape) {
-  return (DLTensor){.data = data, .device = {kDLCPU, 0}, .ndim = ndim,
-                    .dtype = {kDLFloat, 32, 1}, .shape = shape};
 }
 """
 
@@ -114,7 +110,7 @@ COMPUTED = (
 int main(void) {
   float first[2] = {1, 2};
   int64_t two[] = {2}, count = 2;
-  DLTensor m = {.data = &count, .device = {kDLCPU, 0}, .dtype = {kDLInt, 64, 1}};
+  DLTensor m = tensor(&count, (DLDataType){kDLInt, 64, 1}, 0, NULL);
   open_model();
   for (int keep = 0; keep < 2; keep++) {
     DLTensor x = floats(first, 1, two), y = {0};

@@ -20,6 +20,7 @@ PROGRAM = """
 #include <stdio.h>
 #include <sys/mman.h>
 #include "model.h"
+#include "tensors.h"
 
 enum { PAGE = 4096 };
 
@@ -39,9 +40,7 @@ int main(void) {
   rutc_session *session = model_open(&options);
   float data[8] = {0};
   int64_t shape[1] = {8};
-  DLTensor x = {.data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1},
-                .shape = shape};
-  DLTensor y = {.data = NULL};
+  DLTensor x = floats(data, 1, shape), y = {0};
   const DLTensor *inputs[] = {&x};
   DLTensor *outputs[] = {&y};
   printf("%d\\n", session == NULL ? -1 : model_run(session, inputs, 1, outputs, 1));

@@ -31,6 +31,7 @@ PROGRAM = f"""
 #include <string.h>
 #include <sys/mman.h>
 #include "rows.h"
+#include "tensors.h"
 
 enum {{ ROWS = {ROWS}, WIDTH = {WIDTH}, PAINT = 0xa5 }};
 static float data[ROWS * WIDTH];
@@ -79,9 +80,7 @@ static void on_threads(void *pool, void (*task)(void *, int64_t), void *arg, int
 static void *call(void *options) {{
   rutc_session *session = rows_open(options);
   int64_t shape[2] = {{ROWS, WIDTH}};
-  DLTensor x = {{.data = data, .device = {{kDLCPU, 0}}, .ndim = 2, .dtype = {{kDLFloat, 32, 1}},
-                .shape = shape}};
-  DLTensor y = {{.data = NULL}};
+  DLTensor x = floats(data, 2, shape), y = {{0}};
   const DLTensor *inputs[] = {{&x}};
   DLTensor *outputs[] = {{&y}};
   status |= session == NULL || rows_run(session, inputs, 1, outputs, 1) != RUTC_OK;

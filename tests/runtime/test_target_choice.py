@@ -145,13 +145,12 @@ CHOOSING = """
 #include <stdio.h>
 #include <stdlib.h>
 #include "model.h"
+#include "tensors.h"
 
 static void run(rutc_session *session) {
   float data[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   int64_t shape[1] = {8};
-  DLTensor x = {.data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1},
-                .shape = shape};
-  DLTensor y = {.data = NULL};
+  DLTensor x = floats(data, 1, shape), y = {0};
   const DLTensor *inputs[] = {&x};
   DLTensor *outputs[] = {&y};
   if (session == NULL) {
