@@ -103,9 +103,17 @@ def of_order_or_kernel(found: Realisation, n: Neighbour) -> bool:
 # -- kernels that go ------------------------------------------------------------------------------
 @record
 class Passing:
-    """A kernel that only passes a value on: the value, and what the launches store that read it."""
+    """A kernel that only passes a value on.
+
+    Attributes:
+        group: Its nests.
+        gone: Its value and the copies of that, which go with it.
+        kept: What the launches store that read any of these, and are none.
+        bytes: How large its value is.
+    """
 
     group: Group
+    gone: frozenset[str]
     kept: frozenset[str]
     bytes: int
 
@@ -133,7 +141,7 @@ def without_kernels(found: Realisation, machine: Machine) -> Realisation:
         return [x for x in own.launches if not stored.isdisjoint(x.stored)]
 
     for p in passing:
-        before = launches(found, p.kept | {p.value})
+        before = launches(found, p.kept | p.gone)
         if _called_for_long(before):
             continue
         for n in computed_anew(found, (p.value,)):
@@ -158,6 +166,7 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
     """
     plan, known = found.plan, found.known
     outputs = {o.value for o in plan.graph.outputs}
+    copies = [(c.value, c.name) for c in found.assignment.copies]
     readers: dict[str, list[tuple[Group, ...]]] = {}
     launched = list(_launched(plan.steps))
     for together in launched:
@@ -167,22 +176,25 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
     total = float(typical(cycles_of(plan, machine), symbols))
     passing: list[Passing] = []
     for g in (g for together in launched for g in together):
-        own = readers.get(g.stored[0], [])
+        gone = {g.stored[0]}
+        while more := {copy for v, copy in copies if v in gone} - gone:
+            gone |= more
+        own = [together for v in sorted(gone) for together in readers.get(v, [])]
         if len(g.stored) > 1 or g.stored[0] in outputs or not own or g.slices:
             continue
         if not (all(recomputable(known, s) for s in g.stages) and may_be_anew(g.stages)):
             continue
         size = prod(known.extents[d] for d in plan.values[g.stored[0]].dims)
         reading = [r for together in own for r in together]
-        often = (x for r in reading for x in _summed_by(r, g.stored[0], known.extents))
+        often = (x for v in gone for r in reading for x in _summed_by(r, v, known.extents))
         if max(often, default=0) > size or any(has_functions(e) for n in g.stages for e in n.body):
             continue
         bytes_ = size * plan.values[g.stored[0]].dtype.bytes
         far = bytes_ > machine.l2
         rate = machine.l3_bytes_per_cycle if far else machine.l2_bytes_per_cycle
         if bytes_ * (1 + len(own)) / rate >= LEAST_ROOM * total:
-            kept = frozenset(v for r in reading for v in r.stored)
-            passing.append(Passing(g, kept, bytes_))
+            kept = frozenset(v for r in reading for v in r.stored) - gone
+            passing.append(Passing(g, frozenset(gone), kept, bytes_))
     passing.sort(key=lambda p: -p.bytes)
     return passing[:EVALUATED]
 

@@ -5,6 +5,7 @@ import pytest
 from rutc.driver import refined as refined_plans
 from rutc.driver.plan_by_estimate import Prices
 from rutc.driver.refined import refined, without_kernels
+from rutc.graph_opt.assignment import parse_assignment
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.decide.realise import Realisation
@@ -115,6 +116,26 @@ def test_what_products_read_again_and_again_is_not_computed_anew() -> None:
     first = chosen(parse(text), V3)
     assert "b" in stored(first)
     assert without_kernels(first, V3) is first
+
+
+def test_what_products_read_a_copy_of_is_not_computed_anew() -> None:
+    """The copy goes with the value, so what it takes is weighed against all that read either."""
+    graph = parse("""
+        graph "a product of what lies otherwise"
+        dims m = 256, n = 256, k = 256
+        %x : f32{k,m} = input "x" [k, m]
+        %w : f32{k,n} = input "w" [k, n]
+        %a : f32{k,m} = max(%x[k, m], 0.0) * 2.0
+        %y : f32{m,n} = sum{k} %a[k, m] * %w[k, n]
+        output "y" [m, n] = %y
+        """)
+    usual = chosen(graph, V3)
+    order = "%a [k, m]\n%near [m, k]\ncopy %near of %a for %y 0\n"
+    first = usual.but(parse_assignment(f'assignment "{graph.name}"\n{order}'))
+    assert stored(first) == {"a", "near", "y"}
+    found = without_kernels(first, V3)
+    prices = Prices(first, V3)
+    assert prices.legal(found).cycles <= prices.legal(first).cycles
 
 
 def test_an_output_is_stored_and_little_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
