@@ -9,8 +9,9 @@ how many there are, an artifact holds both:
 The one for many rows is made for the common sizes of ranges of which nothing is told: a batch that
 is 1 mostly is none of its runs.
 
-A sum over windows may save too little by a filter where a run is as small as it commonly is, as of
-one image, and enough of several: then there is a version for several, planned for so many.
+A sum over windows may save too little by a filter, or by one of as many outputs a tile, where a run
+is as small as it commonly is, as of one image, and enough of several: then there is a version for
+several, planned for so many.
 
     where = batch - 4          positive: the graph with the filter
 """
@@ -130,16 +131,16 @@ class _Filtered:
             self.after(name, graph, changed)
 
     def of_several(self, machine: Machine, leeway: Leeway) -> Index | None:
-        """The size that is positive where more sums are filtered than of a common run.
+        """The size that is positive where sums are filtered otherwise than of a common run.
 
         None where there are none of them.
         """
         rule = filtering_for(machine, leeway, None)
-        return next((w for g in self.asked if (w := more_filtered(rule, g)) is not None), None)
+        return next((w for g in self.asked if (w := better_filtered(rule, g)) is not None), None)
 
 
-def more_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
-    """The size that is positive where sums pay by filters that do not in a common run.
+def better_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
+    """The size that is positive where filters pay that a common run does not have.
 
     Those that pay in runs of `SOME`, from the least number on of which all of them do. None where
     there are no such sums, or the program itself computes how many there are.
@@ -149,14 +150,14 @@ def more_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
     if several == symbols:
         return None
 
-    def filtered(number: int) -> set[str]:
-        sized = replace(graph, symbols=tuple(with_some(symbols, number).items()))
-        return {value for value, _ in rule.chosen(Editor(sized))}
+    def sized(number: int) -> Editor:
+        return Editor(replace(graph, symbols=tuple(with_some(symbols, number).items())))
 
-    more = filtered(SOME) - filtered(1)
+    usual = dict(rule.chosen(sized(1)))
+    more = set(rule.better(sized(SOME), usual))
     if not more:
         return None
-    least = next(n for n in range(1, SOME + 1) if more <= filtered(n))
+    least = next(n for n in range(1, SOME + 1) if more <= set(rule.better(sized(n), usual)))
     editor = Editor(graph)
     sizes = (editor.extents[d] for value in more for d in editor.values[value].dims)
     names = {name for size in sizes for name in size.names()}

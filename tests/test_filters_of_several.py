@@ -181,3 +181,21 @@ def test_versions_compute_the_same(model: Path, tmp_path: Path, target: str) -> 
             for batch in (1, SOME, *inputs):
                 (got,) = session.run(None, {"x": inputs[batch]})
                 assert_close(got, wanted[batch], level=Level.MODEL)
+
+
+def test_a_run_of_several_has_the_filter_of_a_fixed_number(tmp_path: Path) -> None:
+    channels, side = 192, 7
+    w = np.random.default_rng(0).random((channels, channels, 3, 3), np.float32) - 0.5
+    model = window_model(tmp_path / "windows.onnx", ["batch", channels, side, side], w)
+    (one,), (eight,) = of(model, 1), of(model, SOME)
+    assert one.assigned != eight.assigned
+    assert filters(one) == filters(eight)
+    several, usual = of(model)
+    assert usual.assigned == one.assigned
+    assert several.assigned == eight.assigned
+    assert isinstance(several.where, Index)
+    assert (
+        int(several.where.evaluate({"batch": SOME}))
+        > 0
+        >= int(several.where.evaluate({"batch": 1}))
+    )

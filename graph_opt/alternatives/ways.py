@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from rutc.base.record import record
@@ -59,21 +59,44 @@ class ChoosesWays(Choosing, Generic[Form]):
     def choice(self, n: Node, editor: Editor) -> Way[Form] | Reason:
         """How a node is to be computed, or why as it stands."""
         ways = self.ways(n, editor)
-        if isinstance(ways, Reason):
-            return ways
+        return ways if isinstance(ways, Reason) else self._best(n, ways, editor)
+
+    def _best(self, n: Node, ways: Sequence[Way[Form]], editor: Editor) -> Way[Form] | Reason:
+        """Which of all ways is chosen, or why none."""
         if self.assigned is not None:
             own = (w for w in ways if self.assigned.has(w.offer.value, w.offer.algorithm))
             best = min(own, key=self.weight, default=None)
             return best or Reason("it is assigned another algorithm")
         direct = ways[0].offer.direct
         able = [w for w in ways if self.may_choose(w)]
-        trips = editor.typical(editor.enclosing_dims(n))
-        most = min(self.share * direct, direct - self.saving / trips)
+        most = self._most(direct, n, editor)
         best = min((w for w in able if w.offer.cost <= most), key=self.weight, default=None)
         if best is None:
             least = min((w.offer.cost for w in able), default=direct)
             return Reason(f"it saves too little: about {least:.0f} instead of {direct:.0f}")
         return best
+
+    def _most(self, cost: float, n: Node, editor: Editor) -> float:
+        """What another way may take at most for it to replace one that takes `cost`."""
+        trips = editor.typical(editor.enclosing_dims(n))
+        return min(self.share * cost, cost - self.saving / trips)
+
+    def better(self, editor: Editor, usual: Mapping[str, str]) -> Iterator[str]:
+        """The values whose way saves as much of the `usual` one, by value, as of sums themselves.
+
+        Those of which nothing is usual are computed as they stand.
+        """
+        for n in list(editor.nodes.values()):
+            ways = self.ways(n, editor)
+            if isinstance(ways, Reason):
+                continue
+            way = self._best(n, ways, editor)
+            if isinstance(way, Reason) or usual.get(way.offer.value) == way.offer.algorithm:
+                continue
+            name = usual.get(way.offer.value)
+            costs = (w.offer.cost for w in ways if w.offer.algorithm == name)
+            if way.offer.cost <= self._most(next(costs, way.offer.direct), n, editor):
+                yield way.offer.value
 
     def offers(self, editor: Editor) -> Iterator[Offer]:
         """All ways to compute nodes of the graph."""
