@@ -350,8 +350,11 @@ class _KernelEmitter:
         facts = self._facts(loop, (first, first + extent - 1))
         # In a register tile the branches would cost more than the idle lanes do.
         skippable = not hi.is_const and not facts.is_tile
-        at_once = lanes * facts.together if hi.is_const else lanes
-        for base, count in _chunks(first, first + extent, lanes, at_once):
+        at_once, least = lanes, lanes
+        if hi.is_const:
+            at_once = lanes * facts.together
+            least = lanes if loop.var in self.merged else self.machine.least_lanes(lanes)
+        for base, count in _chunks(first, first + extent, lanes, at_once, least):
             if hi.is_const:
                 self.index.lane = chunk(loop.var, base, count, hi)
             else:
@@ -456,15 +459,19 @@ class _KernelEmitter:
         self.expressions.forget_loads()
 
 
-def _chunks(first: int, end: int, lanes: int, together: int) -> Iterator[tuple[int, int]]:
+def _chunks(
+    first: int, end: int, lanes: int, together: int, least: int
+) -> Iterator[tuple[int, int]]:
     """(iteration, lanes) of the vectors of a loop: of `together` lanes, or fewer at its end.
 
-    `together` is a power of two times `lanes`, of which no fewer are taken.
+    `together` is a power of two times `lanes`, of which no fewer are taken but for the last vector:
+    where `least` lanes are enough, it has these.
     """
     width = together
     while first < end:
         while width > lanes and width > end - first:
             width //= 2
+        width = least if end - first <= least else width
         yield first, width
         first += width
 

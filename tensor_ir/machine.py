@@ -43,9 +43,9 @@ class Machine:
     """One target: all that decisions may know about the processor that code is for.
 
     `vector_bits` is the width of a vector register, `registers` their number; `fma_per_cycle` and
-    `loads_per_cycle` are vector operations, `scalar_loads_per_cycle` loads of single elements, into
-    all lanes too; `bf16_pairs_per_cycle` are those that add up products of pairs of bf16, where
-    there are any. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
+    `loads_per_cycle` are vector operations, `half_fma_per_cycle` those on vectors half as long,
+    `scalar_loads_per_cycle` loads of single elements, into all lanes too; `bf16_pairs_per_cycle`
+    are those that add up products of pairs of bf16, where there are any. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
     processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
     sorted out of their neighbours, `store_cycles` what one adds that is stored right after
     `hidden_stores` others, which arithmetic hides; `divide_cycles` is the time from one division of
@@ -69,6 +69,7 @@ class Machine:
     vector_bits: int
     registers: int
     fma_per_cycle: float = 2.0
+    half_fma_per_cycle: float = 2.0
     bf16_pairs_per_cycle: float = 1.0
     loads_per_cycle: float = 2.0
     scalar_loads_per_cycle: float = 2.0
@@ -262,6 +263,14 @@ class Machine:
         while lanes < most:
             lanes *= 2
         return lanes
+
+    def least_lanes(self, lanes: int) -> int:
+        """Those of the last vector of a loop whose others have `lanes`, if it needs no more.
+
+        Half as many where operations on half a register take less time than on a whole one.
+        """
+        cheaper = self.half_fma_per_cycle > self.fma_per_cycle
+        return lanes // 2 if cheaper and lanes == self.width else lanes
 
 
 COMMON = Machine("common", "", frozenset(), vector_bits=512, registers=32)

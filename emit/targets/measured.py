@@ -45,6 +45,7 @@ UPWARD = 0.96
 chance. Here no whole number up to 12 is nearer than 4 % to it."""
 RATES = (
     "fma_per_cycle",
+    "half_fma_per_cycle",
     "bf16_pairs_per_cycle",
     "loads_per_cycle",
     "divide_cycles",
@@ -167,6 +168,7 @@ def measure(machine: Machine) -> dict[str, float]:
         for number in ROUNDS:
             for _ in range(number if number == ROUNDS.start else 1):
                 rounds["fma_per_cycle"].append(cycles("fmas"))
+                rounds["half_fma_per_cycle"].append(cycles("half_fmas"))
                 rounds["bf16_pairs_per_cycle"].append(cycles("bf16_pairs"))
                 rounds["loads_per_cycle"].append(cycles("loads", array))
                 rounds["divide_cycles"].append(cycles("divisions"))

@@ -41,6 +41,18 @@ void fmas(long count) {
     }
 }
 
+/* The same with vectors half as long. */
+typedef float half __attribute__((vector_size(BYTES / 2)));
+void half_fmas(long count) {
+  half a = (half){} + 0.5f, b = (half){} + 1.0f, c[12];
+  EACH(k, 12) c[k] = b;
+  for (long i = 0; i < count; i += 12)
+    EACH(k, 12) {
+      c[k] = c[k] * a + b;
+      keep(c[k]);
+    }
+}
+
 /* Sums of products of pairs of bf16, of 12 chains; multiply-adds where no instruction does it. */
 void bf16_pairs(long count) {
 #ifdef __AVX512BF16__

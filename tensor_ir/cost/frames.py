@@ -97,8 +97,15 @@ class Space:
                 if most == 1 and loop.var not in self.merged:
                     return Frame(self.made, loop.var, Role.COPIES, trip, min(trip, 1.0))
                 lanes = self.machine.lanes(self.merged.get(loop.var, most))
-                registers = ceil(trip / lanes) if loop.hi.is_const else trip / lanes + 0.5
-                ragged = not loop.hi.is_const or most % lanes > 0
+                if not loop.hi.is_const:
+                    registers, ragged = trip / lanes + 0.5, True
+                else:
+                    merged = loop.var in self.merged
+                    least = lanes if merged else self.machine.least_lanes(lanes)
+                    registers, rest = ceil(trip / lanes), most % lanes
+                    if 0 < rest <= least:
+                        registers -= 1 - least / lanes
+                    ragged = rest % least > 0
                 return Frame(self.made, loop.var, Role.LANES, trip, registers, lanes, ragged)
             case Kind.UNROLL:
                 return Frame(self.made, loop.var, Role.COPIES, trip, trip)

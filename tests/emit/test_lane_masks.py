@@ -2,12 +2,14 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir import Nest
+from rutc.tensor_ir.cost import summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
@@ -16,7 +18,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tensor_ir.steps.text import parse_schedule
 from tests.emit.run_kernel import run_kernel
-from tests.machines import V3, V4, on_machines
+from tests.machines import V3, V4, needs, on_machines
 
 SOURCE = """
 graph "product"
@@ -32,15 +34,28 @@ split(j, 32); reorder([j.o, i, j.i]); tile([i, j.i], [unroll, vector]); mark(k, 
 """
 
 
-def product(dtype: str) -> Kernel:
-    """Three rows by vectors of columns, of which a run tells how many there are."""
-    graph = parse(SOURCE.format(dtype=dtype))
+DOUBLE_PUMPED = replace(V4, fma_per_cycle=1.0, half_fma_per_cycle=2.0)
+"""A machine whose operations on whole registers take two cycles, those on halves one."""
+WHOLE = "reorder([i, j]); tile([i, j], [unroll, vector]); mark(k, unroll)"
+
+
+def product(dtype: str, columns: int | None = None) -> Kernel:
+    """Three rows by vectors of columns, of which a run tells how many there are if not `columns`.
+
+    Where it is known, a tile has all of them.
+    """
+    source = SOURCE.format(dtype=dtype)
+    if columns is not None:
+        source = source.replace("symbols columns = 0..40\n", "")
+        source = source.replace("j = columns", f"j = {columns}")
+    graph = parse(source)
     (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
     orders = (("x", "ik"), ("w", "kj"), ("y", "ij"))
     layouts = {v: dense(order, graph.extents) for v, order in orders}
     group = Group("g", (nest,), ("i", "j"), ("y",))
     kernel = lower(group, graph.values, layouts, graph.extents, dict(graph.symbols))
-    return apply_schedule(kernel, parse_schedule(TILED.strip()))
+    steps = TILED.strip() if columns is None else WHOLE
+    return apply_schedule(kernel, parse_schedule(steps))
 
 
 @pytest.mark.parametrize("machine", [V3, V4], ids=lambda m: m.name)
@@ -78,3 +93,41 @@ def test_whole_registers_are_stored_without_a_mask_where_there_are_none() -> Non
     text = emit_kernel(product("f32"), V4).text
     assert "call void @llvm.masked.store.v16f32" in text
     assert not re.search(r"^whole\S*:", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("columns", "half"),
+    [(8, True), (16, False), (17, True), (24, True), (25, False), (40, True), (41, False)],
+)
+def test_half_a_register_is_enough_for_the_last_columns(columns: int, half: bool) -> None:
+    """Where it takes less time; loops of up to half a register's lanes have such vectors anyway."""
+    text = emit_kernel(product("f32", columns), DOUBLE_PUMPED).text
+    assert ("fmuladd.v8f32" in text or "fma.v8f32" in text) is half
+    assert ("fmuladd.v16f32" in text or "fma.v16f32" in text) is (columns > 8)
+    usual = emit_kernel(product("f32", columns), V4).text
+    assert ("fmuladd.v8f32" in usual or "fma.v8f32" in usual) is (columns == 8)
+
+
+@needs(V4)
+@pytest.mark.parametrize("columns", [1, 7, 9, 16, 17, 23, 24, 25, 31, 33, 40, 41, 49])
+@pytest.mark.parametrize("dtype", ["f32", "i16"])
+def test_the_lanes_of_half_registers_are_the_last_columns(columns: int, dtype: str) -> None:
+    rng = np.random.default_rng(columns)
+    numpy = {"f32": np.float32, "i16": np.int16}[dtype]
+    x, w = (rng.integers(-9, 9, shape).astype(numpy) for shape in ((3, 4), (4, columns)))
+    y = np.full(3 * columns + 64, 100, numpy)
+    memory = {"x": x.reshape(-1), "w": w.reshape(-1), "y": y}
+    run_kernel(product(dtype, columns), DOUBLE_PUMPED, memory, {}, 1)
+    np.testing.assert_array_equal(y[: 3 * columns].reshape(3, columns), x @ w)
+    assert (y[3 * columns :] == 100).all()
+
+
+def test_half_a_register_costs_half_of_a_whole_one() -> None:
+    """So an estimate finds 24 columns cheaper than 32 where halves are, and elsewhere as dear."""
+    work = [
+        summarise(product("f32", n), machine).work["multiply_adds"]
+        for machine in (DOUBLE_PUMPED, V4)
+        for n in (24, 32)
+    ]
+    assert work[0] == 0.75 * work[1]
+    assert work[2] == work[3]
