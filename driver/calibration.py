@@ -22,7 +22,7 @@ import numpy as np
 
 from rutc.base.progress import Progress, nobody
 from rutc.driver.launch_times import written
-from rutc.driver.options import METHODS, Calibration
+from rutc.driver.options import FP32, METHODS, Calibration
 from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
@@ -44,6 +44,8 @@ SHRUNK = np.linspace(0.2, 1.0, 81)
 """Ranges that `mse` tries, by that of all elements."""
 GENERATED = 16
 """Cases that are drawn at random where none are given."""
+Case = Mapping[str, Value]
+"""The inputs of a run."""
 
 
 def spans(
@@ -104,15 +106,23 @@ def _showing(graph: Graph, names: tuple[str, ...]) -> Graph:
 class RunningLibrary:
     """A graph as a library of this machine, run on the cases of a calibration."""
 
-    def __init__(self, graph: Graph, how: Calibration, leeway: Leeway = USUAL_LEEWAY) -> None:
-        """Compile it, its algorithms within the leeway; a `with` runs it.
+    def __init__(
+        self,
+        graph: Graph,
+        how: Calibration,
+        leeway: Leeway = USUAL_LEEWAY,
+        precision: str = FP32,
+    ) -> None:
+        """Compile it, its algorithms within the leeway, its values in types of a precision.
+
+        A `with` runs it.
 
         Raises:
             UserError: there are no cases.
         """
         machine = native_target().machine
         found = versions(graph, machine, leeway)
-        plan, earlier = planned(found, machine)
+        plan, earlier = planned(found, machine, precision)
         self._folder = tempfile.TemporaryDirectory()
         library = Path(self._folder.name) / "values.so"
         written(plan, machine, library, earlier=earlier)
@@ -133,16 +143,28 @@ class RunningLibrary:
         Raises:
             UserError: a case does not fit the model, or the model does not run on it.
         """
+        yield from map(self.run, self.cases())
+
+    def run(self, case: Case) -> list[Value]:
+        """The outputs of a case.
+
+        Raises:
+            UserError: it does not fit the model, or the model does not run on it.
+        """
         try:
-            for case in self._cases():
-                yield list(self._session.run(None, case))
+            return list(self._session.run(None, case))
         except ModelError as error:
             raise UserError(
                 f"the model does not run on the inputs of its calibration: {error}; fix the "
                 "model's sizes, or narrow their ranges, with --dim, or give --calibrate FOLDER"
             ) from error
 
-    def _cases(self) -> Iterator[Mapping[str, Value]]:
+    def cases(self) -> Iterator[Case]:
+        """Yields the inputs of each case.
+
+        Raises:
+            UserError: a case does not fit the model.
+        """
         if not self._paths:
             yield from (session_values(self._session, (), seed) for seed in range(GENERATED))
         for path in self._paths:

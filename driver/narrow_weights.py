@@ -17,7 +17,7 @@ from math import prod
 from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import Known, estimate_plan
-from rutc.driver.options import AUTO, BF16, INT8, W4
+from rutc.driver.options import AUTO, BF16, FP16, INT8, W4
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
 from rutc.graph_opt.assignment import Assignment, Stored
 from rutc.graph_opt.decide.prepared import Prepared
@@ -41,13 +41,16 @@ from rutc.tensor_ir.machine import Machine
 TYPES = {
     "fp32": DType.F32,
     BF16: DType.BF16,
-    "fp16": DType.F16,
+    FP16: DType.F16,
     "w8": DType.I8,
     W4: DType.F32,
     INT8: DType.F32,
-    AUTO: DType.F32,
+    AUTO: DType.F16,
 }
-"""The types that plans may store weights in, by the names of precisions."""
+"""The types that plans may store weights in, by the names of precisions.
+
+`AUTO` has the one of 16 bits that loses least: factors that are rounded to bf16 are so already.
+"""
 
 
 def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> Realisation:

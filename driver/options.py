@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 FP32 = "fp32"
 """The precision in which nothing is rounded."""
-BF16 = "bf16"
-"""The precision in which weights may be of bf16, and so may factors of sums."""
+BF16, FP16 = "bf16", "fp16"
+"""The precisions in which weights may be of 16 bits; `BF16`: and so may factors of sums."""
 W4 = "w4"
 """The precision in which weights may be of 4 bits."""
 INT8, AUTO = "int8", "auto"
@@ -113,7 +113,8 @@ class Options:
     changes on every machine.
     `spread` names sums of the graph whose inputs differ too much for most filters, `looser`
     sums and their filters that may lose more bits by rounding factors to bf16: of the values at
-    hand they do not, or the sums lose as many in 8 bits.
+    hand they do not, or the sums lose as many in 8 bits. `only` names the sums whose factors may be
+    rounded to bf16 whatever the precision, in the place of all that gain.
     `weights` says where the artifact has its weights.
     Subnormal numbers count as zeros in a run unless `keep_subnormals` is set. `db` is the database
     of tuning records that schedules are taken from, None: from none; `records` tells its state.
@@ -134,6 +135,7 @@ class Options:
     plan_time: float = PLAN_SECONDS
     spread: tuple[str, ...] = ()
     looser: tuple[tuple[str, str], ...] = ()
+    only: tuple[str, ...] | None = None
     keep_subnormals: bool = False
     weights: WeightPlacement = "auto"
     db: str | None = None
@@ -147,14 +149,14 @@ class Options:
     @property
     def in_bf16(self) -> bool:
         """Whether factors of sums may be rounded to bf16."""
-        return self.precision == BF16 or self.in_eight_bits
+        return self.precision == BF16 or self.in_eight_bits or bool(self.only)
 
     @property
     def leeway(self) -> Leeway:
         """How far algorithms may round otherwise than the model's own sums."""
         from rutc.graph_opt.leeway import Leeway
 
-        return Leeway(self.exact_algorithms, self.in_bf16, self.spread, self.looser)
+        return Leeway(self.exact_algorithms, self.in_bf16, self.spread, self.looser, self.only)
 
     @property
     def search_seconds(self) -> float | None:

@@ -11,7 +11,7 @@ from rutc.base.record import record
 from rutc.driver.build import PlanVersion
 from rutc.driver.narrow_values import with_narrow_values
 from rutc.driver.narrow_weights import TYPES, with_narrow_weights
-from rutc.driver.options import BF16, FP32, GREEDY, INT8, SEARCH, USUAL, Options
+from rutc.driver.options import AUTO, BF16, FP32, GREEDY, INT8, SEARCH, USUAL, Options
 from rutc.driver.plan_by_estimate import EstimateSearch
 from rutc.driver.plans_by_size import Made, plans_by_size
 from rutc.driver.refined import refined
@@ -68,7 +68,7 @@ def versions_for(
 def in_types_of(machine: Machine, precision: str) -> Change | None:
     """What gives the values of a plan the types of a precision; None: nothing does."""
     dtype = TYPES[precision]
-    rounding = precision in (BF16, INT8) and adds_pairs(machine)
+    rounding = precision in (BF16, INT8, AUTO) and adds_pairs(machine)
     if dtype is DType.F32 and not rounding:
         return None
 

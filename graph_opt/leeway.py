@@ -14,14 +14,16 @@ class Leeway:
     """What the algorithms of a graph's sums may cost of their accuracy.
 
     If they are to be `exact`, rewrites that declare to round (`rounding.rounds`) are left out. With
-    `bf16`, factors of sums may be rounded to that, and filters that are `looser` lose more by it.
-    `spread` names sums whose inputs differ too much for most filters.
+    `bf16`, factors of sums may be rounded to that, and filters that are `looser` lose more by it;
+    of sums that `only` names, if it names any. `spread` names sums whose inputs differ too much for
+    most filters.
     """
 
     exact: bool = False
     bf16: bool = False
     spread: tuple[str, ...] = ()
     looser: Looser = ()
+    only: tuple[str, ...] | None = None
 
 
 USUAL_LEEWAY = Leeway()

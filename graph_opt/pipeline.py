@@ -209,6 +209,7 @@ def filtering_for(machine: Machine, leeway: Leeway, assigned: Assigned | None) -
         assigned=assigned,
         rounded=rounded,
         looser=leeway.looser,
+        only=leeway.only,
     )
 
 
@@ -217,6 +218,7 @@ def rounding_before(filters: MinimalFiltering) -> MultiplyParts:
     return MultiplyParts(
         parts=ROUNDED,
         filters=filters if filters.rounded else None,
+        only=filters.only,
         machine=filters.machine,
         assigned=filters.assigned,
     )
@@ -224,8 +226,12 @@ def rounding_before(filters: MinimalFiltering) -> MultiplyParts:
 
 def rounds_factors(assigned: Assigned | None) -> bool:
     """Whether factors of sums are rounded to bf16 by what is assigned."""
-    said = (SAID_ROUNDED, SAID_IN_BF16)
-    return assigned is not None and any(x.endswith(said) for _, x in assigned.algorithms)
+    return assigned is not None and any(rounded_by(x) for _, x in assigned.algorithms)
+
+
+def rounded_by(algorithm: str) -> bool:
+    """Whether an algorithm rounds factors of its sum to bf16."""
+    return algorithm.endswith((SAID_ROUNDED, SAID_IN_BF16))
 
 
 def _in_pairs(machine: Machine) -> tuple[Rule, ...]:

@@ -14,23 +14,24 @@ products are summed as integers, exactly (`rules/narrow.py`) [Jacob et al. 2018]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from rutc.base.record import record
+from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.editor import rename_reads
 from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.pipeline import optimize, pipeline_for
-from rutc.tensor_ir import Apply, DType, Graph, Index, Nest, Node, Read, Value, apply, cast
+from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.affine import product, typical
-from rutc.tensor_ir.expr import Lit
-from rutc.tensor_ir.graph import Const, Data, Output, outs
+from rutc.tensor_ir.expr import Lit, transform
+from rutc.tensor_ir.graph import Const, Data, Input, outs
+from rutc.tensor_ir.interface import tensor
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, four_sums
-from rutc.tensor_ir.reducer import reducer
 from rutc.tensor_ir.verifier import verify
 
 NORMAL = "solve phases"
@@ -41,6 +42,8 @@ COARSER = 2.0
 """A scale is less than so many times as large so that instructions add up more products at once."""
 MOST = 255
 """The largest value of a u8."""
+WHICH = "which sum"
+"""The input that numbers the sum that a run computes in another way."""
 
 
 @record
@@ -153,41 +156,66 @@ def quantised(
     return result
 
 
-def compared(
+def one_quantised(
     graph: Graph, chosen: Sequence[Site], spans: Mapping[str, Span], machine: Machine
 ) -> Graph:
-    """A graph that tells what quantising each sum alone changes of it.
-
-    Its outputs are, for each site in turn, the sum of squares of what changes, and of the sum.
-    """
-    at = {s.nest: s for s in chosen}
+    """A graph in normal form, of which a run quantises the one sum that `WHICH` numbers."""
     made = _Quantised(graph, machine)
-    squares: dict[str, tuple[str, str]] = {}
-    nodes: list[Node] = []
+    sites = {s.nest: s for s in chosen}
+
+    def other(n: Nest) -> Iterator[Node]:
+        site = sites[n.out.name]
+        yield from made.value(site.value, spans[site.value])
+        yield from made.weights(site)
+        yield made.reading(n, site)
+
+    return _one_otherwise(graph, [s.nest for s in chosen], other)
+
+
+def one_rounded(graph: Graph, sums: Sequence[str]) -> Graph:
+    """A graph, of which a run rounds to bf16 all that the one sum reads that `WHICH` numbers."""
+
+    def rounded(e: Expr) -> Expr:
+        wide = isinstance(e, Read) and e.dtype is DType.F32
+        return cast(cast(e, DType.BF16), DType.F32) if wide else e
+
+    def other(n: Nest) -> Iterator[Node]:
+        yield replace(n, body=tuple(transform(e, rounded) for e in n.body))
+
+    return _one_otherwise(graph, sums, other)
+
+
+def _one_otherwise(
+    graph: Graph, sums: Sequence[str], other: Callable[[Nest], Iterator[Node]]
+) -> Graph:
+    """A graph with one input more: the number of the sum that is computed in the other way.
+
+    %y{..} = sum{k} ..     ->     %y.usual{..} = sum{k} ..        %y.other{..} = sum{k} ..
+                                  %y{..} = select(%which == 3, %y.other[..], %y.usual[..])
+    """
+    numbers = {name: i for i, name in enumerate(sums)}
+    taken = set(graph.values)
+    which = Value(fresh(WHICH, taken), DType.I64, ())
+    nodes: list[Node] = [Input(which, WHICH, ())]
     for n in graph.nodes:
-        nodes.append(n)
-        site = at.get(outs(n)[0].name)
-        if site is None:
+        number = numbers.get(outs(n)[0].name)
+        if number is None:
+            nodes.append(n)
             continue
         assert isinstance(n, Nest)
-        nodes += made.value(site.value, spans[site.value])
-        nodes += made.weights(site)
-        other = made.reading(n, site)
-        out = made.named(f"{n.out.name}.q", n.out)
-        y, q = at_point(n.out), at_point(out)
-        apart = apply("sub", q, y)
-        nodes.append(replace(other, outs=(out,)))
-        total = reducer("sum", DType.F32)
-        both = []
-        for what, e in (("change", apply("mul", apart, apart)), ("square", apply("mul", y, y))):
-            v = made.named(f"{n.out.name}.{what}", Value("", DType.F32, ()))
-            bound = n.out.dims
-            nodes.append(Nest((v,), bound, total if bound else None, (e,)))
-            both.append(v.name)
-        squares[site.nest] = both[0], both[1]
-    results = [name for s in chosen for name in squares[s.nest]]
-    outputs = tuple(Output(f"{i}", name, ()) for i, name in enumerate(results))
-    result = replace(graph, nodes=tuple(nodes), outputs=outputs)
+        usual, own = (
+            replace(n.out, name=fresh(f"{n.out.name}.{x}", taken)) for x in ("usual", "other")
+        )
+        *before, last = other(n)
+        assert isinstance(last, Nest)
+        nodes += [replace(n, outs=(usual,)), *before, replace(last, outs=(own,))]
+        asked = apply("eq", at_point(which), Lit(number, DType.I64))
+        chosen = apply("select", asked, at_point(own), at_point(usual))
+        nodes.append(Nest((n.out,), (), None, (chosen,), n.origin))
+    interface = graph.interface
+    if interface is not None:
+        interface = replace(interface, inputs=(*interface.inputs, (WHICH, tensor(WHICH))))
+    result = replace(graph, nodes=tuple(nodes), interface=interface)
     verify(result, since=graph)
     return result
 
@@ -301,10 +329,6 @@ class _Quantised:
             site.weights: self._made[site.weights, site.kept],
         }
         return replace(n, body=(rename_reads(n.body[0], instead),))
-
-    def named(self, name: str, like: Value) -> Value:
-        """A value with a name that nothing has yet, else like another one."""
-        return replace(like, name=self._name(name))
 
     def _fresh(self, name: str, dtype: DType, like: str) -> Value:
         return Value(self._name(name), dtype, self._values[like].dims)

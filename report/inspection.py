@@ -197,6 +197,10 @@ def _eight_bits(manifest: Mapping[str, object]) -> list[RenderableType]:
         return []
     count, rather = len(_listed(facts, "sums")), len(_listed(facts, "filtered"))
     more = f", {rather} filtered instead" if rather else ""
+    # None: of all that gain by it.
+    rounded = facts.get("rounded")
+    if isinstance(rounded, list) and rounded:
+        more += f", factors of {len(rounded)} in bf16"
     return [
         f"{count} of {facts.get('of')} sums of products in 8 bits{more}, calibrated on "
         f"{facts.get('calibration')}; tolerance {manifest.get('tolerance')}"

@@ -241,9 +241,51 @@ def test_what_is_filtered_is_no_less_accurate(
 
 def test_nothing_is_rounded_where_bf16_alone_is_too_far_off(windows: Path) -> None:
     found = in_eight_bits(import_model(windows), PAIRS, Calibration(), 1e-9)
-    assert (found.chosen, found.choice.looser, found.choice.bf16) == ((), (), False)
+    assert (found.chosen, found.choice.looser, found.choice.only) == ((), (), ())
     own = found.choice.options_of(Options(precision="auto"))
     assert not own.in_bf16
+
+
+@needs(PAIRS)
+def test_those_factors_are_rounded_that_cost_least_of_the_tolerance(
+    command: Rutc, tmp_path: Path
+) -> None:
+    n = Net()
+    x = n.input(64, 256)
+    # Functions that are steep where inputs are large cost more the earlier they are rounded.
+    for wide, width in ((256, 512), (512, 256), (256, 96)):
+        x = n("Tanh", n("MatMul", x, n.weight(wide, width)))
+    path = n.save(tmp_path / "net.onnx", x)
+    values = np.random.default_rng(3).standard_normal((64, 256), np.float32)
+    data = cases(tmp_path / "data", [values])
+    (first, *later) = (s.nest for s in sites(normal(import_model(path), PAIRS)))
+    for tolerance, only in ((1e-6, ()), (0.02, (later[1], later[0])), (0.045, None)):
+        found = in_eight_bits(import_model(path), PAIRS, Calibration(data), tolerance)
+        assert found.choice.only == only
+        assert first not in {s.nest for s in found.chosen}
+    done = rutc.compile(path, tmp_path / "net.so", precision="auto", calibrate=data, tolerance=0.02)
+    assert done.verification is not None
+    (output,) = done.verification.outputs
+    assert output.error is not None
+    assert 1e-3 < output.error < 0.02
+    with load(done.library) as session:
+        told = str(session.manifest["stored"])
+    assert told.count("bf16") == 2
+    shown = command("inspect", str(done.library)).stdout
+    assert "0 of 3 sums of products in 8 bits, factors of 2 in bf16" in shown
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_weights_that_are_waited_for_are_in_16_bits(tmp_path: Path, target: str) -> None:
+    n = Net()
+    x = n.input(1, 1024)
+    path = n.save(tmp_path / "net.onnx", n("MatMul", x, n.weight(1024, 2048)))
+    done = rutc.compile(path, tmp_path / "net.so", precision="auto", tolerance=1e-3, target=target)
+    assert done.report.integer_sums == 0
+    assert done.report.weight_bytes < 0.6 * 4 * 1024 * 2048
+    with load(done.library) as session:
+        (stored,) = session.manifest["stored"]
+    assert stored["type"] == "f16"
 
 
 def test_bf16_that_cannot_be_measured_here_is_not_used(
@@ -252,10 +294,10 @@ def test_bf16_that_cannot_be_measured_here_is_not_used(
     own = target_named("x86-64-v3")
     monkeypatch.setattr("rutc.driver.eight_bits.native_target", lambda: own)
     graph = import_model(windows)
-    assert in_eight_bits(graph, PAIRS, Calibration()).choice.bf16
+    assert in_eight_bits(graph, PAIRS, Calibration()).choice.only is None
     choice = in_eight_bits(graph, PAIRS, Calibration(), 0.5).choice
     assert choice.sums
-    assert (choice.looser, choice.bf16) == ((), False)
+    assert (choice.looser, choice.only) == ((), ())
     assert not choice.options_of(Options(precision="auto")).in_bf16
 
 

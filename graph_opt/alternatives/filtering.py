@@ -104,7 +104,7 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
 
     If factors are `rounded` to bf16, as pairs of their products are added up then, tiles and
     weights are so once they are transformed: where all windows are filtered, and lose no more than
-    `most_bits` by it, or are `looser`.
+    `most_bits` by it, or are `looser`; of sums that `only` names, if it names any.
     """
 
     share: float = 0.8
@@ -114,6 +114,7 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
     rounded: bool = False
     most_bits: float = 1.0
     looser: Looser = ()
+    only: tuple[str, ...] | None = None
 
     def may_choose(self, way: Way[Filtered]) -> bool:
         """Whether inputs of the value are spread so that it needs another filter."""
@@ -151,11 +152,12 @@ class MinimalFiltering(ChoosesWays["Filtered"]):
         if not known:
             return Reason("its windows are too long")
         cycles = [(work.cycles(f), f, False) for f in known]
-        if self.rounded and are_neighbours(n, source, weights, editor, self.machine):
+        able = self.rounded and (self.only is None or n.out.name in self.only)
+        if able and are_neighbours(n, source, weights, editor, self.machine):
             faster = self.machine.pairs_by_singles
             pairs = replace(work, faster=faster, bytes=float(DType.BF16.bytes))
-            able = (f for f in known if len(f) == len(windows) and self._may_round(n, f))
-            cycles += [(pairs.cycles(f), f, True) for f in able]
+            taken = (f for f in known if len(f) == len(windows) and self._may_round(n, f))
+            cycles += [(pairs.cycles(f), f, True) for f in taken]
         direct = work.cycles({})
         return [
             Way(

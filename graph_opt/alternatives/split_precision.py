@@ -96,6 +96,7 @@ class MultiplyParts(Choosing):
     `least` of their time by it, whatever tells their sizes. What else reads a factor that is
     rounded reads that, too: one of the two needs no memory. Sums that `filters` take afterwards,
     those of the machine if none are given, have their factors rounded once they are transformed.
+    Of all sums those are taken that `only` names, if it names any.
     """
 
     share: float = 0.1
@@ -105,6 +106,7 @@ class MultiplyParts(Choosing):
     symbolic: bool = True
     parts: int = WHOLE
     filters: MinimalFiltering | None = None
+    only: tuple[str, ...] | None = None
     machine: Machine = COMMON
     assigned: Assigned | None = None
     """What to take apart, instead of what is weighed so."""
@@ -202,6 +204,8 @@ class MultiplyParts(Choosing):
         exact = places(editor.nodes.values()) if self.parts < WHOLE else frozenset()
         nests = (n for n in known if isinstance(n, Nest) and n.out.name not in exact)
         sums = [n for n in nests if n.reducer is not None]
+        if self.only is not None:
+            sums = [n for n in sums if n.out.name in self.only]
         orders = cache(lambda: order_dims(nodes, {}, fixed_orders(nodes, outputs), {}))
         tried = (self.weighed(n, editor, orders, every=every) for n in sums)
         return [c for c in tried if isinstance(c, SumInParts)]

@@ -9,10 +9,21 @@ import numpy as np
 import pytest
 
 from rutc.graph_opt import versions
-from rutc.graph_opt.quantise import COARSER, MOST, Site, Span, compared, normal, quantised, sites
+from rutc.graph_opt.quantise import (
+    COARSER,
+    MOST,
+    WHICH,
+    Site,
+    Span,
+    normal,
+    one_quantised,
+    one_rounded,
+    quantised,
+    sites,
+)
 from rutc.tensor_ir import Apply, DType, Graph, Nest
 from rutc.tensor_ir.expr import reads, walk
-from rutc.tensor_ir.graph import Output, constants_of
+from rutc.tensor_ir.graph import constants_of
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import SMALL, fours_are_small
@@ -155,18 +166,30 @@ def test_a_table_gets_scales_along_the_axis_that_is_kept() -> None:
     assert len(scales) == 2
 
 
-def test_a_comparison_tells_what_quantising_each_sum_changes() -> None:
+def test_a_run_quantises_the_sum_that_it_is_asked_for() -> None:
     g = graph_of(products)
     found, spans = sites(g), spans_of(g)
     values = np.random.default_rng(0).uniform(-2, 3, (5, 24)).astype(np.float32)
-    told = [float(x) for x in interpret(compared(g, found, spans, V3), {"x0": values}).values()]
-    (first, second) = found
-    alone = replace(g, outputs=(Output("y", first.nest, g.values[first.nest].dims),))
-    y, q = (outputs(x, {"x0": values}) for x in (alone, quantised(alone, (first,), spans, V3)))
-    assert told[0] == pytest.approx(((q - y) ** 2).sum(), rel=1e-3)
-    assert told[1] == pytest.approx((y**2).sum(), rel=1e-5)
-    assert second.nest != first.nest
-    assert len(told) == 4
+    made = one_quantised(g, found, spans, V3)
+    for number in range(-1, len(found)):
+        wanted = quantised(g, found[number : number + 1] if number >= 0 else (), spans, V3)
+        asked = {"x0": values, WHICH: np.array(number)}
+        assert (outputs(made, asked) == outputs(wanted, {"x0": values})).all()
+
+
+def test_a_run_rounds_the_sum_that_it_is_asked_for() -> None:
+    g = graph_of(products)
+    names = [s.nest for s in sites(g)]
+    values = np.random.default_rng(0).uniform(-2, 3, (5, 24)).astype(np.float32)
+    made = one_rounded(g, names)
+    usual = outputs(g, {"x0": values})
+    given = [outputs(made, {"x0": values, WHICH: np.array(n)}) for n in (-1, 0, 1)]
+    assert (given[0] == usual).all()
+    # Both factors are off by up to a 256th of themselves.
+    for number in (1, 2):
+        error = np.linalg.norm(given[number] - usual) / np.linalg.norm(usual)
+        assert 1e-4 < error < 2**-7
+    assert np.any(given[1] != given[2])
 
 
 def test_sums_that_tell_places_stay_exact() -> None:
