@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from rutc.base.cached import cached_property
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.build import Builder, Built, plans_of

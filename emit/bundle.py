@@ -14,9 +14,9 @@ LOADER_NAME = "rutc_runtime.py"
 _MODULES = (
     "errors",
     "forks",
-    "measured",
     "dtypes",
     "c_interface",
+    "step_profile",
     "weights_file",
     "artifact",
     "tensors",

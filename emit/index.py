@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, lru_cache, reduce
+from functools import lru_cache, reduce
 from typing import assert_never
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.ir_vectors import I32, I64, counting, i64, is_vector, splat

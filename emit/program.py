@@ -10,12 +10,12 @@ the inputs' shapes give values to. A program is checked when it is made.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field
-from functools import cached_property
 from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.emit.host_steps import (
     Bind,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from math import prod
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned, Choosing
 from rutc.graph_opt.alternatives.choices import choosing

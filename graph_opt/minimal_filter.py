@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import cache, cached_property, reduce
+from functools import cache, reduce
 from math import inf, lcm, prod, sqrt
 
 import numpy as np
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir import Apply, Data, DType, Expr, Index, IndexValue, Lit, apply
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import cached_property
 from math import ceil, gcd, inf, log2, prod
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.exprs import index_coords, is_gathered
 from rutc.tensor_ir.affine import Index

@@ -16,8 +16,8 @@ from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.report.display import StepTime, least_of, step_times
 from rutc.report.least_time import least_times, machine_at_hand
-from rutc.runtime.measured import ProfileEntry
 from rutc.runtime.ports import undamaged
+from rutc.runtime.step_profile import ProfileEntry
 from rutc.verify.bench import run_in_place
 from rutc.verify.session_values import Ran, run_once
 from rutc.verify.sizes import session_common_sizes

@@ -2,8 +2,8 @@
 
 from rutc.runtime.binding import Binding
 from rutc.runtime.errors import ModelError
-from rutc.runtime.measured import ProfileEntry
 from rutc.runtime.ports import NodeArg
 from rutc.runtime.session import InferenceSession, load
+from rutc.runtime.step_profile import ProfileEntry
 
 __all__ = ["Binding", "InferenceSession", "ModelError", "NodeArg", "ProfileEntry", "load"]

@@ -18,9 +18,9 @@ from rutc.runtime.errors import ModelError
 from rutc.runtime.forks import Locked
 from rutc.runtime.kept import States
 from rutc.runtime.loader import Library, open_library
-from rutc.runtime.measured import ProfileEntry, measured
 from rutc.runtime.plain import plain_tensors
 from rutc.runtime.ports import NodeArg, Ports, check_all, check_mapping, check_names, undamaged
+from rutc.runtime.step_profile import ProfileEntry, measured
 from rutc.runtime.tensors import Array, check_shape
 from rutc.runtime.weights_file import WeightsSource, given_weights, tell_weights
 

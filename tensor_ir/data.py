@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
+
+from rutc.base.cached import cached_property
 
 T = TypeVar("T")
 

@@ -8,13 +8,13 @@ has extent 1 along every dim that it does not depend on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from math import prod
 from typing import assert_never
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Var

@@ -37,8 +37,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from functools import cached_property
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range, quoted
 from rutc.tensor_ir.data import Data

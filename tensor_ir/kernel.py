@@ -29,10 +29,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
-from functools import cache, cached_property
+from functools import cache
 from operator import is_
 from typing import assert_never
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 from rutc.tensor_ir.dtype import DType

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, collect, floordiv, mod, plain
 from rutc.tensor_ir.dtype import DType

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import cache, cached_property
+from functools import cache
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain
 from rutc.tensor_ir.division import close_bounds

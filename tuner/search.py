@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from math import exp, inf, log
 from random import Random
 from typing import Any, Protocol
 
 import numpy as np
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.kernel import Kernel

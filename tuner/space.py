@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from itertools import product
 from math import prod
 from random import Random
 from typing import Generic, TypeVar
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel

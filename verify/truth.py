@@ -13,12 +13,12 @@ Values of 16 bits are rounded in every run, for the model asks for that, and mov
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from math import floor, inf, log2, prod
 
 import numpy as np
 import numpy.typing as npt
 
+from rutc.base.cached import cached_property
 from rutc.tensor_ir import (
     Apply,
     DType,

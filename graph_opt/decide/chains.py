@@ -23,6 +23,7 @@ from dataclasses import replace
 from math import lcm
 from typing import TypeVar
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
@@ -69,7 +70,7 @@ class Member:
     dims: tuple[str, ...]
     ratios: tuple[int, ...]
 
-    @functools.cached_property
+    @cached_property
     def moved(self) -> Mapping[str, frozenset[str]]:
         """Of each value that is read, the dims that what is read of it depends on."""
         own = frozenset(self.dims)
@@ -305,7 +306,7 @@ class Chains:
             known = self._known_places[group.name] = tuple(found.values())
         return known
 
-    @functools.cached_property
+    @cached_property
     def _known_places(self) -> dict[str, tuple[Place, ...]]:
         """Kernels -> where they read: each may follow many chains."""
         return {}
@@ -338,7 +339,7 @@ class Chains:
             self._known[key] = self._between(members)
         return self._known[key]
 
-    @functools.cached_property
+    @cached_property
     def _known(self) -> dict[object, list[str]]:
         """What kernels compute and store -> the values between: chains are over many dims."""
         return {}
@@ -348,14 +349,14 @@ class Chains:
         stored = [v for m in members[:-1] for v in m.group.stored if v in self.free]
         return [v for v in stored if self.users[v] and self.users[v] <= inside]
 
-    @functools.cached_property
+    @cached_property
     def bytes(self) -> Callable[[str], int]:
         """The size of a value, at most."""
         return functools.cache(
             lambda v: self.most(self.layouts[v].size) * self.values[v].dtype.bytes
         )
 
-    @functools.cached_property
+    @cached_property
     def extent(self) -> Callable[[str], int]:
         """The indices of a dim, at most."""
         return functools.cache(lambda d: self.most(self.extents[d]))
@@ -401,7 +402,7 @@ class Chains:
         owners = {v: m for m in members[:-1] for v in m.group.stored}
         return [(v, owners[v]) for v in self.between(members)]
 
-    @functools.cached_property
+    @cached_property
     def index_bytes_of(self) -> Callable[[str, tuple[str, ...], tuple[int, ...]], Index]:
         """What a value takes for so many indices of dims: many chains pass it on."""
 

@@ -7,8 +7,8 @@ lie as it has to, and every scatter has a base that it may write into.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.decide.growth import InPlace, grown_in_place
 from rutc.graph_opt.decide.inplace import share_bases

@@ -8,8 +8,8 @@ Every assignment that is legal for a graph has a plan, and all of them compute t
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.errors import InternalError
 from rutc.graph_opt.assignment import Arrangement, Assignment, Grouping

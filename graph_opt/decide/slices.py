@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field
 from math import prod
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.chains import (
@@ -230,7 +231,7 @@ class Slicer(Chains):
         found = self.owned_between(members)
         return sum([self._common_bytes_of(v, m.dims, m.ratios) for v, m in found])
 
-    @functools.cached_property
+    @cached_property
     def _common_bytes_of(self) -> Callable[[str, tuple[str, ...], tuple[int, ...]], int]:
         """What a value takes for so many indices of dims where symbols are common."""
         return functools.cache(lambda *at: self._common(self.index_bytes_of(*at)))
@@ -245,14 +246,14 @@ class Slicer(Chains):
             fits = within // max(self._common_index_bytes(members), 1)
         return even_slices(extent, prod(outer), size, fits, min, max)
 
-    @functools.cached_property
+    @cached_property
     def _common_bytes(self) -> Callable[[str], int]:
         """The size of a value where symbols are common."""
         return functools.cache(
             lambda v: self._common(self.layouts[v].size * self.values[v].dtype.bytes)
         )
 
-    @functools.cached_property
+    @cached_property
     def _common_extent(self) -> Callable[[str], int]:
         """The indices of a dim where symbols are common."""
         return functools.cache(lambda d: self._common(self.extents[d]))
@@ -326,7 +327,7 @@ class Slicer(Chains):
             return None
         return longest, within
 
-    @functools.cached_property
+    @cached_property
     def _fewest(self) -> Callable[[tuple[str, ...], int], int]:
         """The number of slices of so many indices where symbols are least.
 
@@ -377,7 +378,7 @@ class Slicer(Chains):
             found = self._known_moved[ends] = Moved(passed, common, most)
         return found
 
-    @functools.cached_property
+    @cached_property
     def _known_moved(self) -> dict[tuple[str, str], Moved]:
         """First and last kernel -> what moves between these and those that lie between."""
         return {}
