@@ -129,7 +129,10 @@ def _outputs(build: Build) -> list[Val]:
     made = {o for n in build.nodes for o in n.output}
     used = {i for n in build.nodes for i in (*n.input, *captured(n))}
     found = [v for v in build.values if v.name in made]
-    return [v for v in found if v.name not in used or build.chance(15)]
+    results = [v for v in found if v.name not in used or build.chance(15)]
+    # What nothing computes may be given back, an initializer too.
+    leaves = [v for v in build.values if v.name not in made and v.name in build.known]
+    return results + [v for v in leaves if results and build.chance(3)]
 
 
 Symbols = Mapping[tuple[str, int], str]

@@ -128,6 +128,17 @@ def _first_of(choices: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[A
     return lambda *found, **how: islice(choices(*found, **how), 1)
 
 
+def strided(value: Any) -> Any:
+    """An array of the same elements, its last two axes backward in twice as much memory."""
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        return value
+    near = min(value.ndim, 2)
+    shape = (*value.shape[: value.ndim - near], *(2 * e for e in value.shape[-near:]))
+    made = np.zeros(shape, value.dtype)[(..., *[slice(None, None, -2)] * near)]
+    made[...] = value
+    return made
+
+
 class _Work:
     def __init__(self, case: Case, pipe: Connection) -> None:
         self.case = case
@@ -258,3 +269,23 @@ class _Work:
             given = {i.name: guarded_copy(feeds[i.name]) for i in session.get_inputs()}
             with suppress(ModelError):
                 session.run(None, given)
+        self.run_again(session, threads)
+
+    def run_again(self, session: InferenceSession, threads: int) -> None:
+        """Runs all data sets after what may have failed, the last one first, on strided arrays."""
+        names = [o.name for o in session.get_outputs()]
+        for data, results in list(zip(self.case.sets, self.answer.results, strict=True))[::-1]:
+            given = {i.name: strided(data.feeds[i.name]) for i in session.get_inputs()}
+            made = results[f"{threads} threads"]
+            outputs = {
+                n: strided(np.zeros(np.shape(made[n]), made[n].dtype))
+                for n in names
+                if isinstance(made[n], np.ndarray) and not made[n].dtype.hasobject
+            }
+            self.begin(f"run again with {threads} threads")
+            if "interface" in session.manifest or len(outputs) < len(names):
+                again = dict(zip(names, session.run(None, given), strict=True))
+            else:
+                session.run_into(given, outputs)
+                again = outputs
+            results[f"again, {threads} threads"] = again
