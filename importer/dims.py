@@ -136,7 +136,7 @@ def _dim_names(g: Graph, classes: _Classes, roles: Mapping[str, str]) -> dict[st
     for d, _ in g.dims:
         root = classes.find(d)
         if root not in names:
-            names[root] = _unique(wanted[root][1] or "d", taken)
+            names[root] = unused(wanted[root][1] or "d", taken)
     return {d: names[classes.find(d)] for d, _ in g.dims}
 
 
@@ -145,10 +145,10 @@ def _value_names(g: Graph, hints: Mapping[str, str]) -> dict[str, str]:
     order = [v.name for n in walk_nodes(g.nodes) for v in defined(n)]
     last = {hints[v]: v for v in order}
     taken: set[str] = set()
-    names = {v: _unique(_clean(h), taken) for h, v in last.items()}
+    names = {v: unused(_clean(h), taken) for h, v in last.items()}
     for v in order:
         if v not in names:
-            names[v] = _unique(_clean(hints[v]), taken)
+            names[v] = unused(_clean(hints[v]), taken)
     return names
 
 
@@ -164,7 +164,8 @@ def clean_dim(text: str) -> str:
     return kept if kept and not kept[0].isdigit() else f"d{kept}"
 
 
-def _unique(base: str, taken: set[str]) -> str:
+def unused(base: str, taken: set[str]) -> str:
+    """A name like `base` that is not yet taken, and is then."""
     name, k = base, 1
     if name in taken:
         stem = base + "_" if base[-1].isdigit() else base

@@ -13,7 +13,7 @@ from onnx import GraphProto, TypeProto, ValueInfoProto
 from rutc.errors import UserError
 from rutc.importer.builder import Builder
 from rutc.importer.bundles import bundled_input, keys_asked_for
-from rutc.importer.dims import clean_dim
+from rutc.importer.dims import clean_dim, unused
 from rutc.importer.expressions import OperatorError
 from rutc.importer.nest_builder import MAX_ELEMENTS
 from rutc.importer.open_sizes import SizeFoundError
@@ -40,8 +40,9 @@ Learned = Mapping[str, Index | tuple[int, ...]]
 class Inputs:
     """The inputs of one import: what the user fixed, what the model says, and what was read so.
 
-    `least` is the least that a size may be which nothing fixes. `symbols` has the symbol of each
-    symbolic size that is left, by its name in the model; `common` what symbols are told to be
+    `least` is the least that a size may be which nothing fixes. `shown` has what each size of the
+    model is named by in symbols, which spell fewer letters than models do; `symbols` the symbol of
+    each symbolic size that is left, by its name in the model; `common` what symbols are told to be
     commonly, `usual` what those that the model takes in steps only are where nothing tells more.
     """
 
@@ -51,6 +52,7 @@ class Inputs:
     fixed: Mapping[str, np.ndarray]
     learned: Learned
     least: int = 0
+    shown: dict[str, str] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     common: dict[str, int] = field(default_factory=dict)
     usual: dict[str, int] = field(default_factory=dict)
@@ -87,14 +89,21 @@ class Inputs:
             UserError: A size has both names.
         """
         names = list(dict.fromkeys(p for i in given for p in _params(i) if p))
-        shown = {clean_dim(name): name for name in reversed(names)}
+        # A name that can be a symbol's stays, whatever else looks like it.
+        shown = {self._shown(n): n for n in sorted(names, key=lambda n: clean_dim(n) != n)}
         told: dict[str, int | tuple[int, ...] | str] = {}
         for name, size in self.dims.items():
             own = name if name in names else shown.get(name, name)
             if own in told:
-                raise UserError(f"the size {own!r} is given twice, once as {clean_dim(own)!r}")
+                raise UserError(f"the size {own!r} is given twice, once as {self._shown(own)!r}")
             told[own] = size
         self.dims = told
+
+    def _shown(self, size: str) -> str:
+        """What the symbol of a size is named by: each size of the model has another name."""
+        if size not in self.shown:
+            self.shown[size] = unused(clean_dim(size), set(self.shown.values()))
+        return self.shown[size]
 
     def learn(self, found: SizeFoundError) -> Learned:
         """What the model says of sizes, for the next import."""
@@ -142,7 +151,7 @@ class Inputs:
             return made
 
         def read_boxes(name: str, size: str, limits: Range) -> Tensor:
-            symbol = clean_dim(size)
+            symbol = self._shown(size)
             self.symbols[size] = symbol
             self.b.ranges[symbol] = limits
             axis = self.b.dim(Index.of(symbol), f"!{symbol}_i")
@@ -182,7 +191,7 @@ class Inputs:
         kept: list[Axis] = []
         units: list[str] = []
         for extent, param in zip(extents, params, strict=True):
-            role = f"!{clean_dim(param)}{'' if extent.is_const else '_i'}" if param else ""
+            role = f"!{self._shown(param)}{'' if extent.is_const else '_i'}" if param else ""
             try:
                 d = b.dim(extent, role)
             except OperatorError as e:
@@ -297,7 +306,7 @@ class Inputs:
             raise UserError(f"the size {param!r}: no multiple of {step} lies in its range")
         if low == high:
             return Index.of(low * step)
-        name = stepped(clean_dim(param), step)
+        name = stepped(self._shown(param), step)
         symbol = self.symbols.setdefault(param, name)
         self.b.ranges[symbol] = (low, high)
         if common is not None:
@@ -315,7 +324,7 @@ def _params(info: ValueInfoProto) -> list[str]:
     for i, d in enumerate(info.type.tensor_type.shape.dim):
         if d.HasField("dim_value") and d.dim_value >= 0:
             names.append("")
-        elif re.search(r"[A-Za-z_]", d.dim_param):
+        elif any(c.isalpha() or c == "_" for c in d.dim_param):
             names.append(d.dim_param)
         else:
             names.append(f"{clean_dim(info.name)}_{i}")

@@ -201,3 +201,42 @@ def test_model_local_functions_are_expanded(tmp_path, make_node, make_model, rng
     onnx.save(model, tmp_path / "m.onnx")
     got = interpret(import_model(tmp_path / "m.onnx"), {"x": x})["y"]
     assert_close(got, -np.exp(x), reduction=16)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ("a b", "a.b"),
+        ("p.n", "p_n"),
+        ("日本", "中国"),
+        ("é", "è"),
+        ("rows日", "rows中"),
+        ("n+m", "n-m"),
+    ],
+)
+def test_sizes_of_other_names_are_others(tmp_path, make_node, sizes):
+    """Whatever is left of their names in those of symbols."""
+    inputs = {n: (TensorProto.FLOAT, [s, 4]) for n, s in zip("xy", sizes, strict=True)}
+    nodes = [make_node("Concat", ["x", "y"], ["z"], axis=0)]
+    path = save(tmp_path / "m.onnx", nodes, inputs, ["z"])
+    graph = import_model(path, dims={sizes[0]: (1, 9)})
+    assert len({symbol for symbol, _ in graph.symbols}) == 2
+    assert [most for _, (_, most) in graph.symbols].count(9) == 1
+    x, y = np.ones((3, 4), np.float32), np.zeros((5, 4), np.float32)
+    np.testing.assert_array_equal(interpret(graph, {"x": x, "y": y})["z"], np.concatenate([x, y]))
+
+
+def test_a_size_keeps_a_name_that_a_symbol_can_have(tmp_path, make_node):
+    inputs = {n: (TensorProto.FLOAT, [s, 4]) for n, s in (("x", "p.n"), ("y", "p_n"))}
+    path = save(
+        tmp_path / "m.onnx", [make_node("Concat", ["x", "y"], ["z"], axis=0)], inputs, ["z"]
+    )
+    graph = import_model(path, dims={"p_n": (2, 3)})
+    assert tuple(graph.ranges["p_n"]) == (2, 3)
+
+
+def test_a_size_has_one_name_in_any_script(tmp_path, make_node):
+    inputs = {n: (TensorProto.FLOAT, ["长度", 4]) for n in "xy"}
+    path = save(tmp_path / "m.onnx", [make_node("Add", ["x", "y"], ["z"])], inputs, ["z"])
+    assert len(import_model(path).symbols) == 1
+    assert not import_model(path, dims={"长度": 7}).symbols
