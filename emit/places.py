@@ -12,6 +12,7 @@ from rutc.emit.site import Sites
 from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.expr import Coord, Expr, Lit
 from rutc.tensor_ir.kernel import Buffer
+from rutc.tensor_ir.quotients import is_below
 
 
 class PlaceEmitter:
@@ -175,13 +176,9 @@ class PlaceEmitter:
         bounds, last = self.index.bounds(index), high.bounds(self.index.ranges)
         if bounds is None or bounds[0] < low:
             return False
-        return (last is not None and bounds[1] <= last[0]) or self._ends_before(index, high)
-
-    def _ends_before(self, index: Index, high: Index) -> bool:
-        """Whether an index is that of a loop that ends before `high` or at it."""
-        end = self.index.ends.get(index.as_var or "")
-        rest = (high - end + 1).bounds(self.index.ranges) if end is not None else None
-        return rest is not None and rest[0] >= 0
+        if last is not None and bounds[1] <= last[0]:
+            return True
+        return is_below(index, high + 1, self.index.ends, self.index.ranges)
 
     def _data_index(self, value: ir.Value, extent: Size, *, guarded: bool) -> Index:
         """A fresh variable for a data-dependent coordinate, clamped unless a guard tests it."""

@@ -81,6 +81,19 @@ def below(rest: Index, b: Index, ranges: Ranges) -> bool:
     return is_positive(rest + 1, ranges) and is_positive(b - rest, ranges)
 
 
+def is_below(index: Index, limit: Index, ends: Mapping[str, Index], ranges: Ranges) -> bool:
+    """Whether an index is below `limit` as a loop's that ends there or before, or a quotient of it.
+
+    i // 64 < n  ->  i < 64*n, where the loop over i ends
+    """
+    match index.terms:
+        case (((FloorDiv(num, den),), 1),) if index.const == 0 and den.is_const:
+            return is_below(num, limit * den, ends, ranges)
+    end = ends.get(index.as_var or "")
+    rest = (limit - end).bounds(ranges) if end is not None else None
+    return rest is not None and rest[0] >= 0
+
+
 def near_quotient(known: Range, num: Index, den: Index, ranges: Ranges) -> Range:
     """Bounds of `num // den`, of which those by the operands' are known.
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
+from rutc.tensor_ir.cost.summary import summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
-from tests.emit.run_kernel import run_as_interpreted
+from tests.emit.run_kernel import run_as_interpreted, run_kernel
+from tests.emit.test_transpose import uses_gathers
 from tests.machines import on_machines
 from tests.tensor_ir.test_steps import kernel_of
 
@@ -58,3 +60,40 @@ def test_fills_take_a_line_of_each_set_at_most(machine: Machine) -> None:
 @on_machines
 def test_rows_that_the_innermost_loop_tests_have_no_place(machine: Machine) -> None:
     assert "ptr" not in choices(rows(8, ACROSS), machine)
+
+
+PICTURES = """
+    graph "windows of pictures, as many as a run has"
+    symbols pictures = 0..99
+    dims n = pictures, c = 3, u = 34, x = 17, k = 3
+    %x : f32{n,c,u} = input "x" [n, c, u]
+    %y : f32{n,c,x} = max{k} %x[n, c, u=2*x+k-1 else 0.0]
+    output "y" [n, c, x] = %y
+"""
+
+
+@on_machines
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_fused_number_of_pictures_is_not_tested(machine: Machine, count: int) -> None:
+    """The picture is `n_c // 3`, of an n_c that ends at 3*pictures."""
+    steps = "reorder([n, c, x]); fuse(n, c, n_c); mark(n_c, parallel); tile([x], [vector]); mark(k, unroll)"
+    kernel = apply_schedule(kernel_of(PICTURES), parse_schedule(steps))
+    assert not uses_gathers(kernel, machine)
+    x = np.random.default_rng(0).random(count * 3 * 34, np.float32) - 0.5
+    buffers = {"x": x, "y": np.zeros(count * 3 * 17, np.float32)}
+    run_kernel(kernel, machine, buffers, {"pictures": count})
+    rows = np.pad(x.reshape(-1, 34), [(0, 0), (1, 0)])
+    want = np.max([rows[:, k::2][:, :17] for k in range(3)], axis=0)
+    np.testing.assert_array_equal(buffers["y"].reshape(-1, 17), want)
+
+
+@on_machines
+def test_estimates_know_that_pictures_are_not_tested(machine: Machine) -> None:
+    fixed = PICTURES.replace("symbols pictures = 0..99", "").replace("= pictures", "= 2")
+    for steps in ("reorder([n, c, x]); ", "reorder([n, c, x]); fuse(n, c, n_c); "):
+        steps += "tile([x], [vector]); mark(k, unroll)"
+        symbolic, two = (
+            summarise(apply_schedule(kernel_of(text), parse_schedule(steps)), machine)
+            for text in (PICTURES.replace("0..99", "0..99@2"), fixed)
+        )
+        assert symbolic.work.get("guarded") == two.work.get("guarded")
