@@ -76,7 +76,8 @@ PICTURES = """
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_a_fused_number_of_pictures_is_not_tested(machine: Machine, count: int) -> None:
     """The picture is `n_c // 3`, of an n_c that ends at 3*pictures."""
-    steps = "reorder([n, c, x]); fuse(n, c, n_c); mark(n_c, parallel); tile([x], [vector]); mark(k, unroll)"
+    steps = "reorder([n, c, x]); fuse(n, c, n_c); mark(n_c, parallel); "
+    steps += "tile([x], [vector]); mark(k, unroll)"
     kernel = apply_schedule(kernel_of(PICTURES), parse_schedule(steps))
     assert not uses_gathers(kernel, machine)
     x = np.random.default_rng(0).random(count * 3 * 34, np.float32) - 0.5
