@@ -17,7 +17,7 @@ from rutc.base.record import record
 from rutc.driver.beside import Beside, Ratio, Runs, ratio_of, thread_counts
 from rutc.driver.certainty import Asked, Question
 from rutc.driver.in_model import HandedOut, Planned, Subject, subjects_of
-from rutc.driver.launch_times import TimedLibrary, written
+from rutc.driver.launch_times import TimedLibrary
 from rutc.driver.served import Unanswered
 from rutc.tuner.choice import Choice
 
@@ -69,7 +69,7 @@ def confirmed(
         while left:
             chooser = HandedOut({s: (faster[s],) for s in left})
             path = folder / "found.so"
-            found = written(own.plan, own.machine, path, earlier=own.earlier, chooser=chooser)
+            found = own.written(path, chooser=chooser)
             try:
                 told = _told(found, [places[s] for s in left], beside, thread_counts(cpu))
             except Unanswered:

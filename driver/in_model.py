@@ -24,7 +24,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.build import PlanVersion, machine_of, plans_of
 from rutc.driver.certainty import Asked, Question
-from rutc.driver.compile_job import CompileJob, key, make, scheduled
+from rutc.driver.compile_job import Chooser, CompileJob, key, make, scheduled
 from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, values_to_time, written
 from rutc.driver.launches import Pending
 from rutc.driver.plan_steps import PlanSteps
@@ -93,17 +93,30 @@ class Planned:
     """A plan, those of `earlier` versions, and the machine that they are for.
 
     `sizes` are what a run that is timed has instead of common ones, by the names of the inputs'.
+    In such a run subnormal numbers count as zeros unless they are kept.
     """
 
     plan: Plan
     earlier: tuple[PlanVersion, ...]
     machine: Machine
     sizes: Mapping[str, int] = field(default_factory=dict)
+    keep_subnormals: bool = False
 
     def pending(self) -> list[Pending]:
         """Returns all launches, in the order in which a builder has them."""
         plans = plans_of(self.plan, self.earlier)
         return [p for each in plans for p in PlanSteps(each, Weights()).pending]
+
+    def written(self, path: Path, *, chooser: Chooser | None = None) -> TimedLibrary:
+        """Returns the artifact of the plans, which is written to a path."""
+        return written(
+            self.plan,
+            self.machine,
+            path,
+            earlier=self.earlier,
+            chooser=chooser,
+            keep_subnormals=self.keep_subnormals,
+        )
 
     def seen(self) -> Machine:
         """Returns the machine that kernels are compiled for."""
@@ -200,7 +213,7 @@ class ModelBench(Served):
         for number, pending in enumerate(self._launches):
             for subject in subjects_of(pending.job, self._machine):
                 self._places[subject].append(number)
-        self._written = partial(written, planned.plan, planned.machine, earlier=planned.earlier)
+        self._written = planned.written
         self.default = self._written(folder / "default.so")
         super().__init__(partial(_served, self.default, planned.machine, planned.sizes), cpu)
         self._usual: dict[Subject, Usual] = {}

@@ -161,7 +161,7 @@ def tune_model(
             return TuningReport((), *counts, (), spent, place, True, {}, better, at)
         plan = better.plan
     tried, failed = (0, 0) if better is None else (better.tried, better.failed)
-    own = Planned(plan, earlier, machine, sizes or {})
+    own = Planned(plan, earlier, machine, sizes or {}, options.keep_subnormals)
     schedules = _search_schedules(
         own,
         _chosen(own.launches(), names),

@@ -26,7 +26,14 @@ from rutc.tensor_ir import Data, DType, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
 from rutc.tensor_ir.interface import Bundle
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import COMMON_SIZE, MOST_SIZE, multiple, stepped
+from rutc.tensor_ir.ranges import (
+    COMMON_SIZE,
+    MOST_SIZE,
+    multiple,
+    range_text,
+    stepped,
+    with_common,
+)
 
 LONGEST_FORMULA = 200
 """The characters of a size's name that is read as a formula."""
@@ -335,9 +342,9 @@ def _told(size: int | tuple[int, ...] | str) -> str:
     """A size as an option tells it: `8`, `total`, `0..64`, `32..640/32`, `1..64@8`."""
     if isinstance(size, int | str):
         return str(size)
-    low, high, *more = size
-    marks = [f"{mark}{n}" for mark, n in zip("/@", more, strict=False) if (mark, n) != ("/", 1)]
-    return f"{low}..{high}{''.join(marks)}"
+    step = size[2] if len(size) > 2 else 1
+    common = size[3] if len(size) > 3 else None
+    return range_text(with_common((size[0], size[1]), common), step)
 
 
 def _conflict(

@@ -106,11 +106,11 @@ def midway(symbols: Mapping[str, Range]) -> dict[str, int]:
     }
 
 
-def range_text(limits: Range) -> str:
-    """A range as text: `1..64`, or `1..64@8` with a common size of its own."""
+def range_text(limits: Range, step: int = 1) -> str:
+    """A range as text: `1..64`, or `32..640/32@64` in steps and with a common size of its own."""
     low, high = limits
     common = f"@{limits.common}" if isinstance(limits, CommonRange) else ""
-    return f"{low}..{high}{common}"
+    return f"{stepped(f'{low}..{high}', step)}{common}"
 
 
 def stepped(name: str, step: int) -> str:

@@ -111,6 +111,24 @@ def test_the_default_schedule_takes_what_it_takes(bench: ModelBench, product: Su
     assert outcome.cycles == pytest.approx(usual, rel=0.5)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_subnormal_numbers_are_kept_where_schedules_are_timed(kept: bool, tmp_path: Path) -> None:
+    graph = parse(
+        'graph "g"\ndims i = 64\n%x : f32{i} = input "x" [i]\n'
+        '%y : f32{i} = %x[i] * 0.5\noutput "y" [i] = %y'
+    )
+    plan, others = planned(versions(graph, MACHINE), MACHINE)
+    own = Planned(plan, others, MACHINE, keep_subnormals=kept)
+    x = np.full(64, np.finfo(np.float32).smallest_subnormal * 8, np.float32)
+    with ModelBench(own, tmp_path, 2) as bench:
+        libraries = [bench.default, own.written(tmp_path / "other.so")]
+    for artifact in libraries:
+        with Profiled(artifact.library) as found:
+            (y,) = found.session.run(None, {"x": x})
+            assert isinstance(y, np.ndarray)
+            assert np.all((y != 0) == kept)
+
+
 def test_launches_of_plans_that_do_not_run_try_nothing(tmp_path: Path) -> None:
     """Of several plans with the same kernel, those that run have the schedules in turn."""
     graph = parse(PRODUCTS.replace("dims i = 96", "symbols n = 1..512\ndims i = n"))

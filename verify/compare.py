@@ -5,6 +5,7 @@ tolerance of `rutc.verify.tolerance`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ class OutputComparison:
     relative error: at least `SIGNIFICANT` of the output's largest magnitude. `worst` is the index
     of the element that exceeds its allowed difference by most (or comes closest to it), with
     `ours` and `reference` its two values. `reason` says why an output that does not pass does not.
+    An element of a sequence has the `output` of the model that it is in.
     """
 
     name: str
@@ -51,6 +53,7 @@ class OutputComparison:
     case: str = ""
     contradicted: bool = False
     expected_error: float | None = None
+    output: str = ""
 
 
 BUDGET = "--tolerance"
@@ -71,7 +74,9 @@ def compare_outputs(
         if name not in ours:
             results.append(_failure(name, expected, "this output is missing"))
         else:
-            results.extend(compare_values(name, ours[name], expected, level))
+            empty = (OutputComparison(name, "sequence", (), passed=True),)
+            compared = compare_values(name, ours[name], expected, level) or empty
+            results += [c if c.name == name else replace(c, output=name) for c in compared]
     return tuple(results)
 
 
