@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.emit import program as host
+from rutc.emit import ports
 from rutc.errors import UserError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.affine import Index, Size, plain, product
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Graph, Input, Output, State
+from rutc.tensor_ir.stated_sizes import stated_sizes
 from rutc.tensor_ir.states import ends, growth
 
 
@@ -18,9 +19,9 @@ from rutc.tensor_ir.states import ends, growth
 class PlanPorts:
     """What a library takes, gives, and keeps for the next run: the last of both."""
 
-    inputs: tuple[host.Port, ...]
-    outputs: tuple[host.Port, ...]
-    states: tuple[host.State, ...]
+    inputs: tuple[ports.Port, ...]
+    outputs: tuple[ports.Port, ...]
+    states: tuple[ports.State, ...]
 
 
 def ports_of(plan: Plan) -> PlanPorts:
@@ -37,26 +38,28 @@ def ports_of(plan: Plan) -> PlanPorts:
     )
 
 
-def _input(n: Input, extents: dict[str, Size]) -> host.Port:
+def _input(n: Input, extents: dict[str, Size]) -> ports.Port:
     port = _port(n.name, n.out.dtype, n.axes, extents)
     if n.fixed is None:
         return port
     if n.out.dtype is DType.STRING:
         raise UserError(f"input {n.name!r} is of strings, which cannot be given when compiling")
-    return replace(port, fixed=host.Fixed(n.fixed.array.tobytes(), str(n.fixed)))
+    return replace(port, fixed=ports.Fixed(n.fixed.array.tobytes(), str(n.fixed)))
 
 
-def _output(o: Output, plan: Plan, extents: dict[str, Size]) -> host.Port:
+def _output(o: Output, plan: Plan, extents: dict[str, Size]) -> ports.Port:
     port = _port(o.name, plan.values[o.value].dtype, o.axes, extents)
+    stated = stated_sizes(plan.graph)
+    port = replace(port, said=tuple(plain(Index.of(x).subs(stated)) for x in port.shape))
     place = plan.places[o.value]
     return replace(port, block=place.index) if place.space == "block" else port
 
 
-def _port(name: str, dtype: DType, axes: tuple[str, ...], extents: dict[str, Size]) -> host.Port:
-    return host.Port(name, dtype.stored_name, tuple(extents[d] for d in axes))
+def _port(name: str, dtype: DType, axes: tuple[str, ...], extents: dict[str, Size]) -> ports.Port:
+    return ports.Port(name, dtype.stored_name, tuple(extents[d] for d in axes))
 
 
-def _state(state: State, plan: Plan, extents: dict[str, Size]) -> host.State:
+def _state(state: State, plan: Plan, extents: dict[str, Size]) -> ports.State:
     graph: Graph = plan.graph
     taken, given = ends(graph, state)
     how = growth(graph, state)
@@ -66,4 +69,4 @@ def _state(state: State, plan: Plan, extents: dict[str, Size]) -> host.State:
     size = Index.of(product(shape)).value * taken.out.dtype.bytes
     grows = None if how is None else (how.axis, how.capacity)
     together = plan.places[taken.out.name] == plan.places[given.value]
-    return host.State(size, grows, together)
+    return ports.State(size, grows, together)

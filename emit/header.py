@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from rutc.emit.c_text import c_comment
 from rutc.emit.host_runtime import HOST_SOURCES
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.emit.program_source import symbol_prefix
 
 
@@ -48,7 +49,7 @@ def _introduction(program: Program, prefix: str, weights_file: str | None) -> It
 
 
 def _describe(port: Port) -> str:
-    shape = ", ".join(map(str, port.shape))
+    shape = ", ".join(map(str, port.shown))
     kind = "const DLTensor *" if port.dtype == "tensor" else port.dtype
     return c_comment(f'"{port.name}", {kind} [{shape}]')
 

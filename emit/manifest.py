@@ -5,7 +5,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from rutc.emit.elf import DIGEST_BYTES
-from rutc.emit.program import Port, Program, State
+from rutc.emit.ports import Port, State
+from rutc.emit.program import Program
 from rutc.emit.weight_image import WeightImage
 from rutc.errors import InternalError
 from rutc.tensor_ir.ranges import CommonRange
@@ -114,8 +115,7 @@ def _state(state: State, taken: Port, given: Port) -> dict[str, JsonValue]:
 
 
 def _port(port: Port) -> dict[str, JsonValue]:
-    shape: list[JsonValue] = [x if isinstance(x, int) else str(x) for x in port.shape]
-    about: dict[str, JsonValue] = {"name": port.name, "dtype": port.dtype, "shape": shape}
+    about: dict[str, JsonValue] = {"name": port.name, "dtype": port.dtype, "shape": port.shown}
     if port.block is not None:
         about["computed"] = True
     if port.fixed is not None:

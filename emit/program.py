@@ -34,6 +34,7 @@ from rutc.emit.host_steps import (
     walk,
 )
 from rutc.emit.kernel_call import BUFFER_ALIGNMENT, KernelCall, Ref
+from rutc.emit.ports import Port, State
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 
@@ -43,49 +44,6 @@ POINTER_BYTES = 8
 
 
 @record
-class Fixed:
-    """The bytes that alone an input may hold, last dimension fastest, and how to show them."""
-
-    data: bytes
-    text: str
-
-
-@record
-class Port:
-    """One input or output of the model: its ONNX name, dtype (as `'float32'`) and shape.
-
-    An input with `fixed` has to hold that. An output whose shape the program computes is a `block`.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[Size, ...]
-    fixed: Fixed | None = None
-    block: int | None = None
-
-    def __str__(self) -> str:
-        fixed = f" fixed {self.fixed.text}" if self.fixed is not None else ""
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{fixed}"
-
-
-@record
-class State:
-    """An input that has in the next run what an output has in this one; a session keeps it.
-
-    It has memory of `bytes` bytes. Of one that `grows` along an axis that is enough for so many
-    elements along it. Where both are `together` in one memory, the strides are those of an array
-    with that many; otherwise each has its own, dense, and they change places after a run.
-    """
-
-    bytes: int
-    grows: tuple[int, int] | None
-    together: bool
-
-    def __str__(self) -> str:
-        grows = "" if self.grows is None else f" up to {self.grows[1]} along axis {self.grows[0]}"
-        return f"state of {self.bytes} bytes{grows}{' in place' if self.together else ''}"
-
-
 @record
 class Program:
     """Everything the host runtime needs besides the kernels' code.

@@ -12,7 +12,8 @@ from rutc.emit.elf import NOTE_SOURCE
 from rutc.emit.host_runtime import renamed_routines
 from rutc.emit.host_steps import Launch, walk
 from rutc.emit.kernel_call import Ref
-from rutc.emit.program import Port, Program, told_by
+from rutc.emit.ports import Port
+from rutc.emit.program import Program, told_by
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
 from rutc.emit.step_tables import Tables
 from rutc.emit.weight_image import Placed, WeightImage
@@ -236,7 +237,7 @@ def _port_fields(port: Port, shape: str, sizes: SizeTable) -> list[str | int]:
     fields: list[str | int] = [c_string(port.name), c_string(port.dtype)]
     fields += [element.code, element.bits]
     fields += [element.bytes, element.alignment, len(port.shape), shape]
-    text = ", ".join(map(str, port.shape))
+    text = ", ".join(map(str, port.shown))
     fields += [c_string(f"[{text}]"), sizes.code(size)]
     return fields
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 BYTES = 1024.0
-LONGEST_FORMULA = 40
+LONGEST_FORMULA = 60
 """Characters of a formula of sizes, more of which tell a reader nothing; `--json` has all."""
 
 

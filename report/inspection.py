@@ -31,6 +31,7 @@ from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import Range, common_size, common_sizes, limits_text, multiple
+from rutc.tensor_ir.stated_sizes import stated_sizes
 from rutc.tuner.choice import OnRecord
 from rutc.verify.each_target import lacking
 from rutc.verify.sizes import planned_ranges
@@ -376,10 +377,14 @@ def inspect_model(
 
 def _ports(graph: Graph) -> tuple[list[NodeArg], list[NodeArg]]:
     """The inputs and outputs of a model, as an artifact of it has them."""
-    dtypes = graph.values
+    dtypes, stated = graph.values, stated_sizes(graph)
     takes, gives = (
         [
-            NodeArg(n, [_extent(graph.extents[a]) for a in axes], onnx_type(dtype.stored_name))
+            NodeArg(
+                n,
+                [_extent(Index.of(graph.extents[a]).subs(stated)) for a in axes],
+                onnx_type(dtype.stored_name),
+            )
             for n, axes, dtype in found
         ]
         for found in (

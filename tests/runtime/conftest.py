@@ -12,7 +12,8 @@ from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.host_steps import Step
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from tests.launches import Launches
 
 KERNEL = "(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)"

@@ -18,7 +18,8 @@ from rutc.emit.bundle import write_loader
 from rutc.emit.host_steps import Copy
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.runtime.artifact import open_artifact
 from rutc.runtime.ports import Ports

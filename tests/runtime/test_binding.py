@@ -10,7 +10,8 @@ import pytest
 from rutc.emit.host_steps import Copy
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.runtime import ModelError, load
 
 X = np.arange(8, dtype=np.float32)

@@ -9,7 +9,8 @@ import pytest
 from rutc.emit.host_steps import Branch, Copy, Fail, Repeat, Step
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import simple
 

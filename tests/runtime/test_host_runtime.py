@@ -17,7 +17,8 @@ from rutc.emit.host_runtime import (
 from rutc.emit.host_steps import Call, Copy, Step
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.emit.targets.measured import SOURCE as RATES
 from rutc.emit.toolchain import Running, Toolchain, find_toolchain
 from rutc.runtime import load

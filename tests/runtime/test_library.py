@@ -24,7 +24,8 @@ from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.host_steps import Copy, Launch
 from rutc.emit.kernel_call import KernelId, Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.emit.program_source import symbol_prefix
 from rutc.emit.toolchain import find_toolchain
 from rutc.emit.weight_image import weight_image

@@ -8,7 +8,8 @@ import pytest
 from rutc.emit.host_steps import Bind, Reserve
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.runtime import load
 from rutc.tensor_ir.affine import Index
 from tests.launches import Launches

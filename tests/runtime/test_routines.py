@@ -12,7 +12,8 @@ from rutc.emit.call_source import call_tables
 from rutc.emit.host_steps import Attribute, Call, Operand
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.emit.size_source import SizeTable
 from rutc.emit.targets import target_named
 from rutc.errors import InternalError, UserError

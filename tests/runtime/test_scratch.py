@@ -7,7 +7,8 @@ import pytest
 
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.tensor_ir.affine import Index
 from tests.launches import Launches
 from tests.runtime.conftest import Compile, kernel, run_c

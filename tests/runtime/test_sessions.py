@@ -21,7 +21,8 @@ import pytest
 from rutc.emit.host_steps import Branch, Copy, Repeat
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.runtime import InferenceSession, ModelError, load, loader
 from rutc.runtime.c_interface import Options
 from rutc.runtime.objects import Objects

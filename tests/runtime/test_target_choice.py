@@ -19,7 +19,8 @@ from rutc.emit.host_steps import Call, Copy
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import TargetFacts, build_library
 from rutc.emit.manifest import manifest_json
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.emit.toolchain import find_toolchain
 from rutc.emit.weight_image import PAGE_BYTES, weight_image
 from rutc.errors import InternalError

@@ -13,7 +13,8 @@ from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.host_steps import Copy, Step
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.runtime import load
 from tests.launches import Launches
 from tests.runtime.conftest import Compile, kernel, simple

@@ -26,7 +26,8 @@ from rutc.emit.host_steps import Copy
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
 from rutc.emit.placement import EMBED_LIMIT_BYTES, weights_file
-from rutc.emit.program import Port, Program
+from rutc.emit.ports import Port
+from rutc.emit.program import Program
 from rutc.emit.weight_image import Placed, WeightImage
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import run_c, simple
