@@ -131,7 +131,8 @@ def optimise(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
     what is known go, those that loops ask again and again as well. The passes of level 1 would
     take three times as long as these and find next to nothing more, but where loops compute again
     what does not change in them: operations are emitted where their results are needed, and these
-    passes move them out of loops.
+    passes move them out of loops. Every loop gets a block before it in the end: sums of two loops
+    that follow one branch would begin before that, all of them at once, and some on the stack.
     """
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = False
@@ -146,6 +147,7 @@ def optimise(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
         _run(passes, module, builder)
         passes = builder.getFunctionPassManager()
     passes.add_jump_threading_pass()
+    passes.add_loop_simplify_pass()
     _run(passes, module, builder)
     after = llvm.create_new_module_pass_manager()
     after.add_dead_arg_elimination_pass()
