@@ -17,7 +17,7 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import WORD, Machine
 
 COUNTED = (Kind.SERIAL, Kind.PARALLEL)
 """The kinds of loops that stay loops of the code."""
@@ -39,8 +39,11 @@ def repeats(kernel: Kernel, machine: Machine) -> bool:
 
     def in_registers(r: Read) -> bool:
         b = buffers[r.value]
-        row = row_chosen(r, b.layout)
-        return row is not None and machine.picks(b.dtype.bytes, row[1], machine.width) > 0
+        row = row_chosen(r.coords, b.layout)
+        if row is None:
+            return False
+        lanes = max(WORD // b.dtype.bytes, 1) * machine.width
+        return machine.picks(b.dtype.bytes, row[1], lanes) > 0
 
     found = _innermost(kernel.body)
     return any(_repeated(loop, stmts, in_registers) for loop, stmts in found)

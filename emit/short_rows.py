@@ -2,7 +2,8 @@
 
     x[n, at[i]]   ->   low = x[n, 0..15]; high = x[n, 16..19]; lane i is one of both, by at[i]
 
-A gather takes a load for every lane, a permutation of a register, or of two, one operation.
+A gather takes a load for every lane, a permutation of a register, or of two, one operation. Bytes
+are also picked 16 by 16.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 from rutc.emit import ir
 from rutc.emit.ir_vectors import I32, splat
 from rutc.emit.kept_reads import KeptReads
-from rutc.emit.permute import permuted
+from rutc.emit.permute import HALF, permuted, shuffled_bytes
 from rutc.emit.storage import I8, memory_type
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Buffer
+from rutc.tensor_ir.machine import SHUFFLED_BYTES
 
 
 class ShortRowEmitter(KeptReads):
@@ -39,18 +41,17 @@ class ShortRowEmitter(KeptReads):
             return None
         b, lanes = self.builder, machine.vector_bits // 8 // bytes_
         # The last of these places is one that data may choose, so the row goes on up to there.
-        element = I8 if bytes_ == 1 else ir.FloatType()
-        row = self._row(buffer, begin, bounds[1] + 1, ir.VectorType(element, lanes))
         number = I8 if bytes_ == 1 else I32
         picks = b.trunc(self.index.emit(place), ir.VectorType(number, lane.lanes))
         if lane.lanes < lanes:
             picks = b.shuffled(picks, [*range(lane.lanes), *[0] * (lanes - lane.lanes)])
         each = machine.permutes_at_once(bytes_)
-        found = permuted(self.memory, row[:each], picks)
-        for k in range(each, len(row), each):
-            last = splat(b, ir.Constant(number, k * lanes - 1), lanes)
-            beyond = b.icmp_unsigned(">", picks, last)
-            found = b.select(beyond, permuted(self.memory, row[k : k + each], picks), found)
+        if each:
+            row = self._row(buffer, begin, bounds[1] + 1, lanes)
+            found = self._permuted(row, picks, number, each)
+        else:
+            steps = self._steps(buffer, begin, bounds[1] + 1, lanes)
+            found = shuffled_bytes(self.memory, steps, picks)
         if lane.lanes < lanes:
             found = b.part(found, 0, lane.lanes)
         return b.bitcast(found, ir.VectorType(memory_type(buffer.dtype), lane.lanes))
@@ -65,14 +66,41 @@ class ShortRowEmitter(KeptReads):
             for d, c in r.coords
         )
 
-    def _row(
-        self, buffer: Buffer, begin: Index, count: int, vector: ir.VectorType
-    ) -> list[ir.Value]:
-        """The elements from an address on, in vectors."""
+    def _permuted(
+        self, row: list[ir.Value], picks: ir.Value, number: ir.Type, each: int
+    ) -> ir.Value:
+        """The elements that `picks` number of vectors, so many of which are permuted at once."""
+        b, lanes = self.builder, picks.lanes
+        found = permuted(self.memory, row[:each], picks)
+        for k in range(each, len(row), each):
+            last = splat(b, ir.Constant(number, k * lanes - 1), lanes)
+            beyond = b.icmp_unsigned(">", picks, last)
+            found = b.select(beyond, permuted(self.memory, row[k : k + each], picks), found)
+        return found
+
+    def _row(self, buffer: Buffer, begin: Index, count: int, lanes: int) -> list[ir.Value]:
+        """The elements from an address on, in vectors of so many."""
+        vector = ir.VectorType(I8 if buffer.dtype.bytes == 1 else ir.FloatType(), lanes)
         return [
-            self._part(buffer, begin + first, min(count - first, vector.count), vector)
-            for first in range(0, count, vector.count)
+            self._part(buffer, begin + first, min(count - first, lanes), vector)
+            for first in range(0, count, lanes)
         ]
+
+    def _steps(self, buffer: Buffer, begin: Index, count: int, lanes: int) -> list[ir.Value]:
+        """The bytes from an address on for `shuffled_bytes`."""
+        key = (buffer.name, "steps of short row", begin, count)
+        found: list[ir.Value] = []
+        before: ir.Value | None = None
+        for i, part in enumerate(self._row(buffer, begin, count, SHUFFLED_BYTES)):
+            step = self.kept((*key, i))
+            if step is None:
+                step = part if before is None or i == HALF else self.builder.xor(part, before)
+                order = [k % SHUFFLED_BYTES for k in range(lanes)]
+                step = self.builder.shuffled(step, order)
+                self.keep((*key, i), step)
+            found.append(step)
+            before = part
+        return found
 
     def _part(self, buffer: Buffer, begin: Index, count: int, vector: ir.VectorType) -> ir.Value:
         key = (buffer.name, "short row", begin, count)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import ELEMENTARY, Apply, Coord, Read, coord_names, walk
+from rutc.tensor_ir.gradual import row_chosen
 from rutc.tensor_ir.kernel import Assign, Buffer, Loop, Space
 from rutc.tensor_ir.machine import Machine
 
@@ -24,8 +25,8 @@ def together(
     waits. Coefficients that registers have no room for are read from memory. Where instructions put
     registers together as one of narrower elements, rather than make one smaller, as many are
     computed as fill one of the narrowest elements that are moved: bytes are copied 32 at a time
-    with AVX2, and four registers of numbers of 32 bits become one of bytes. `ranges` are those of
-    all variables.
+    with AVX2, and four registers of numbers of 32 bits become one of bytes. So they are where bytes
+    are picked from a row in registers. `ranges` are those of all variables.
     """
     functions = False
     for s in loop.body:
@@ -37,8 +38,10 @@ def together(
             if isinstance(x, Apply):
                 functions |= x.op in ELEMENTARY and x.dtype is DType.F32
     number = 1 << machine.vectors_at_once.bit_length() - 1 if functions else 1
-    if machine.packs and not machine.saturates:
-        steps = [(b, _step(b, coords, loop.var, ranges)) for b, coords in _places(loop, buffers)]
+    places = [(b, c) for b, c in _places(loop, buffers) if not _is_picked(b, c, machine)]
+    picked = len(places) < sum(1 for _ in _places(loop, buffers))
+    if picked or (machine.packs and not machine.saturates):
+        steps = [(b, _step(b, coords, loop.var, ranges)) for b, coords in places]
         # Lanes that are moved one by one, or across registers, are those of a register.
         if all(step in (0, 1) and not b.layout.nibbles for b, step in steps):
             narrowest = min((b.dtype.bytes for b, step in steps if step), default=LANE_BYTES)
@@ -48,6 +51,13 @@ def together(
 
 def _is_register(buffer: Buffer) -> bool:
     return buffer.space is Space.REGISTER
+
+
+def _is_picked(buffer: Buffer, coords: tuple[tuple[str, Coord], ...], machine: Machine) -> bool:
+    """Whether data choose bytes of a row, which lanes pick from registers."""
+    row = row_chosen(coords, buffer.layout) if buffer.dtype.bytes == 1 else None
+    lanes = LANE_BYTES * machine.width
+    return row is not None and machine.picks(1, row[1], lanes) > 0
 
 
 def _places(

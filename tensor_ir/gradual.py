@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from rutc.tensor_ir.affine import Index, Size
-from rutc.tensor_ir.expr import Read, plain_names, reads, reads_plainly
+from rutc.tensor_ir.expr import Coord, Read, plain_names, reads, reads_plainly
 from rutc.tensor_ir.graph import Const, Data, Nest
 from rutc.tensor_ir.kernel import Buffer
 from rutc.tensor_ir.layout import Layout
@@ -35,12 +35,12 @@ def gradual_tables(
     return {name: dims for name, dims in found.items() if dims and name not in outside}
 
 
-def row_chosen(r: Read, layout: Layout) -> tuple[str, int] | None:
+def row_chosen(coords: tuple[tuple[str, Coord], ...], layout: Layout) -> tuple[str, int] | None:
     """(dim, extent) of the row of neighbours in memory of which data choose the one that is read.
 
     None where data choose along no dim or several, or not among neighbours of a known number.
     """
-    data = [d for d, c in r.coords if not isinstance(c, Index)]
+    data = [d for d, c in coords if not isinstance(c, Index)]
     if len(data) != 1 or layout.stride(data[0]) != 1:
         return None
     extent = dict(layout.extents)[data[0]]
@@ -52,7 +52,7 @@ def table_along(r: Read, buffers: Mapping[str, Buffer], var: str) -> tuple[str, 
 
     None where the loop moves the read otherwise, or what is read does not lie along that dim.
     """
-    row = row_chosen(r, buffers[r.value].layout)
+    row = row_chosen(r.coords, buffers[r.value].layout)
     if row is None or r.fill is not None:
         return None
     if var in plain_names(r.coords):

@@ -36,6 +36,10 @@ WORD = 4
 """Bytes of elements that are picked in registers."""
 ROW_REGISTERS = 4
 """A row of which lanes pick elements has no more of them."""
+SHUFFLED_BYTES = 16
+"""Bytes among which an instruction picks that does so in each part of a register by itself."""
+MOST_SHUFFLED = 256
+"""Bytes of the longest row that such instructions pick from: as many as a byte numbers."""
 
 
 @record
@@ -186,12 +190,30 @@ class Machine:
         loaded by itself.
         """
         at_once = self.permutes_at_once(bytes_)
+        if bytes_ == 1 and not at_once:
+            return self._picks_in_parts(elements, lanes)
         registers = -(-elements * bytes_ // (self.vector_bits // 8))
         full = lanes == self.width if bytes_ == WORD else self.width <= lanes <= WORD * self.width
         if not at_once or not full or registers > ROW_REGISTERS:
             return 0
         permutations = max(-(-registers // at_once), 1)
         return 3 * permutations - 2
+
+    def _picks_in_parts(self, elements: int, lanes: int) -> int:
+        """The same of bytes, of which an instruction picks among 16: three operations for each 16.
+
+        To extract a number, to load a byte and to insert it are three for each lane.
+        """
+        parts = -(-elements // SHUFFLED_BYTES)
+        operations = 3 * parts - 2
+        able = self.shuffles_bytes and elements <= MOST_SHUFFLED and lanes <= WORD * self.width
+        return operations if able and operations <= 3 * lanes else 0
+
+    @property
+    def shuffles_bytes(self) -> bool:
+        """Whether an instruction picks bytes in each part of a register by itself."""
+        needed = "avx512bw" if self.vector_bits == 512 else "avx2"
+        return self.architecture == "x86_64" and needed in self.features
 
     def permutes_at_once(self, bytes_: int) -> int:
         """The registers of which an instruction picks elements of so many bytes, by numbers."""

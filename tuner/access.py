@@ -101,7 +101,12 @@ class Touch:
         return isinstance(self.exact.get(var, 0), int)
 
     def continues(self, outer: str, inner: str, extent: Size) -> bool:
-        """Whether `outer` goes on where `inner`, of that extent, ends."""
+        """Whether `outer` goes on where `inner`, of that extent, ends.
+
+        Where data choose along both, the accesses to these data tell.
+        """
+        if outer in self.chosen and inner in self.chosen:
+            return True
         o, i = self.exact.get(outer, 0), self.exact.get(inner, 0)
         return o is not None and i is not None and o == plain(i * extent)
 
@@ -414,7 +419,7 @@ def _touch(
     for v in scattered:
         strides[v] = exact[v] = None
     chosen: dict[str, int] = {}
-    row = None if packed else row_chosen(r, buffer.layout)
+    row = None if arranged else row_chosen(r.coords, buffer.layout)
     if row is not None:
         moved = frozenset().union(*(c.names() for c in coords.values()))
         chosen = dict.fromkeys(scattered - moved, row[1])

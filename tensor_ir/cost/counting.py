@@ -345,7 +345,7 @@ class Counter(Accesses):
 
     def _picks(self, r: Read, buffer: Buffer, var: str, lanes: int) -> int:
         """The operations by which lanes along a loop take what data choose from a short row."""
-        row = None if buffer.singly else row_chosen(r, buffer.layout)
+        row = None if buffer.singly else row_chosen(r.coords, buffer.layout)
         if row is None or var in plain_names(r.coords):
             return 0
         return self.machine.picks(buffer.dtype.bytes, row[1], lanes)

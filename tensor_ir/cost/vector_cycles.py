@@ -9,7 +9,7 @@ from rutc.tensor_ir.cost.estimate import Rates, fitted, region_cycles
 from rutc.tensor_ir.cost.operations import kind_of
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.expr import Apply, Cast, Expr, Read, reads_plainly, walk
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import WORD, Machine
 
 NO_ROWS: Mapping[str, int] = MappingProxyType({})
 
@@ -37,8 +37,9 @@ def vector_cycles(
                     tally.add("conversions", 1.0)
                 case Read() if not reads_plainly(x):
                     row = rows.get(x.value)
-                    picks = machine.picks(x.dtype.bytes, row, machine.width) if row else 0
-                    tally.add("shuffles", float(picks))
+                    parts = max(WORD // x.dtype.bytes, 1)
+                    picks = machine.picks(x.dtype.bytes, row, parts * machine.width) if row else 0
+                    tally.add("shuffles", picks / parts)
                     tally.add("gathered", 0.0 if picks else float(machine.width))
                 case _:
                     pass

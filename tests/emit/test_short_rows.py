@@ -85,13 +85,50 @@ def test_code_chooses_bytes(kind: str, d: int, lanes: int) -> None:
         ("i8", 100, BYTES, True),
         ("u8", 257, BYTES, False),
         ("f32", 65, BYTES, False),
-        ("u8", 16, V4, False),
-        ("u8", 16, V3, False),
     ],
 )
 def test_where_rows_are_permuted(kind: str, d: int, machine: Machine, permuted: bool) -> None:
     assembly = compile_assembly(emit_kernel(rows(kind, d, machine)[0], machine).text, machine)
     assert bool(re.search(r"\bvperm(?:[it]2)?(?:b|d|ps)\b", assembly)) == permuted
+
+
+@on_machines
+@pytest.mark.parametrize("d", [1, 15, 16, 17, 31, 100, 127, 128, 129, 144, 240, 255, 256, 257])
+@pytest.mark.parametrize(("kind", "lanes"), [("u8", 32), ("i8", 64), ("i8", 24), ("u8", 8)])
+def test_code_chooses_bytes_in_parts_of_registers(
+    kind: str, d: int, lanes: int, machine: Machine
+) -> None:
+    """Of all that a byte numbers, and of rows that end within 16."""
+    kernel, memory = rows(kind, d, machine, lanes)
+    interpret_kernel(kernel, memory)
+    for side in ("begin", "end"):
+        _, again = rows(kind, d, machine, lanes)
+        run_kernel(kernel, machine, again, fence=side)
+        assert again["y"].tobytes() == memory["y"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("d", "lanes", "machine", "shuffles"),
+    [
+        (256, 32, V3, 16),
+        (128, 32, V3, 8),
+        (17, 32, V3, 2),
+        (257, 32, V3, 0),
+        (256, 8, V3, 0),
+        (16, 8, V3, 1),
+        (256, 64, V4, 16),
+        (257, 64, V4, 0),
+    ],
+)
+def test_where_bytes_are_picked_in_parts(
+    d: int, lanes: int, machine: Machine, shuffles: int
+) -> None:
+    """Where that takes no more than to extract, load and insert each lane's."""
+    kernel, _ = rows("u8", d, machine, lanes)
+    text = emit_kernel(kernel, machine).text
+    calls = len(re.findall(r"call .*pshuf\.b", text))
+    assert calls > 0 if shuffles else calls == 0
+    assert calls % max(shuffles, 1) == 0
 
 
 def test_rows_of_a_length_that_a_run_tells_are_not_permuted() -> None:
