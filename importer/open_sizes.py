@@ -76,7 +76,7 @@ def _solve(b: NestBuilder, x: Index, y: Index) -> None:
     What both sides have as a factor is taken to be none of a run's zeros. A size that was found to
     be one of two alike counts as the first of them.
     """
-    x, y = _first_of_alike(b, x, y)
+    x, y = first_of_alike(b, x, y)
     if not b.pieces.keys().isdisjoint((x - y).names()):
         _solve_pieces(b, x, y, spread=False)
         return
@@ -95,7 +95,7 @@ def _solve(b: NestBuilder, x: Index, y: Index) -> None:
             _note(b, symbol, found)
 
 
-def _first_of_alike(b: NestBuilder, x: Index, y: Index) -> tuple[Index, Index]:
+def first_of_alike(b: NestBuilder, x: Index, y: Index) -> tuple[Index, Index]:
     """Two extents in which the first of two alike sizes stands for both."""
     while alike := {n: b.alike[n][0] for n in (x - y).names() if n in b.alike}:
         x, y = x.subs(alike), y.subs(alike)
@@ -118,7 +118,7 @@ def may_broadcast(b: NestBuilder, x: Index, y: Index) -> None:
             b.told[told[0]] = told[1]
             raise SizeFoundError(b.told)
     if b.pieces:
-        _solve_pieces(b, *_first_of_alike(b, x, y), spread=True)
+        _solve_pieces(b, *first_of_alike(b, x, y), spread=True)
 
 
 def _whole_of(b: NestBuilder, rest: Index, other: Index) -> tuple[str, Index] | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rutc.importer.expressions import KnownSizesError, OperatorError
 from rutc.importer.nest_builder import NestBuilder
-from rutc.importer.open_sizes import must_equal
+from rutc.importer.open_sizes import first_of_alike, must_equal
 from rutc.importer.overflow import LONGEST, equal
 from rutc.importer.tensor import Tensor, ints_of
 from rutc.tensor_ir import Bind, Body, Call, DType, Expr, If, Index, IndexValue
@@ -66,7 +66,8 @@ class SizeBuilder(NestBuilder):
                 return known
         must_equal(self, a, b)
         fits = equal(a, b, self.ranges)
-        out = self.unless_failed(IndexValue(a), fits, f"the sizes {a} and {b} differ")
+        one, other = first_of_alike(self, a, b)
+        out = self.unless_failed(IndexValue(a), fits, f"the sizes {one} and {other} differ")
         limits = [x.bounds(self.ranges) for x in (a, b)]
         least = max(x[0] if x is not None else 0 for x in limits)
         most = min(x[1] if x is not None else MOST for x in limits)

@@ -229,26 +229,32 @@ def test_what_is_given_is_not_said_to_be_generated(rutc: Rutc, tmp_path: Path) -
     assert ". All inputs but 'rows' were generated at n=" in result.stderr
 
 
-def test_the_shapes_of_outputs_are_in_sizes_that_a_run_chooses(rutc: Rutc, tmp_path: Path) -> None:
-    """Of two sizes that must be equal the program makes one of its own."""
-    x, y = (helper.make_tensor_value_info(p, TensorProto.FLOAT, [p, "n"]) for p in ("a", "b"))
-    out = helper.make_tensor_value_info("c", TensorProto.FLOAT, None)
+def test_sizes_that_the_program_makes_are_told_as_those_that_a_run_chooses(
+    rutc: Rutc, tmp_path: Path
+) -> None:
+    """Of sizes that must be equal the program makes one of its own."""
+    ports = [helper.make_tensor_value_info(p, TensorProto.FLOAT, [p, "n"]) for p in "abc"]
+    out = helper.make_tensor_value_info("d", TensorProto.FLOAT, None)
     nodes = [
         helper.make_node("Add", ["a", "b"], ["sum"]),
-        helper.make_node("Concat", ["sum", "a"], ["c"], axis=0),
+        helper.make_node("Add", ["sum", "c"], ["whole"]),
+        helper.make_node("Concat", ["whole", "a"], ["d"], axis=0),
     ]
-    graph = helper.make_graph(nodes, "g", [x, y], [out])
+    graph = helper.make_graph(nodes, "g", ports, [out])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     onnx.save(model, tmp_path / "m.onnx")
-    sizes = ["--dim", "a=2..8", "--dim", "b=2..8"]
-    made = rutc("compile", tmp_path / "m.onnx", "-o", tmp_path / "m.so", "--no-verify", *sizes)
+    library = tmp_path / "m.so"
+    sizes = [option for p in "abc" for option in ("--dim", f"{p}=2..8")]
+    made = rutc("compile", tmp_path / "m.onnx", "-o", library, "--no-verify", *sizes)
     assert made.status == 0, made.stderr
-    assert '"c", float32 [2*a, n]' in (tmp_path / "m.h").read_text()
-    assert "[2*a, n]" in rutc("inspect", tmp_path / "m.so").stdout
+    assert '"d", float32 [2*a, n]' in (tmp_path / "m.h").read_text()
+    assert "[2*a, n]" in rutc("inspect", library).stdout
     assert "[2*a, n]" in rutc("inspect", tmp_path / "m.onnx", *sizes).stdout
-    a, b = np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)
-    np.savez(tmp_path / "good.npz", a=a, b=a)
-    np.savez(tmp_path / "bad.npz", a=a, b=b)
-    run = rutc("run", tmp_path / "m.so", "--input", tmp_path / "good.npz", "--json")
+    three, four = np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)
+    np.savez(tmp_path / "x.npz", a=three, b=three, c=three)
+    run = rutc("run", library, "--input", tmp_path / "x.npz", "--json")
     assert [o["shape"] for o in run.json["outputs"]] == [[6, 2]]  # type: ignore[attr-defined]
-    assert rutc("run", tmp_path / "m.so", "--input", tmp_path / "bad.npz").status != 0
+    np.savez(tmp_path / "x.npz", a=three, b=three, c=four)
+    refused = rutc("run", library, "--input", tmp_path / "x.npz")
+    assert refused.status != 0
+    assert "the sizes a and c differ" in refused.stderr
