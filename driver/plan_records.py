@@ -192,7 +192,7 @@ class RecordedPlans:
             return PlanOnRecord()
         tried = sum(t.template == CHANGE for t in known)
         first = known[0].origin
-        about = f"of {tried} other decisions tried on {first.cpu}, {first.date}"
+        about = f"of {tried} other decision{'s' * (tried != 1)} tried on {first.cpu}, {first.date}"
         found: list[tuple[float, str, PlanOnRecord]] = []
         why = f"{about}, none is faster for sure"
         for t in known:

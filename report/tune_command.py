@@ -401,8 +401,8 @@ def plan_line(found: PlanFound) -> str:
     if not found.runs and not found.tried:
         return "no other decision of the plan was tried: none is expected to be faster for sure"
     if not found.runs:
-        return f"{found.tried} other decisions of the plan were tried, none was faster for sure"
-    what = f"a plan with {len(found.steps)} other decisions, of {found.tried} tried,"
+        return f"{counted(found.tried, 'other decision')} of the plan tried, none faster for sure"
+    what = f"a plan with {counted(len(found.steps), 'other decision')}, of {found.tried} tried,"
     if not found.taken:
         n, run = max(found.runs.items(), key=lambda x: x[1].high)
         return (

@@ -167,7 +167,7 @@ def test_why_the_usual_plan_stays_is_said(
     rutc: Rutc, wide: Path, tmp_path: Path, database: Path
 ) -> None:
     put_plan(database, wide, 1.01)
-    why = f"of 1 other decisions tried on {origin_of(MACHINE).cpu}"
+    why = f"of 1 other decision tried on {origin_of(MACHINE).cpu}"
     compiled = rutc("compile", wide, "-o", tmp_path / "net.so", "--no-verify")
     assert f"plan: the usual one; {why}" in compiled.stdout
     assert why in rutc("explain", wide).stdout
@@ -190,6 +190,6 @@ def test_a_plan_on_record_comes_before_a_search_by_estimates(
     shown = rutc("explain", wide, *how).stdout
     compiled = rutc("compile", wide, *output, *how).stdout
     for text in (shown, compiled):
-        assert "of 1 other decisions tried on" in text
+        assert "of 1 other decision tried on" in text
         assert "none is faster for sure" in text
         assert "search by estimates" in text

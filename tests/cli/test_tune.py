@@ -20,6 +20,7 @@ import rutc as package
 from rutc.driver.in_model import Subject
 from rutc.driver.options import Options
 from rutc.driver.tune_model import tune_model
+from rutc.driver.tune_plan import PlanFound
 from rutc.driver.tuning import SearchLimits
 from rutc.driver.tuning_records import (
     NOT_BELIEVED,
@@ -31,7 +32,9 @@ from rutc.driver.tuning_records import (
 )
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
-from rutc.report.tune_command import seconds_of
+from rutc.graph_opt.decide import decide
+from rutc.importer import import_model
+from rutc.report.tune_command import plan_line, seconds_of
 from rutc.tensor_ir.steps import print_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
@@ -219,6 +222,13 @@ def test_what_is_given_is_tried_first(wide: Path, database: Path) -> None:
     assert (mine.status, mine.schedule) == ("measured", print_schedule(own.schedule))
     # After the default one.
     assert trials.index(mine) == 1
+
+
+def test_one_decision_and_several_are_told_apart(wide: Path) -> None:
+    usual = decide(import_model(wide), native_target().machine)
+    told = {n: plan_line(PlanFound(usual, n)) for n in (1, 2000)}
+    assert told[1] == "1 other decision of the plan tried, none faster for sure"
+    assert told[2000] == "2,000 other decisions of the plan tried, none faster for sure"
 
 
 def test_an_interrupted_search_keeps_all_it_measured(wide: Path, database: Path) -> None:
