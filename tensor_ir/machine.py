@@ -49,15 +49,16 @@ class Machine:
     `vector_bits` is the width of a vector register, `registers` their number; `fma_per_cycle` and
     `loads_per_cycle` are vector operations, `half_fma_per_cycle` those on vectors half as long,
     `scalar_loads_per_cycle` loads of single elements, into all lanes too; `bf16_pairs_per_cycle`
-    are those that add up products of pairs of bf16, where there are any. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
-    processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
-    sorted out of their neighbours, `store_cycles` what one adds that is stored right after
-    `hidden_stores` others, which arithmetic hides; `divide_cycles` is the time from one division of
-    vectors to the next, `gather_cycles` that from one gather of elements of 32 bits to the next;
-    `fma_latency` the cycles until a multiply-add has its result, `forward_cycles` those from a
-    store until a load has what it stored. Caches are bytes per core; addresses that differ by
-    multiples of `l1_way_bytes` share the lines of one set of the first one. The hardware asks for
-    nothing beyond a page. `l3` is shared by all cores.
+    are those that add up products of pairs of bf16, where there are any. `load_cycles` is what a
+    load adds that is hidden behind arithmetic: on some processors many of them lower the clock;
+    `sort_cycles` is what a vector adds whose elements are sorted out of their neighbours,
+    `store_cycles` what one adds that is stored right after `hidden_stores` others, which arithmetic
+    hides; `divide_cycles` is the time from one division of vectors to the next, `gather_cycles`
+    that from one gather of elements of 32 bits to the next; `fma_latency` the cycles until a
+    multiply-add has its result, `forward_cycles` those from a store until a load has what it
+    stored. Caches are bytes per core; addresses that differ by multiples of `l1_way_bytes` share
+    the lines of one set of the first one. The hardware asks for nothing beyond a page. `l3` is
+    shared by all cores.
     `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and `memory_bytes_per_cycle` arrive at one thread
     that reads in order, `foreign_bytes_per_cycle` where another core has just written them.
 
