@@ -50,11 +50,12 @@ class RecomputeRows:
 
 def _is_row(p: Nest, editor: Editor, most: int) -> bool:
     """Whether `p` does the same, in `most` cheap operations, to each element of a row."""
+    reads = dict.fromkeys(node_reads(p))
+    # Most nests read nothing beside their row.
+    if len(reads) < 2 or not all(map(is_plain, reads)):
+        return False
     operations = [x for x in walk(p.body[0]) if isinstance(x, Apply)]
     if not 0 < len(operations) <= most or any(x.op not in CHEAP for x in operations):
-        return False
-    reads = dict.fromkeys(node_reads(p))
-    if not all(map(is_plain, reads)):
         return False
     whole = [r for r in reads if index_names(r) & editor.extents.keys() == set(p.dims)]
     others = [r for r in reads if r not in whole and editor.constant(r.value) is None]
