@@ -86,6 +86,9 @@ class TuningReport:
     """Those of the runs that were timed, where they are symbolic: `batch=1`."""
     no_plans: str = ""
     """Why plans were not searched though they were to be."""
+    lacked: float = 0.0
+    """The seconds that a first round of schedules would have taken, with what confirms it, where
+    there were fewer left; 0 elsewhere."""
 
 
 @one_blas_thread()
@@ -189,17 +192,22 @@ def tune_model(
         better,
         at,
         "by sizes, a model has several plans" if plans and earlier else "",
+        schedules.lacked,
     )
 
 
 @record
 class _Schedules:
-    """What became of a search for schedules; `runs` are whole runs with all that are believed."""
+    """What became of a search for schedules; `runs` are whole runs with all that are believed.
+
+    `lacked` are the seconds of a first round and what follows, where there were fewer left.
+    """
 
     tuned: tuple[Tuned, ...]
     kept: _Keeper
     runs: Mapping[int, Ratio]
     interrupted: bool
+    lacked: float
 
 
 def _search_schedules(
@@ -223,7 +231,7 @@ def _search_schedules(
     """
     timed, origin = own.timed(), origin_of(own.machine)
     keep = _Keeper(database, origin, timed)
-    interrupted = False
+    interrupted, lacked = False, 0.0
     faster: dict[Subject, Candidate] = {}
     compared: Confirmed | None = None
     with tempfile.TemporaryDirectory() as temporary:
@@ -243,10 +251,13 @@ def _search_schedules(
                 jobs,
             )
             # At the end, the model is built again as it was for this, and run.
-            at_last = ARTIFACTS * (tuning.seconds + runs_to_confirm(cpu) * local.usual_s)
+            made = tuning.seconds
+            at_last = ARTIFACTS * (made + runs_to_confirm(cpu) * local.usual_s)
             try:
                 for subject in tuning.run(limits.after(before + at_last, 0)):
                     on_batch(subject, tuning)
+                if not tuning.rounds and tuning.trials < limits.trials and not tuning.finished:
+                    lacked = made + at_last
                 faster = tuning.faster()
             except KeyboardInterrupt:
                 # All that was measured is kept.
@@ -261,7 +272,8 @@ def _search_schedules(
             rows = judged(c.choice, s, origin, database, faster=s in compared.believed)
             database.add(rows, replace=True)
     tuned = tuple(_told(t, compared) for t in tuning.subjects)
-    return _Schedules(tuned, keep, {} if compared is None else compared.runs, interrupted)
+    runs = {} if compared is None else compared.runs
+    return _Schedules(tuned, keep, runs, interrupted, lacked)
 
 
 def _check_runs_here(machine: Machine) -> None:

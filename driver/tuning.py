@@ -222,6 +222,8 @@ class Tuning:
         self._keep = keep
         self._jobs = jobs
         self._began = monotonic()
+        self.rounds = 0
+        """Those of trials that were begun."""
         self.subjects: list[Progressing] = []
         usual = bench.usual()
         for subject, name in names.items():
@@ -250,6 +252,11 @@ class Tuning:
         return monotonic() - self._began
 
     @property
+    def finished(self) -> bool:
+        """Whether no more is expected of any subject."""
+        return all(t.finished for t in self.subjects)
+
+    @property
     def trials(self) -> int:
         """How many schedules were tried."""
         return sum(t.trials for t in self.subjects)
@@ -265,8 +272,9 @@ class Tuning:
                 # Whatever has lost it: nobody waits for more.
                 raise ended
             chosen = self._chosen(limits.trials - self.trials)
-            if not chosen and all(t.finished for t in self.subjects):
+            if not chosen and self.finished:
                 return
+            self.rounds += 1
             tries = [Try(t.subject, c.choice, t.goal) for t, c in chosen]
             for (t, c), outcome in zip(chosen, self._bench.time(tries), strict=True):
                 self._seen(t, c, outcome)

@@ -328,6 +328,7 @@ def tuning_json(found: TuningReport) -> Json:
         "sizes": found.sizes,
         "timed": "processor",
         "no_plans": found.no_plans,
+        "lacked_seconds": round(found.lacked, 1),
         "runs": runs_json(found.runs),
         "plan": None if found.plan is None else plan_json(found.plan),
         "kernels": [
@@ -433,6 +434,12 @@ def tuning_lines(found: TuningReport) -> list[str]:
         lines.append(plan_line(found.plan))
     if found.no_plans:
         lines.append(f"plans were not searched: {found.no_plans}")
+    if found.lacked:
+        lines.append(
+            "no schedules were tried: a first round, and to confirm what it finds, would take "
+            f"{found.lacked:.0f} s as busy as this machine is, and fewer were left: give more "
+            "--time, or --no-plans to leave the plan as it is"
+        )
     if not found.tuned and not found.interrupted:
         least = f"{FEWEST_NS / 1000:g} us"
         lines.append(f"no kernel was searched that takes {least} or more and has other schedules")

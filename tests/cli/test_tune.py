@@ -110,6 +110,21 @@ def test_a_search_keeps_what_it_measures(rutc: Rutc, wide: Path, database: Path)
         assert db.count() > again
 
 
+def test_a_search_says_that_it_had_no_time_for_schedules(
+    rutc: Rutc, wide: Path, database: Path
+) -> None:
+    """As on a machine that others keep busy: it ends early, with what a first round would take."""
+    del database
+    found = rutc("tune", wide, "--time", "0.05s", "--no-plans")
+    assert found.status == 0, found.stderr
+    assert "no schedules were tried: a first round" in found.stdout
+    told = rutc("tune", wide, "--time", "0.05s", "--no-plans", "--json").json
+    assert isinstance(told["lacked_seconds"], float)
+    assert told["lacked_seconds"] > 0.05
+    enough = rutc("tune", wide, "--trials", "12", "--no-plans", "--json").json
+    assert enough["lacked_seconds"] == 0
+
+
 def test_a_compilation_takes_the_fastest_on_record(
     rutc: Rutc, wide: Path, tmp_path: Path, database: Path
 ) -> None:
