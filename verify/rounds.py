@@ -34,6 +34,9 @@ from rutc.verify.whole import WholeSession
 SPREADS = (Spread(2.0**-6), Spread(2.0**6), Spread(1.0, 2.0**8))
 """What floats are drawn from besides the standard normal distribution."""
 
+PIXELS = (Spread(2.0**4, 2.0**7), Spread(2.0**-4, 0.5))
+"""Those of pictures: eight deviations to either end of a byte, and of what is from 0 to 1."""
+
 LOUDER = (Spread(0.1), Spread(10.0), Spread(0.01), Spread(1.0, 1.0), Spread(255.0, 128.0))
 """What may make outputs say something that say nothing on all else."""
 
@@ -168,6 +171,15 @@ def following(session: WholeSession, seed: int, sizes: Sizes) -> Iterator[Round]
         round_ = Draw(seed + 200 + step, {**sizes, **now}).made(session)
         at = ", ".join(filter(None, [f"step {step + 1}", sizes_text({**sizes, **now})]))
         yield Round(f"{round_.source}, step {step + 1}", {**round_.values, **states}, at)
+
+
+def pictures(like: Draw) -> tuple[Draw, ...]:
+    """Returns inputs at the same sizes whose floats are as those of pictures are.
+
+    What becomes of a number outside of an integer's range when it is converted is left to each
+    runtime.
+    """
+    return tuple(replace(like, spread=spread) for spread in PIXELS)
 
 
 def others(ran: Draw) -> tuple[Draw, ...]:

@@ -34,9 +34,10 @@ def _save(
     nodes: Sequence[onnx.NodeProto],
     weights: Weights,
     shape: tuple[int | str, ...] = (4, 8),
+    result: int = TensorProto.FLOAT,
 ) -> Path:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    y = helper.make_tensor_value_info("y", result, None)
     constants = [numpy_helper.from_array(w, n) for n, w in weights.items()]
     graph = helper.make_graph(nodes, "m", [x], [y], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
@@ -94,6 +95,23 @@ def test_probabilities_that_saturate_are_looked_at_for_small_inputs(tmp_path: Pa
     found = _verified(path)
     assert found.passed
     assert found.unverified == ()
+
+
+@pytest.mark.parametrize("scale", [1, 255])
+def test_conversions_beyond_an_integers_range_are_each_runtimes_own(
+    scale: int, tmp_path: Path
+) -> None:
+    """ONNX Runtime wraps what rutc takes to the range's end: numbers of pictures are within it."""
+    nodes = [
+        helper.make_node("Mul", ["x", "c"], ["h"]),
+        helper.make_node("Cast", ["h"], ["y"], to=TensorProto.UINT8),
+    ]
+    weights = {"c": np.array(scale, np.float32)}
+    path = _save(tmp_path, nodes, weights, result=TensorProto.UINT8)
+    found = _verified(path)
+    assert found.passed
+    assert any("ONNX Runtime differs from float64, rutc does not" in u for u in found.unverified)
+    assert not _verified(path, ("min", 100)).passed
 
 
 def test_an_output_of_nothing_but_nan_is_named(tmp_path: Path) -> None:
