@@ -455,3 +455,26 @@ def test_a_score_of_few_steps_may_be_another_step_where_no_run_had_it() -> None:
     wrong = still.copy()
     wrong[4, quiet] += step
     assert not _judge(wrong, still, truth, [truth] * 6, steps=True).passed
+
+
+@pytest.mark.parametrize(
+    ("theirs", "passes"),
+    [
+        ("9.9999997e-06", True),
+        ("1.00001e-05", False),
+        ("0", False),
+        ("a word", False),
+        ("-1e-05", False),
+    ],
+)
+def test_numbers_may_be_spelled_otherwise(theirs: str, passes: bool) -> None:
+    """ONNX Runtime writes eight digits, and rutc as few as tell the number."""
+    truth = np.array(["1e-05", "2.0", "here"], object)
+    for shape in ((3,), (3, 1)):
+        other = np.array([theirs, "2", "here"], object).reshape(shape)
+        found = _judge(truth.reshape(shape), other, truth.reshape(shape))
+        assert found.passed is passes
+        assert found.contradicted is not passes
+        # What rutc writes is the truth's to the letter.
+        assert not _judge(other, other[::-1], truth.reshape(shape)).passed
+    assert _judge(*(np.array(x, object) for x in ("2.0", "2", "2.0"))).passed
