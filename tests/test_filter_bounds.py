@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from typer.testing import CliRunner
 
 import rutc
@@ -29,6 +29,7 @@ from rutc.tensor_ir import Graph, Nest
 from rutc.tensor_ir.interpret import interpret
 from rutc.verify.filtering import Filter, lossy, measure, refusals
 from rutc.verify.reference import Reference
+from tests.onnx_files import write_model
 
 Values = np.ndarray
 CHANNELS, SIZE, TAPS = 8, 19, 3
@@ -41,15 +42,7 @@ def save(
     path: Path, weights: Values, shape: tuple[int | str, ...], op: str, **attributes: object
 ) -> None:
     node = helper.make_node(op, ["x", "w"], ["y"], name="layer", **attributes)  # type: ignore[arg-type]
-    graph = helper.make_graph(
-        [node],
-        "model",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    opsets = [helper.make_opsetid("", 21)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    write_model(path, [node], {"x": shape}, {"y": None}, {"w": weights})
 
 
 class Layer:
@@ -274,20 +267,13 @@ def facts(library: Path) -> list[Mapping[str, object]]:
 def two_layers(path: Path) -> None:
     """Layers that read an input each."""
     rng = np.random.default_rng(0)
-    weights = [
-        numpy_helper.from_array(rng.standard_normal((32, 32, 3, 3)).astype(np.float32), name)
-        for name in ("w", "v")
-    ]
+    weights = {name: rng.standard_normal((32, 32, 3, 3)).astype(np.float32) for name in ("w", "v")}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="far", pads=[1] * 4),
         helper.make_node("Conv", ["z", "v"], ["b"], name="near", pads=[1] * 4),
     ]
-    x, z, a, b = (
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 28, 28]) for n in "xzab"
-    )
-    graph = helper.make_graph(nodes, "model", [x, z], [a, b], weights)
-    opsets = [helper.make_opsetid("", 21)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    shape = [1, 32, 28, 28]
+    write_model(path, nodes, {"x": shape, "z": shape}, {"a": shape, "b": shape}, weights)
 
 
 def test_only_the_layers_that_lose_accuracy_are_refused(tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from rutc.driver.compiler import Options, compile_model
 from rutc.graph_opt import optimize
@@ -20,6 +19,7 @@ from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
 from tests.machines import on_native_and_v3
+from tests.onnx_files import write_model
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -40,15 +40,7 @@ def model(
         helper.make_node("Conv", ["leaky", "w", "b"], ["conv"], pads=pads),
         helper.make_node("Relu", ["conv"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "model",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
-    )
-    opsets = [helper.make_opsetid("", 21)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    write_model(path, nodes, {"x": shape}, {"y": None}, {"w": weights, "b": bias})
 
 
 @pytest.mark.parametrize(

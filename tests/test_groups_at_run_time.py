@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
@@ -17,6 +16,7 @@ from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import on_native_and_v3
+from tests.onnx_files import write_model
 
 GROUPS, CHANNELS = 4, 12
 RNG = np.random.default_rng(0)
@@ -41,16 +41,8 @@ def model(folder: Path) -> Graph:
         "shift": SHIFT,
     }
     shape = ["b", CHANNELS, "h", "w"]
-    graph = helper.make_graph(
-        nodes,
-        "groups",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(a, n) for n, a in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / "groups.onnx")
-    return import_model(folder / "groups.onnx")
+    path = folder / "groups.onnx"
+    return import_model(write_model(path, nodes, {"x": shape}, {"y": shape}, constants, opset=17))
 
 
 def normalised(x: np.ndarray) -> np.ndarray:

@@ -36,6 +36,7 @@ from rutc.verify.tolerance import Level, tolerance
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import NATIVE, TILES, TILES_V3, V3, V4, needs
+from tests.onnx_files import write_model
 
 pytestmark = pytest.mark.sampled(16)
 
@@ -57,15 +58,7 @@ def save(
     path: Path, shape: Sequence[int | str], nodes: list[NodeProto], **constants: np.ndarray
 ) -> None:
     """A model of nodes from x to y."""
-    graph = helper.make_graph(
-        nodes,
-        "model",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 21)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    write_model(path, nodes, {"x": shape}, {"y": None}, constants)
 
 
 def product(path: Path, rows: Sequence[int | str], depth: int, columns: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from rutc.driver.build import Builder
 from rutc.driver.launches import KernelFacts
@@ -18,6 +18,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, on_native_and_v3
+from tests.onnx_files import write_model
 
 CONVOLUTIONS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, list[int] | int]]] = {
     # input, weights, attributes
@@ -50,16 +51,8 @@ def save(
     weights: np.ndarray | None = None,
 ) -> None:
     """A model of one node that reads x, and constant weights."""
-    constants = [] if weights is None else [numpy_helper.from_array(weights, "w")]
-    graph = helper.make_graph(
-        [node],
-        "model",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        constants,
-    )
-    opsets = [helper.make_opsetid("", 21)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    constants = {} if weights is None else {"w": weights}
+    write_model(path, [node], {"x": shape}, {"y": None}, constants)
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:

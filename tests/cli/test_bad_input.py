@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from tests.cli.conftest import Rutc, build, weight, write_small
+from tests.onnx_files import write_model
 
 MakeModel = Callable[[Path], Path]
 
@@ -406,14 +407,8 @@ def test_errors_are_json_too(rutc: Rutc, tmp_path: Path) -> None:
 
 
 def test_an_artifact_of_another_model_is_told(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:
-    ports = [helper.make_tensor_value_info(p, TensorProto.FLOAT, [2]) for p in ("pixels", "y")]
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["pixels"], ["y"])], "g", ports[:1], ports[1:]
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10),
-        tmp_path / "other.onnx",
-    )
+    node = helper.make_node("Relu", ["pixels"], ["y"])
+    write_model(tmp_path / "other.onnx", [node], {"pixels": [2]}, {"y": [2]})
     result = rutc("verify", tmp_path / "other.onnx", artifact)
     assert result.status == 2
     said = " ".join(result.stderr.split())

@@ -25,6 +25,7 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.parse import parse_index
 from tests.cli.conftest import Rutc
 from tests.cli.pages import Page, read
+from tests.onnx_files import write_model
 
 FLOAT = TensorProto.FLOAT
 NAMES = (
@@ -48,16 +49,7 @@ def save(
     outputs: Sequence[str],
     **weights: np.ndarray,
 ) -> Path:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    onnx.save(model, path)
-    return path
+    return write_model(path, nodes, inputs, dict.fromkeys(outputs), weights)
 
 
 def drawn(path: Path, *options: object) -> Callable[[Rutc], Page]:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save
+from onnx import helper
 
 import rutc as package
 from rutc.runtime import load
+from tests.onnx_files import write_model
 from tests.runtime.conftest import Telling, telling
 
 MAIN = """
@@ -96,16 +97,8 @@ def test_threads_that_do_not_come_are_called_now_and_then(program: Telling) -> N
 def product(folder: Path, rows: int | str) -> Path:
     """A product of matrices that takes some microseconds for 16 rows."""
     weights = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 256])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, 256])],
-        [helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.tobytes(), raw=True)],
-    )
-    path = folder / "small.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
-    return path
+    node, shape = helper.make_node("MatMul", ["x", "w"], ["y"]), [rows, 256]
+    return write_model(folder / "small.onnx", [node], {"x": shape}, {"y": shape}, {"w": weights})
 
 
 @pytest.mark.parametrize("rows", [16, "n"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from rutc.driver.compiler import compile_model
 from rutc.driver.options import Options
@@ -19,6 +19,7 @@ from rutc.tensor_ir.kernel import Space
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.machine import Machine
 from tests.machines import V4, on_machines
+from tests.onnx_files import write_model
 from tests.runtime.conftest import run_c
 
 ROWS, WIDTH, LAYERS = 96, 6000, 5
@@ -105,11 +106,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stack") / "rows.onnx"
     names = ["x", *(f"h{n}" for n in range(1, LAYERS)), "y"]
     nodes = [helper.make_node("Softmax", [a], [b]) for a, b in pairwise(names)]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [ROWS, WIDTH]) for n in "xy")
-    graph = helper.make_graph(nodes, "rows", [x], [y])
-    opsets = [helper.make_opsetid("", 21)]
-    path.write_bytes(helper.make_model(graph, opset_imports=opsets).SerializeToString())
-    return path
+    return write_model(path, nodes, {"x": [ROWS, WIDTH]}, {"y": [ROWS, WIDTH]})
 
 
 def test_all_that_a_kernel_keeps_on_the_stack_has_a_limit(model: Path) -> None:

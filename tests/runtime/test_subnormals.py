@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 import rutc
 from rutc.verify import VerificationFailed
 from tests.close import assert_close
+from tests.onnx_files import write_model
 
 SUBNORMAL = np.float32(1e-40)
 COUNT = 1 << 20
@@ -30,15 +31,9 @@ NARROW = [
 def halving(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """y = 0.5 * x, for enough elements to be shared among threads."""
     path = tmp_path_factory.mktemp("subnormals") / "halving.onnx"
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [COUNT]) for n in "xy")
-    half = helper.make_tensor("half", TensorProto.FLOAT, [], [0.5])
-    graph = helper.make_graph(
-        [helper.make_node("Mul", ["x", "half"], ["y"])], "g", [x], [y], [half]
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
-    )
-    return path
+    node = helper.make_node("Mul", ["x", "half"], ["y"])
+    half = np.array(0.5, np.float32)
+    return write_model(path, [node], {"x": [COUNT]}, {"y": [COUNT]}, {"half": half})
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -123,21 +118,9 @@ def test_what_flushing_changes(tmp_path: Path, *, keep: bool) -> None:
 def test_verification_tells_how_they_are_kept(tmp_path: Path) -> None:
     """Of weights that are all subnormal numbers."""
     weights = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32) * SUBNORMAL
-    x, y = (
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, c])
-        for n, c in (("x", 8), ("y", 16))
-    )
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "g",
-        [x],
-        [y],
-        [onnx.numpy_helper.from_array(weights, "w")],
-    )
     path, library = tmp_path / "tiny.onnx", tmp_path / "tiny.so"
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path
-    )
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    write_model(path, [node], {"x": [4, 8]}, {"y": [4, 16]}, {"w": weights})
     with pytest.raises(VerificationFailed) as caught:
         rutc.compile(path, library)
     (output,) = caught.value.verification.outputs
@@ -147,12 +130,9 @@ def test_verification_tells_how_they_are_kept(tmp_path: Path) -> None:
 
 def test_verification_tells_of_infinities_that_follow_from_flushing(tmp_path: Path) -> None:
     """Of Log(Exp(x)), where it is computed of inputs of 64 times the usual magnitude."""
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [64, 17]) for n in "xy")
     nodes = [helper.make_node("Exp", ["x"], ["z"]), helper.make_node("Log", ["z"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y])
     path, library = tmp_path / "log.onnx", tmp_path / "log.so"
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    write_model(path, nodes, {"x": [64, 17]}, {"y": [64, 17]})
     found = rutc.compile(path, library).verification
     assert found is not None
     assert found.passed
