@@ -17,12 +17,12 @@ from rutc.graph_opt.alternatives.factor_parts import (
 )
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.window_rows import MOST_CHANNELS, Taps, longest_row
-from rutc.graph_opt.decide.halo import reach, shares_inside
+from rutc.graph_opt.decide.halo import edges_of
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.row_runs import Rows
 from rutc.tensor_ir import Const, Nest, Read
-from rutc.tensor_ir.affine import plain, product
+from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.machine import PAIR, Machine
 
 
@@ -118,12 +118,8 @@ class _Work:
     def products(self, per_cycle: float) -> float:
         """The products inside of the value, so many vectors of which are done in a cycle."""
         n, editor, machine, inside = self.nest, self.editor, self.machine, 1.0
-        sizes = {d: plain(e) for d, e in editor.extents.items()}
-        symbols = editor.symbols
-        halo = None if self.source.fill is None else reach(n, self.source, sizes, symbols)
-        if halo is not None:
-            w = machine.coefficients
-            shares = shares_inside(n, self.source, halo, sizes, editor.values, symbols, w)
+        if self.source.fill is not None:
+            shares = edges_of(n, self.source, editor).shares_inside(machine.coefficients)
             inside = prod(shares.values())
         vectors = editor.typical(n.dims) / self.columns * ceil(self.columns / machine.width)
         return vectors * inside / (machine.coefficients.filtering.reached * per_cycle)

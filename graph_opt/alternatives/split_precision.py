@@ -39,7 +39,7 @@ from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.rounded_reads import read_rounded
 from rutc.graph_opt.alternatives.rounded_sums import filtered_sums, weighed_in_pairs
 from rutc.graph_opt.alternatives.window_rows import longest_row
-from rutc.graph_opt.decide.halo import growth, reach, shares_inside
+from rutc.graph_opt.decide.halo import edges_of
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
@@ -51,7 +51,7 @@ from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
 from rutc.graph_opt.rules.pairs import is_window
 from rutc.graph_opt.rules.row_groups import Orders, row_choices
 from rutc.tensor_ir import Const, DType, Graph, Index, Nest, Read
-from rutc.tensor_ir.affine import plain, product
+from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
@@ -280,13 +280,10 @@ class MultiplyParts(Choosing):
         """
         if source.fill is None:
             return 1.0, 1.0
-        sizes = {d: plain(e) for d, e in editor.extents.items()}
-        symbols = editor.symbols
-        halo = reach(n, source, sizes, symbols)
-        if halo is None:
+        edges = edges_of(n, source, editor)
+        if edges.reach is None:
             return None
-        shares = shares_inside(n, source, halo, sizes, editor.values, symbols, self.coefficients)
-        return prod(shares.values()), growth(editor.values[source.value], halo, sizes, symbols)
+        return prod(edges.shares_inside(self.coefficients).values()), edges.growth
 
     def _direct(self, n: Nest, const: Const | None, inside: float, editor: Editor) -> float:
         """Cycles of one core for the sum in f32, which does the products `inside` of its value."""

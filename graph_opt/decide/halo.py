@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from math import prod
 
+from rutc.base.record import record
+from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords, is_gathered
-from rutc.tensor_ir.affine import Index, Range, Size, typical
+from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Nest, Value
@@ -73,135 +76,127 @@ Halo = dict[str, tuple[int, int]]
 """Indices before and after each dim."""
 
 
-def needed_halo(
-    nest: Nest,
-    r: Read,
-    sizes: Mapping[str, Size],
-    values: Mapping[str, Value],
-    symbols: Mapping[str, Range],
-    inner: str | None,
-    finite: Callable[[str], bool],
-    coefficients: Coefficients,
-    *,
-    whole: bool = False,
-) -> Halo | None:
-    """How far the read goes outside of its value, per dim; None where that is not constant.
+@record
+class Edges:
+    """A read of a nest that may go outside of its `value`, at sizes that have these ranges."""
 
-    It is none either where the halo would take far more than the value does, or than what is read
-    of it at common sizes, unless windows are taken `whole` whatever it takes. A reduction that
-    gains nothing outside of a value leaves out what lies there (the step `inside`), where that is
-    much and larger than the value; then memory's `inner` dim alone has a halo, for tiles of rows
-    along it.
-    """
-    halo = reach(nest, r, sizes, symbols)
-    if halo is None or whole:
-        return halo
-    value = values[r.value]
-    common = {name: (size, size) for name, size in common_sizes(symbols).items()}
-    usual = reach(nest, r, sizes, common) or {}
-    if any(sum(n) > MOST_HALO * sum(usual.get(d, (0, 0))) for d, n in halo.items()):
-        return None
-    open_ = {d for d in halo if _is_mostly_inside(nest, r, d, halo, sizes, symbols)}
-    most = MOST_HALO * _elements(value, {}, sizes, symbols)
+    nest: Nest
+    read: Read
+    value: Value
+    sizes: Mapping[str, Size]
+    symbols: Mapping[str, Range]
 
-    def fits(found: Halo) -> bool:
-        # A halo is as long at any size, and a value that is short at common ones may be long.
-        known = {d: n for d, n in found.items() if d not in open_}
-        return _elements(value, known, sizes, symbols) <= most
+    @cached_property
+    def reach(self) -> Halo | None:
+        """How far the read goes outside of its value, per dim; None where that is not constant."""
+        return self._reach(self.symbols)
 
-    shares = shares_inside(nest, r, halo, sizes, values, symbols, coefficients)
-    rest = {d: n for d, n in halo.items() if d == inner or d not in shares}
-    if (
-        len(rest) < len(halo)
-        and fits(rest)
-        and nest.reducer is not None
-        and adds_nothing(nest.reducer, nest.body, r, finite)
-    ):
-        return rest
-    return halo if fits(halo) else None
+    def needed_halo(
+        self, inner: str | None, finite: Callable[[str], bool], coefficients: Coefficients
+    ) -> Halo | None:
+        """How far the value has a halo, per dim, if the read is to need no masks.
 
-
-def reach(
-    nest: Nest, r: Read, sizes: Mapping[str, Size], symbols: Mapping[str, Range]
-) -> Halo | None:
-    """How far the read goes outside of its value, per dim; None where that is not constant."""
-    extents = {d: typical(sizes[d], symbols) for d in {*nest.dims, *dict(r.coords)}}
-    ranges = {d: (0, extents[d] - 1) for d in nest.dims if extents[d] > 0}
-    halo: Halo = {}
-    for d, c in r.coords:
-        if not isinstance(c, Index):
+        It is none where the read goes outside unequally far, nor where the halo would take far more
+        than the value does, or than what is read of it at common sizes. A reduction that gains
+        nothing outside of a value leaves out what lies there (the step `inside`), where that is
+        much and larger than the value; then memory's `inner` dim alone has a halo, for tiles of
+        rows along it.
+        """
+        halo = self.reach
+        if halo is None:
             return None
-        if all(isinstance(sizes[x], int) for x in (d, *c.names() & sizes.keys())):
-            bounds = c.bounds(ranges)
-            if bounds is None:
+        common = {name: (size, size) for name, size in common_sizes(self.symbols).items()}
+        usual = self._reach(common) or {}
+        if any(sum(n) > MOST_HALO * sum(usual.get(d, (0, 0))) for d, n in halo.items()):
+            return None
+        open_ = {d for d in halo if self._is_mostly_inside(d, halo)}
+        most = MOST_HALO * self._elements({})
+
+        def fits(found: Halo) -> bool:
+            # A halo is as long at any size, and a value that is short at common ones may be long.
+            return self._elements({d: n for d, n in found.items() if d not in open_}) <= most
+
+        shares = self.shares_inside(coefficients)
+        rest = {d: n for d, n in halo.items() if d == inner or d not in shares}
+        nest = self.nest
+        if (
+            len(rest) < len(halo)
+            and fits(rest)
+            and nest.reducer is not None
+            and adds_nothing(nest.reducer, nest.body, self.read, finite)
+        ):
+            return rest
+        return halo if fits(halo) else None
+
+    @property
+    def growth(self) -> float:
+        """How many times its own memory the value takes with all that is read, at common sizes."""
+        return self._elements(self.reach or {}) / self._elements({})
+
+    def shares_inside(self, coefficients: Coefficients) -> dict[str, float]:
+        """The dims along which a loop over windows leaves out what lies outside, and what is left.
+
+        There are none unless the halo would be larger than the value, nor along dims that may be
+        much longer than it.
+        """
+        halo = self.reach
+        if halo is None or self.nest.reducer is None or self.growth <= 2:
+            return {}
+        short = [d for d in halo if not self._is_mostly_inside(d, halo)]
+        extents = self._extents(self.symbols)
+        shares = {d: _share_inside(self.nest, self.read, d, extents) for d in short}
+        least = coefficients.windows.least_gain
+        return {d: share for d, share in shares.items() if share < least}
+
+    def _extents(self, symbols: Mapping[str, Range]) -> dict[str, int]:
+        dims = {*self.nest.dims, *dict(self.read.coords)}
+        return {d: typical(self.sizes[d], symbols) for d in dims}
+
+    def _reach(self, symbols: Mapping[str, Range]) -> Halo | None:
+        sizes, extents = self.sizes, self._extents(symbols)
+        ranges = {d: (0, extents[d] - 1) for d in self.nest.dims if extents[d] > 0}
+        halo: Halo = {}
+        for d, c in self.read.coords:
+            if not isinstance(c, Index):
                 return None
-            lo, hi = max(0, -bounds[0]), max(0, bounds[1] - (extents[d] - 1))
-        else:
-            found = beyond(c, sizes[d], sizes, symbols)
-            if found is None:
-                return None
-            lo, hi = found
-        if lo or hi:
-            halo[d] = (lo, hi)
-    return halo
+            if all(isinstance(sizes[x], int) for x in (d, *c.names() & sizes.keys())):
+                bounds = c.bounds(ranges)
+                if bounds is None:
+                    return None
+                lo, hi = max(0, -bounds[0]), max(0, bounds[1] - (extents[d] - 1))
+            else:
+                found = beyond(c, sizes[d], sizes, symbols)
+                if found is None:
+                    return None
+                lo, hi = found
+            if lo or hi:
+                halo[d] = (lo, hi)
+        return halo
+
+    def _is_mostly_inside(self, d: str, halo: Halo) -> bool:
+        """Whether taps lie side by side along a dim that a run may make longer than the halo.
+
+        However short it commonly is. Taps far apart are outside for whole tiles, which is worth
+        more.
+        """
+        c, size = self.read.coord(d), self.sizes[d]
+        if isinstance(size, int) or not isinstance(c, Index):
+            return False
+        bounds = size.bounds(self.symbols)
+        steps = {abs(c.coefficient(b) or 0) for b in self.nest.bound if b in c.names()}
+        return steps == {1} and bounds is not None and bounds[1] > sum(halo[d])
+
+    def _elements(self, halo: Halo) -> int:
+        """The elements of the value with a halo, at common sizes."""
+        # What has no element at common sizes may have some at others.
+        own = {d: max(typical(self.sizes[d], self.symbols), 1) for d in self.value.dims}
+        return prod(e + sum(halo.get(d, (0, 0))) for d, e in own.items())
 
 
-def growth(
-    value: Value, halo: Halo, sizes: Mapping[str, Size], symbols: Mapping[str, Range]
-) -> float:
-    """How many times its own memory a value takes with a halo, at common sizes."""
-    return _elements(value, halo, sizes, symbols) / _elements(value, {}, sizes, symbols)
-
-
-def shares_inside(
-    nest: Nest,
-    r: Read,
-    halo: Halo,
-    sizes: Mapping[str, Size],
-    values: Mapping[str, Value],
-    symbols: Mapping[str, Range],
-    coefficients: Coefficients,
-) -> dict[str, float]:
-    """The dims along which a loop over windows leaves out what lies outside, and what is left.
-
-    There are none unless the halo would be larger than the value, nor along dims that may be much
-    longer than it.
-    """
-    if nest.reducer is None or growth(values[r.value], halo, sizes, symbols) <= 2:
-        return {}
-    extents = {d: typical(sizes[d], symbols) for d in {*nest.dims, *dict(r.coords)}}
-    short = [d for d in halo if not _is_mostly_inside(nest, r, d, halo, sizes, symbols)]
-    shares = {d: _share_inside(nest, r, d, extents) for d in short}
-    least = coefficients.windows.least_gain
-    return {d: share for d, share in shares.items() if share < least}
-
-
-def _is_mostly_inside(
-    nest: Nest,
-    r: Read,
-    d: str,
-    halo: Halo,
-    sizes: Mapping[str, Size],
-    symbols: Mapping[str, Range],
-) -> bool:
-    """Whether taps lie side by side along a dim that a run may make longer than the halo.
-
-    However short it commonly is. Taps far apart are outside for whole tiles, which is worth more.
-    """
-    c, size = r.coord(d), sizes[d]
-    if isinstance(size, int) or not isinstance(c, Index):
-        return False
-    bounds = size.bounds(symbols)
-    steps = {abs(c.coefficient(b) or 0) for b in nest.bound if b in c.names()}
-    return steps == {1} and bounds is not None and bounds[1] > sum(halo[d])
-
-
-def _elements(
-    value: Value, halo: Halo, sizes: Mapping[str, Size], symbols: Mapping[str, Range]
-) -> int:
-    # What has no element at common sizes may have some at others.
-    own = {d: max(typical(sizes[d], symbols), 1) for d in value.dims}
-    return prod(e + sum(halo.get(d, (0, 0))) for d, e in own.items())
+def edges_of(nest: Nest, read: Read, editor: Editor) -> Edges:
+    """A read of a nest, at the sizes of the graph that is edited."""
+    sizes = {d: plain(e) for d, e in editor.extents.items()}
+    return Edges(nest, read, editor.values[read.value], sizes, editor.symbols)
 
 
 def _share_inside(nest: Nest, r: Read, d: str, extents: Mapping[str, int]) -> float:

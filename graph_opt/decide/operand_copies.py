@@ -12,7 +12,7 @@ from math import prod
 
 from rutc.graph_opt.assignment import Arrangement, Copy
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
-from rutc.graph_opt.decide.halo import Halo, masked_at_edges, needed_halo
+from rutc.graph_opt.decide.halo import Edges, Halo, masked_at_edges
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.nest_cost import NestCost, ReadUse
@@ -187,23 +187,15 @@ class OperandCopies:
         if cost.running is not None:
             # It goes on from what it has, and meets nothing outside.
             return None
-        inner = self.inner.get(r.value)
-        values, sizes = known.graph.values, known.sizes
-        coefficients = self.machine.coefficients
-        halo = needed_halo(
-            n,
-            r,
-            sizes,
-            values,
-            known.symbols,
-            inner,
-            known.is_finite,
-            coefficients,
-            whole=cost.in_matrices,
-        )
+        edges = Edges(n, r, known.graph.values[r.value], known.sizes, known.symbols)
+        if cost.in_matrices:
+            halo = edges.reach
+        else:
+            inner, coefficients = self.inner.get(r.value), self.machine.coefficients
+            halo = edges.needed_halo(inner, known.is_finite, coefficients)
         if not halo or r.value in known.constants:
             return None
-        if masked_at_edges(n, r, sizes, self.inner):
+        if masked_at_edges(n, r, known.sizes, self.inner):
             return None
         home = known.home(r.value)
         fill = self.fill.get(home)
