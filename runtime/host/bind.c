@@ -33,18 +33,6 @@ static int allocate_memory(rutc_session *session, int32_t port, const char *role
                    (long long)bytes, role, session->program->ports[port].name);
 }
 
-void rutc_point_port(rutc_session *session, int32_t port, char *address) {
-  if (session->bindings[port].bound == address) return;
-  session->bindings[port].bound = address;
-  const rutc_program *program = session->program;
-  const rutc_port *description = &program->ports[port];
-  const int64_t *patches = program->patches + description->first_patch;
-  for (int64_t i = 0; i < description->patch_count; i++) {
-    int64_t offset = rutc_size(session->sizes, program->buffers[patches[i]].offset);
-    session->buffers[patches[i]] = address + offset;
-  }
-}
-
 /* Memory of the session that runs give the caller as an output. */
 static rutc_region_memory lent_memory(const rutc_session *session, int32_t port) {
   const rutc_port *description = &session->program->ports[port];

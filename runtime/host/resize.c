@@ -18,7 +18,7 @@ static int resize_arena(rutc_session *session) {
                    "no memory for the model's arena of %lld bytes", (long long)bytes);
 }
 
-/* Points the buffer table to the arena and the weights; rutc_bind adds inputs and outputs. */
+/* Points the buffer table to the arena and the weights; rutc_point_port adds inputs and outputs. */
 static void point_buffers(rutc_session *session) {
   const rutc_program *program = session->program;
   for (int64_t i = 0; i < program->buffer_count; i++) {
@@ -26,6 +26,18 @@ static void point_buffers(rutc_session *session) {
     int64_t offset = rutc_size(session->sizes, ref->offset);
     if (ref->space == RUTC_ARENA) session->buffers[i] = session->arena + offset;
     if (ref->space == RUTC_WEIGHTS) session->buffers[i] = (char *)session->weights.data + offset;
+  }
+}
+
+void rutc_point_port(rutc_session *session, int32_t port, char *address) {
+  if (session->bindings[port].bound == address) return;
+  session->bindings[port].bound = address;
+  const rutc_program *program = session->program;
+  const rutc_port *description = &program->ports[port];
+  const int64_t *patches = program->patches + description->first_patch;
+  for (int64_t i = 0; i < description->patch_count; i++) {
+    int64_t offset = rutc_size(session->sizes, program->buffers[patches[i]].offset);
+    session->buffers[patches[i]] = address + offset;
   }
 }
 

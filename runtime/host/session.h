@@ -103,11 +103,11 @@ int rutc_resize(rutc_session *session);
  * from the run before, so inputs are checked first. */
 void rutc_shape_outputs(rutc_session *session);
 
-/* Checks the inputs' types and shapes, and gives the symbols the values that these tell. */
-int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs);
-
 /* Points the buffers that lie in a port to its memory. */
 void rutc_point_port(rutc_session *session, int32_t port, char *address);
+
+/* Checks the inputs' types and shapes, and gives the symbols the values that these tell. */
+int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs);
 
 /* Checks the caller's tensors and points the buffer table to them, after rutc_bind_sizes. */
 int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs);
