@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from rutc.report.display import shape_text, timings_table, verification_table
 from rutc.report.listing import Table, draw
@@ -16,6 +17,7 @@ from rutc.verify import Level, OutputComparison, Verification
 from rutc.verify.bench import BenchTiming
 from rutc.verify.interleaved import Latency
 from tests.cli.conftest import Rutc
+from tests.onnx_files import write_model
 
 
 def _drawn(table: Table, width: int, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
@@ -41,16 +43,8 @@ def test_shapes_of_open_sizes_are_shown(
 
 
 def _any_rows(path: Path) -> None:
-    import onnx
-    from onnx import TensorProto, helper
-
-    ports = [
-        helper.make_tensor_value_info(p, TensorProto.FLOAT, ["batch", 3]) for p in ("[red]x", "y")
-    ]
-    node = helper.make_node("Mul", ["[red]x", "[red]x"], ["y"])
-    graph = helper.make_graph([node], "g", ports[:1], ports[1:])
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    node, shape = helper.make_node("Mul", ["[red]x", "[red]x"], ["y"]), ["batch", 3]
+    write_model(path, [node], {"[red]x": shape}, {"y": shape})
 
 
 def test_columns_in_which_nothing_stands_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from rutc.driver.compiler import Options, Report, compile_model
 from rutc.runtime import ModelError
 from rutc.verify.bisect import Divergence, bisect
 from rutc.verify.compare import Value
+from tests.onnx_files import write_model
 from tests.run_time_structure.models import PAIRS, floats, graph, ints, rows
 
 Fault = Callable[[onnx.GraphProto], None]
@@ -30,16 +31,7 @@ def model(tmp_path: Path) -> Path:
         helper.make_node("Tanh", ["c"], ["d"], name="squash"),
         helper.make_node("Abs", ["d"], ["y"], name="size"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 6])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 5])],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    opsets = [helper.make_opsetid("", 21)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
-    return tmp_path / "m.onnx"
+    return write_model(tmp_path / "m.onnx", nodes, {"x": [4, 6]}, {"y": [4, 5]}, {"w": weight})
 
 
 def _find(
