@@ -13,7 +13,6 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Read, index_names
 from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.machine import QUAD, Machine
-from rutc.tensor_ir.quotients import is_below
 
 MOST_DISTINCT = 4096
 """Places of an unrolled load that are told apart one by one."""
@@ -147,13 +146,8 @@ class Places:
             bounds = place.bounds(self.space.ranges)
             before, after = buffer.layout.room(d, r.fill)
             extent = typical(extents[d], self.space.symbols)
-            if bounds is not None and bounds[0] >= -before:
-                limit = Index.of(extents[d]) + after
-                if bounds[1] < extent + after:
-                    continue
-                if is_below(place, limit, self.space.ends, self.space.ranges):
-                    continue
-            found.append(place)
+            if bounds is None or bounds[0] < -before or bounds[1] >= extent + after:
+                found.append(place)
         return found
 
     def touch(

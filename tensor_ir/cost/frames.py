@@ -75,8 +75,6 @@ class Space:
         self.symbols = dict(kernel.symbols)
         self.merged = {s.var: s.extent for s in walk_stmts(kernel.body) if isinstance(s, Merge)}
         self.ranges: dict[str, Range] = dict(kernel.symbols)
-        self.ends: dict[str, Index] = {}
-        """Where loops end, if a run tells."""
         self.middle: dict[str, int] = common_sizes(self.symbols)
         """A common value of every variable."""
         self.made = 0
@@ -90,9 +88,6 @@ class Space:
             first, last = low[0], max(high[1] - 1, low[0])
         trip = self._trip(loop, around)
         self.ranges[loop.var] = first, last
-        self.ends.pop(loop.var, None)
-        if not loop.hi.is_const:
-            self.ends[loop.var] = loop.hi
         start = self.value(loop.lo)
         self.middle[loop.var] = start
         self.made += 1

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
-from rutc.tensor_ir.cost.summary import summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
@@ -86,15 +85,3 @@ def test_a_fused_number_of_pictures_is_not_tested(machine: Machine, count: int) 
     rows = np.pad(x.reshape(-1, 34), [(0, 0), (1, 0)])
     want = np.max([rows[:, k::2][:, :17] for k in range(3)], axis=0)
     np.testing.assert_array_equal(buffers["y"].reshape(-1, 17), want)
-
-
-@on_machines
-def test_estimates_know_that_pictures_are_not_tested(machine: Machine) -> None:
-    fixed = PICTURES.replace("symbols pictures = 0..99", "").replace("= pictures", "= 2")
-    for steps in ("reorder([n, c, x]); ", "reorder([n, c, x]); fuse(n, c, n_c); "):
-        steps += "tile([x], [vector]); mark(k, unroll)"
-        symbolic, two = (
-            summarise(apply_schedule(kernel_of(text), parse_schedule(steps)), machine)
-            for text in (PICTURES.replace("0..99", "0..99@2"), fixed)
-        )
-        assert symbolic.work.get("guarded") == two.work.get("guarded")
