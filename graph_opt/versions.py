@@ -32,7 +32,7 @@ from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
 from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for, optimize, pipeline_for
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.affine import ONE, Index, minimum
-from rutc.tensor_ir.graph import bound_symbols, walk_nodes
+from rutc.tensor_ir.graph import Nest, bound_symbols, walk_nodes
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import SOME, Range, common_sizes, with_some, without_common
 
@@ -143,7 +143,8 @@ def better_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
     """The size that is positive where filters pay that a common run does not have.
 
     Those that pay in runs of `SOME`, from the least number on of which all of them do. None where
-    there are no such sums, or the program itself computes how many there are.
+    there are no such sums, where they save too little of what all sums take to be worth a plan of
+    their own, or where the program itself computes how many there are.
     """
     symbols = dict(graph.symbols)
     several = with_some(symbols)
@@ -154,10 +155,15 @@ def better_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
         return Editor(replace(graph, symbols=tuple(with_some(symbols, number).items())))
 
     usual = dict(rule.chosen(sized(1)))
-    more = set(rule.better(sized(SOME), usual))
-    if not more:
+    of_several = sized(SOME)
+    saved = dict(rule.better(of_several, usual))
+    more = saved.keys()
+    sums = (n for n in of_several.nodes.values() if isinstance(n, Nest) and n.is_sum)
+    products = sum(of_several.typical(n.dims) for n in sums)
+    cycles = products / (rule.machine.width * rule.machine.fma_per_cycle)
+    if not more or sum(saved.values()) < rule.machine.coefficients.plans.least_of_few * cycles:
         return None
-    least = next(n for n in range(1, SOME + 1) if more <= set(rule.better(sized(n), usual)))
+    least = next(n for n in range(1, SOME + 1) if more <= dict(rule.better(sized(n), usual)).keys())
     editor = Editor(graph)
     sizes = (editor.extents[d] for value in more for d in editor.values[value].dims)
     names = {name for size in sizes for name in size.names()}

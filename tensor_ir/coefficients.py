@@ -159,7 +159,8 @@ class Plans:
     of two launches alike err less than those of one: where a twentieth was enough, plans of two
     models took longer than before."""
     least_of_few: float
-    """What the best plan of a graph of few nests gains at least, of the time of all of it."""
+    """What the best plan of a graph of few nests gains at least, of the time of all of it, and
+    filters that suit several images of what the sums of a run take."""
 
 
 @record

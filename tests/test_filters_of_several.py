@@ -20,7 +20,7 @@ from rutc.tensor_ir.ranges import SOME, common_sizes
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
-from tests.machines import V4, lacking
+from tests.machines import V4, lacking, weighing
 from tests.window_model import window_model
 
 CHANNELS, SIDE = 32, 8
@@ -66,6 +66,12 @@ def test_there_is_one_version_where_several_are_never_run(model: Path) -> None:
     assert not filters(few)
     (many,) = of(model, SOME, 64, 1, SOME)
     assert filters(many)
+
+
+def test_filters_that_save_little_of_all_sums_make_no_version(model: Path) -> None:
+    machine = weighing(MACHINE, "plans", least_of_few=0.9)
+    (usual,) = versions(imported(model, Options()), machine)
+    assert not filters(usual)
 
 
 def test_what_is_commonly_as_much_is_filtered_in_all_runs(model: Path) -> None:

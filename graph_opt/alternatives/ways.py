@@ -81,10 +81,10 @@ class ChoosesWays(Choosing, Generic[Form]):
         trips = editor.typical(editor.enclosing_dims(n))
         return min(self.share * cost, cost - self.saving / trips)
 
-    def better(self, editor: Editor, usual: Mapping[str, str]) -> Iterator[str]:
-        """The values whose way saves as much of the `usual` one, by value, as of sums themselves.
+    def better(self, editor: Editor, usual: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+        """(value, cycles saved) where a way saves as much of the `usual` one as of sums themselves.
 
-        Those of which nothing is usual are computed as they stand.
+        Values of which nothing is usual are computed as they stand.
         """
         for n in list(editor.nodes.values()):
             ways = self.ways(n, editor)
@@ -95,8 +95,10 @@ class ChoosesWays(Choosing, Generic[Form]):
                 continue
             name = usual.get(way.offer.value)
             costs = (w.offer.cost for w in ways if w.offer.algorithm == name)
-            if way.offer.cost <= self._most(next(costs, way.offer.direct), n, editor):
-                yield way.offer.value
+            cost = next(costs, way.offer.direct)
+            if way.offer.cost <= self._most(cost, n, editor):
+                trips = editor.typical(editor.enclosing_dims(n))
+                yield way.offer.value, (cost - way.offer.cost) * trips
 
     def offers(self, editor: Editor) -> Iterator[Offer]:
         """All ways to compute nodes of the graph."""
