@@ -190,6 +190,17 @@ static inline RUTC_OF(lanes) RUTC_OF(before)(RUTC_OF(lanes) x, RUTC_OF(lanes) y)
   return (RUTC_OF(lanes))((RUTC_OF(signs))x < (RUTC_OF(signs))y);
 }
 
+/* The lanes of a where those of x come before those of y, and of b elsewhere: one operation, which
+ * compilers make of a loop over a register, and not of masks. */
+static inline __attribute__((always_inline)) RUTC_OF(lanes) RUTC_OF(chosen)(
+    RUTC_OF(lanes) x, RUTC_OF(lanes) y, RUTC_OF(lanes) a, RUTC_OF(lanes) b) {
+  RUTC_OF(lanes) r;
+  for (int i = 0; i < RUTC_OF(wide); i++) {
+    r[i] = (RUTC_SIGNED)x[i] < (RUTC_SIGNED)y[i] ? a[i] : b[i];
+  }
+  return r;
+}
+
 /* Exchanges the lanes of a mask. */
 static inline __attribute__((always_inline)) void RUTC_OF(exchange)(
     RUTC_OF(lanes) mask, RUTC_OF(lanes) *x, RUTC_OF(lanes) *y) {
@@ -231,15 +242,18 @@ static inline __attribute__((always_inline)) void RUTC_OF(in_registers)(
       if (j == n) break;
     }
     /* A key takes the place of the first result that it comes before, and all from there on go on
-     * to the next one. */
-    const RUTC_OF(lanes) x = RUTC_OF(load)(keys + j * LANES);
-    RUTC_OF(lanes) moved = x, place = none + (RUTC_KEY)j;
+     * to the next one: each becomes the larger of the key and the one before, if that is less. */
+    const RUTC_OF(lanes) x = RUTC_OF(load)(keys + j * LANES), place = none + (RUTC_KEY)j;
 #pragma GCC unroll 8
-    for (int t = 0; t < k; t++) {
-      below = RUTC_OF(before)(x, best[t]);
-      RUTC_OF(exchange)(below, &moved, &best[t]);
-      RUTC_OF(exchange)(below, &place, &at[t]);
+    for (int t = k - 1; t > 0; t--) {
+      const RUTC_OF(lanes) before = best[t - 1];
+      const RUTC_OF(lanes) other = RUTC_OF(chosen)(x, before, at[t - 1], place);
+      const RUTC_OF(lanes) larger = RUTC_OF(chosen)(x, before, before, x);
+      at[t] = RUTC_OF(chosen)(x, best[t], other, at[t]);
+      best[t] = RUTC_OF(chosen)(larger, best[t], larger, best[t]);
     }
+    at[0] = RUTC_OF(chosen)(x, best[0], place, at[0]);
+    best[0] = RUTC_OF(chosen)(x, best[0], x, best[0]);
   }
   for (int t = 0; t < k; t++) memcpy(places + t * LANES, &at[t], sizeof at[t]);
 }
