@@ -187,7 +187,9 @@ def place_of_vectors(
 
     Not those from the first on along which windows overlap, across a tile's rows, where all vectors
     at one index of it read and store more than the first cache keeps until the windows at the next
-    one read some of it again. Lines that two vectors share would be lost between these instead.
+    one read some of it again. Lines that two vectors share would be lost between these instead,
+    and where tiles one after the other lie so far apart that the hardware does not know the next
+    one, each line of a vector would be waited for: whole pixels come ahead of their use.
     """
     shape, extents = found.shape, found.shape.extents
     vector, width = tile
@@ -196,7 +198,8 @@ def place_of_vectors(
     if not across:
         return len(order)
     steps = {**many, **{x.var: extents[x.var] for x in found.reduction.loops}}
-    total, shared = 0, False
+    inner = order[-1]
+    total, shared, far = 0, False, False
     for t in {t.buffer: t for t in shape.touches}.values():
         passed = [r for r in found.reads if r.value == t.buffer]
         count = prod(n for v, n in steps.items() if t.depends(v))
@@ -205,6 +208,8 @@ def place_of_vectors(
             count = sum(prod(max(places_read((r,), *pair), 1) for pair in pairs) for r in passed)
             apart = (width, *(n for v, n in t.strides.items() if n and v != vector))
             shared |= any(n * t.bytes % machine.line_bytes for n in apart)
+            step = (t.strides.get(inner) or 0) * many.get(inner, 1) * t.bytes
+            far |= abs(step) >= machine.far_bytes
         total += count * t.bytes * (extents[vector] if t.depends(vector) else 1)
-    lost = total > machine.l1 and not shared
+    lost = total > machine.l1 and not shared and not far
     return min(map(order.index, across)) if lost else len(order)

@@ -162,6 +162,26 @@ def test_few_rows_of_long_windows_have_several_vectors(
     assert {-(-n // machine.width) for n in lanes} == vectors
 
 
+@pytest.mark.parametrize(("page", "innermost"), [(4 << 10, True), (1 << 20, False)])
+def test_pixels_far_from_each_other_are_read_whole(page: int, *, innermost: bool) -> None:
+    """Channels follow one another where the next pixel is farther away than hardware foresees.
+
+    Nearer ones are passed along, a vector of channels at a time, so that windows find in the first
+    cache what they have in common, which does not keep the pixels of all channels.
+    """
+    text = """
+    graph "pixels"
+    dims c = 384, y = 14, x = 14, p = 16, q = 16, ky = 3, kx = 3
+    %v : f32{c,p,q} = input "v" [p, q, c]
+    %w : f32{c,kx,ky} = input "w" [c, ky, kx]
+    %r : f32{c,x,y} = sum{ky,kx} %v[c, p=y+ky, q=x+kx] * %w[c, kx, ky]
+    output "r" [y, x, c] = %r
+    """
+    loops = loops_of(replace(x86.avx512(), page_bytes=page), text, "pqc")
+    around = [s.var for s in loops if s.kind not in (Kind.UNROLL, Kind.VECTOR)]
+    assert (around[-1] == "c.o") is innermost
+
+
 @pytest.mark.parametrize(("size", "rows"), [(7, {7}), (14, {3}), (28, {3})])
 def test_small_pictures_are_one_tile_of_long_windows(size: int, rows: set[int]) -> None:
     """Its code is there once: that of a tile with edges, three times."""
