@@ -31,7 +31,7 @@ from rutc.driver.search_rounds import Rounds
 from rutc.driver.served import Unanswered
 from rutc.emit.interrupts import ending
 from rutc.errors import RutcError
-from rutc.graph_opt.alternatives import Assigned
+from rutc.graph_opt.alternatives import Assigned, Offer
 from rutc.graph_opt.alternatives.choices import offers, with_algorithms
 from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.decide.combine import combined
@@ -39,6 +39,7 @@ from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.neighbours import legal, neighbours
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.pipeline import rounded_by
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.graph import Graph
@@ -95,6 +96,7 @@ class PlanSearch:
         chooser: Chooser | None = None,
         exact: bool = False,
         spread: Sequence[str] = (),
+        only: Sequence[str] | None = None,
         change: Callable[[Realisation], Realisation] = lambda found: found,
         cpu: int | None = None,
         seed: int = 0,
@@ -108,11 +110,13 @@ class PlanSearch:
         `change` is what assigns the types of values after other algorithms are chosen, `chooser`
         what gives kernels schedules. What is `tried` is told, with the assignment that it changes,
         and None if it did not run; what is `known` of an assignment is not tried again. The sums
-        that are `spread` keep their algorithms, and so do all where a `first` plan is given. Runs
-        have these `sizes`, or common ones.
+        that are `spread` keep their algorithms, and so do all where a `first` plan is given. Where
+        `only` names sums, factors of no others are rounded to bf16. Runs have these `sizes`, or
+        common ones.
         """
         self._graph, self._machine, self._folder = graph, machine, folder
         self._exact, self._spread, self._change = exact, frozenset(spread), change
+        self._only = None if only is None else frozenset(only)
         self._open = partial(
             PlanBench,
             machine=machine,
@@ -250,7 +254,7 @@ class PlanSearch:
         own = bench.found.assignment.algorithms
         offered: defaultdict[str, list[str]] = defaultdict(list)
         for o in offers(self._graph, self._machine, Assigned(own), exact=self._exact):
-            if o.value not in self._spread and o.cost <= WORST * o.direct:
+            if o.value not in self._spread and self._may_lose(o) and o.cost <= WORST * o.direct:
                 offered[o.value].append(o.algorithm)
         choices = dict(own)
         for value, algorithms in offered.items():
@@ -270,6 +274,10 @@ class PlanSearch:
                 c = self._candidate(bench, change, found, new)
                 if c is not None:
                     yield c
+
+    def _may_lose(self, o: Offer) -> bool:
+        """Whether a sum may lose what an algorithm costs by rounding its factors."""
+        return self._only is None or o.value in self._only or not rounded_by(o.algorithm)
 
     def _with_algorithms(self, algorithms: tuple[tuple[str, str], ...]) -> Realisation:
         assigned = Assigned(algorithms)

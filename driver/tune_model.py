@@ -155,6 +155,7 @@ def tune_model(
             cpu=cpu,
             seed=seed,
             precision=precision,
+            only=narrow.options.only,
             sizes=sizes,
             on_round=on_plan,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -56,13 +56,15 @@ def tune_plan(
     cpu: int | None = None,
     seed: int = 0,
     precision: str = FP32,
+    only: Sequence[str] | None = None,
     sizes: Mapping[str, int] | None = None,
     on_round: Callable[[PlanProgress], None] = lambda outcome: None,
 ) -> PlanFound:
     """Search from the usual plan of an imported graph on, or from that on record.
 
     It is on record for the `options` as they were given; `precision` is what plans have to do with
-    theirs. Kernels have the schedules that are on record; runs have these sizes, or common ones.
+    theirs, and factors are rounded of `only` the sums that are named, if any are. Kernels have the
+    schedules that are on record; runs have these sizes, or common ones.
 
     Raises:
         UserError: the model does not run.
@@ -93,6 +95,7 @@ def tune_plan(
             chooser=records.schedules,
             exact=exact,
             spread=options.spread,
+            only=only,
             change=in_types_of(machine, precision) or (lambda found: found),
             cpu=cpu,
             seed=seed,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from rutc.driver.tuning_records import origin_of
 from rutc.driver.weights import Weights
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
+from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
 from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.decide.combine import combined
 from rutc.graph_opt.decide.neighbours import legal, neighbours
@@ -43,6 +45,7 @@ from rutc.verify.compare import Value
 from rutc.verify.tolerance import Level
 from tests.cli.conftest import build
 from tests.close import assert_close
+from tests.test_bf16_pairs import PAIRS
 
 MACHINE = native_target().machine
 
@@ -171,6 +174,28 @@ def search(
         graph, usual, MACHINE, folder, tried=lambda c, r, base: tried.append((c, r)), **options
     )
     return made, tried
+
+
+@pytest.mark.parametrize("only", [None, ("c", "y"), ()])
+def test_factors_are_rounded_of_no_other_sums_than_may_be(
+    graph: Graph,
+    usual: Realisation,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    only: tuple[str, ...] | None,
+) -> None:
+    def told(self: PlanSearch, bench: PlanBench, change: str, *rest: object) -> str:
+        return change
+
+    monkeypatch.setattr(PlanSearch, "_with_algorithms", lambda self, new: usual)
+    monkeypatch.setattr(PlanSearch, "_candidate", told)
+    found = PlanSearch(graph, usual, PAIRS, tmp_path, only=only)
+    own = replace(usual.assignment, algorithms=(("y", SAID_ROUNDED),))
+    bench = SimpleNamespace(found=SimpleNamespace(assignment=own))
+    changes = list(found._by_algorithm(bench))  # type: ignore[arg-type]
+    rounded = {str(c) for c in changes if SAID_ROUNDED in str(c)}
+    others = {"a", "c"} if only is None else {"c"} & set(only)
+    assert rounded == {f"sum of %{value}: {SAID_ROUNDED}" for value in others}
 
 
 def test_what_is_faster_stays(
