@@ -52,6 +52,7 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.narrow_ends import end_lanes, has_narrow_ends
 
 ENTRY = "rutc_kernel"
 """The name that every emitted kernel function has until it is linked."""
@@ -148,6 +149,7 @@ class _KernelEmitter:
         frame = Frame(function, self.entry, kernel)
         # Loops over lanes that are merged all have the merge's vectors, however few lanes they use.
         self.merged = {s.var: s.extent for s in walk_stmts(kernel.body) if isinstance(s, Merge)}
+        self.narrow_ends = has_narrow_ends(kernel, machine)
         self.expressions = ExpressionEmitter(
             self.builder,
             self.index,
@@ -350,11 +352,10 @@ class _KernelEmitter:
         facts = self._facts(loop, (first, first + extent - 1))
         # In a register tile the branches would cost more than the idle lanes do.
         skippable = not hi.is_const and not facts.is_tile
-        at_once, least = lanes, lanes
-        if hi.is_const:
-            at_once = lanes * facts.together
-            least = lanes if loop.var in self.merged else self.machine.least_lanes(lanes)
-        for base, count in _chunks(first, first + extent, lanes, at_once, least):
+        at_once = lanes * facts.together if hi.is_const else lanes
+        narrow = hi.is_const and self.narrow_ends
+        least = end_lanes(self.machine, extent, lanes) if narrow else lanes
+        for base, count in _chunks(first, first + extent, at_once, least):
             if hi.is_const:
                 self.index.lane = chunk(loop.var, base, count, hi)
             else:
@@ -459,19 +460,15 @@ class _KernelEmitter:
         self.expressions.forget_loads()
 
 
-def _chunks(
-    first: int, end: int, lanes: int, together: int, least: int
-) -> Iterator[tuple[int, int]]:
+def _chunks(first: int, end: int, together: int, least: int) -> Iterator[tuple[int, int]]:
     """(iteration, lanes) of the vectors of a loop: of `together` lanes, or fewer at its end.
 
-    `together` is a power of two times `lanes`, of which no fewer are taken but for the last vector:
-    where `least` lanes are enough, it has these.
+    `together` is a power of two times `least`, of which no fewer are taken.
     """
     width = together
     while first < end:
-        while width > lanes and width > end - first:
+        while width > least and width > end - first:
             width //= 2
-        width = least if end - first <= least else width
         yield first, width
         first += width
 

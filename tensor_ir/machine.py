@@ -280,20 +280,21 @@ class Machine:
         """
         return sums + 2 * columns + 3 <= self.registers
 
+    @property
+    def least_part(self) -> float:
+        """The part of an operation on a whole register that the smallest one takes as long as."""
+        return self.fma_per_cycle / max(self.half_fma_per_cycle, self.fma_per_cycle)
+
+    def part_of_register(self, lanes: int) -> float:
+        """The part of an operation on a whole register that one on so many lanes takes."""
+        return max(lanes / self.width, self.least_part)
+
     def lanes(self, extent: int) -> int:
         """Lanes that a vector loop of `extent` iterations uses: a power of two."""
         lanes, most = 1, min(extent, self.width)
         while lanes < most:
             lanes *= 2
         return lanes
-
-    def least_lanes(self, lanes: int) -> int:
-        """Those of the last vector of a loop whose others have `lanes`, if it needs no more.
-
-        Half as many where operations on half a register take less time than on a whole one.
-        """
-        cheaper = self.half_fma_per_cycle > self.fma_per_cycle
-        return lanes // 2 if cheaper and lanes == self.width else lanes
 
 
 COMMON = Machine("common", "", frozenset(), vector_bits=512, registers=32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, typical
@@ -18,8 +19,6 @@ MOST_DISTINCT = 4096
 """Places of an unrolled load that are told apart one by one."""
 HALF = 0.5
 """Bytes of an element in nibbles."""
-WIDE_UNIT_BITS = 256
-"""Where a multiply-add of a register takes two cycles, one of so many bits takes a single one."""
 
 Names = frozenset[str]
 NONE: Names = frozenset()
@@ -55,8 +54,7 @@ class Places:
         self.touches: list[Touch] = []
         self.share = 1.0
         """The share of an unrolled loop's copies that compute what is counted."""
-        doubled = machine.fma_per_cycle <= 1 and machine.vector_bits > WIDE_UNIT_BITS
-        self.least = WIDE_UNIT_BITS / machine.vector_bits if doubled else 1.0
+        self.least = machine.least_part
         """The part of a register's work that the smallest operation is."""
 
     def tally(self, frames: Frames) -> Tally:
@@ -111,7 +109,12 @@ class Places:
             if step is None:
                 count *= f.times
             else:
-                moving.append((round(f.times), step * (f.lanes if f.role is Role.LANES else 1)))
+                lanes = f.lanes if f.role is Role.LANES else 1
+                whole = ceil(f.trip / lanes)
+                # The last register may be narrower.
+                narrow = f.role is Role.LANES and f.times < whole
+                count *= f.times / whole if narrow else 1.0
+                moving.append((whole if narrow else round(f.times), step * lanes))
         # One of the copies that need a place is enough for it to be loaded.
         return count * _places(moving) * min(1.0, spare * self.share)
 

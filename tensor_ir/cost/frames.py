@@ -15,6 +15,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Merge, Stmt, walk_stmts
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.narrow_ends import end_lanes, has_narrow_ends
 from rutc.tensor_ir.ranges import common_sizes
 
 SAMPLES = 16
@@ -74,6 +75,7 @@ class Space:
         self.machine = machine
         self.symbols = dict(kernel.symbols)
         self.merged = {s.var: s.extent for s in walk_stmts(kernel.body) if isinstance(s, Merge)}
+        self.narrow_ends = has_narrow_ends(kernel, machine)
         self.ranges: dict[str, Range] = dict(kernel.symbols)
         self.middle: dict[str, int] = common_sizes(self.symbols)
         """A common value of every variable."""
@@ -98,14 +100,11 @@ class Space:
                     return Frame(self.made, loop.var, Role.COPIES, trip, min(trip, 1.0))
                 lanes = self.machine.lanes(self.merged.get(loop.var, most))
                 if not loop.hi.is_const:
-                    registers, ragged = trip / lanes + 0.5, True
-                else:
-                    merged = loop.var in self.merged
-                    least = lanes if merged else self.machine.least_lanes(lanes)
-                    registers, rest = ceil(trip / lanes), most % lanes
-                    if 0 < rest <= least:
-                        registers -= 1 - least / lanes
-                    ragged = rest % least > 0
+                    registers = trip / lanes + 0.5
+                    return Frame(self.made, loop.var, Role.LANES, trip, registers, lanes, True)
+                end = end_lanes(self.machine, most, lanes) if self.narrow_ends else lanes
+                part = 1.0 if end == lanes else self.machine.part_of_register(end)
+                registers, ragged = ceil(trip / lanes) - 1 + part, most % end > 0
                 return Frame(self.made, loop.var, Role.LANES, trip, registers, lanes, ragged)
             case Kind.UNROLL:
                 return Frame(self.made, loop.var, Role.COPIES, trip, trip)

@@ -95,19 +95,6 @@ def test_whole_registers_are_stored_without_a_mask_where_there_are_none() -> Non
     assert not re.search(r"^whole\S*:", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("columns", "half"),
-    [(8, True), (16, False), (17, True), (24, True), (25, False), (40, True), (41, False)],
-)
-def test_half_a_register_is_enough_for_the_last_columns(columns: int, half: bool) -> None:
-    """Where it takes less time; loops of up to half a register's lanes have such vectors anyway."""
-    text = emit_kernel(product("f32", columns), DOUBLE_PUMPED).text
-    assert ("fmuladd.v8f32" in text or "fma.v8f32" in text) is half
-    assert ("fmuladd.v16f32" in text or "fma.v16f32" in text) is (columns > 8)
-    usual = emit_kernel(product("f32", columns), V4).text
-    assert ("fmuladd.v8f32" in usual or "fma.v8f32" in usual) is (columns == 8)
-
-
 @needs(V4)
 @pytest.mark.parametrize("columns", [1, 7, 9, 16, 17, 23, 24, 25, 31, 33, 40, 41, 49])
 @pytest.mark.parametrize("dtype", ["f32", "i16"])
