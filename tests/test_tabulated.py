@@ -12,6 +12,8 @@ from rutc.graph_opt import optimize, pipeline_for
 from rutc.runtime import load
 from rutc.tensor_ir import Cast, Nest, Read
 from rutc.tensor_ir.expr import walk
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
 from rutc.verify.reference import Reference
 from tests.close import assert_close
 from tests.graph_opt.networks import Net
@@ -76,3 +78,20 @@ def test_a_chain_is_one_read_of_a_table() -> None:
     graph = optimize(n.graph(hard_swish(n, x, np.uint8, 0), dims={}), pipeline=pipeline_for(V3))
     (nest,) = (p for p in graph.nodes if isinstance(p, Nest))
     assert list(map(type, walk(nest.body[0]))) == [Read, Cast, Read]
+
+
+def test_two_elements_of_one_value_are_no_one_number() -> None:
+    """As the colours of a picture, of which one value is made: it was an error of the compiler."""
+    graph = parse(
+        """
+        graph "grey"
+        dims i = 2000, c = 2
+        %x : u8{i,c} = input "x" [i, c]
+        %y : u8{i} = u8(exp(f32(%x[i, c=0]) / 128.0) + exp(f32(%x[i, c=1]) / 64.0))
+        output "y" [i] = %y
+        """
+    )
+    x = np.random.default_rng(0).integers(0, 256, (2000, 2), np.uint8)
+    wanted = interpret(graph, {"x": x})["y"]
+    found = optimize(graph, pipeline=pipeline_for(target_named("x86-64-v3").machine))
+    np.testing.assert_array_equal(interpret(found, {"x": x})["y"], wanted)

@@ -222,5 +222,6 @@ class _Chain:
                 beside = self.editor.block(p) == self.editor.block(reader)
                 behind = 0 if r.dtype in CODES else steps + 1
                 found = self.code_of(p, behind) if beside else None
-            self.codes[r.value] = found or (r if r.dtype in CODES else None)
-        return self.codes[r.value]
+            self.codes[r.value] = found
+        # Another element of the same value is another number.
+        return self.codes[r.value] or (r if r.dtype in CODES else None)
