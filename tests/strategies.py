@@ -499,14 +499,18 @@ def graphs(
     return Graph("random", tuple(dims.items()), tuple(nodes), tuple(outputs), symbols)
 
 
+def random_sizes(graph: Graph, seed: int) -> dict[str, int]:
+    """A size of its range for every symbol of a graph, of the eight least."""
+    rng = np.random.default_rng(seed)
+    return {s: int(rng.integers(low, min(high, low + 8) + 1)) for s, (low, high) in graph.symbols}
+
+
 def random_inputs(
     graph: Graph, seed: int, sizes: Mapping[str, int] | None = None
 ) -> dict[str, np.ndarray]:
     """Inputs of small integers for a graph; symbols get these sizes, or some of their range."""
     rng = np.random.default_rng(seed)
-    if sizes is None:
-        symbols = graph.symbols
-        sizes = {s: int(rng.integers(low, min(high, low + 8) + 1)) for s, (low, high) in symbols}
+    sizes = random_sizes(graph, seed) if sizes is None else sizes
     found = {}
     for n in graph.inputs:
         shape = [int(graph.extents[d].evaluate(sizes)) for d in n.axes]

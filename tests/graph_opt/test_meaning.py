@@ -18,20 +18,22 @@ from tests.examples import examples
 from tests.golden import before
 from tests.graph_opt.rules import BY_NAME
 from tests.machines import NATIVE, V3
-from tests.strategies import graphs, random_inputs
+from tests.strategies import graphs, random_inputs, random_sizes
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*/*.txt"))
 some = examples(120)
 
 
 def check_every_step(graph: Graph, seed: int, *, exact: bool) -> None:
-    inputs = random_inputs(graph, seed)
-    wanted = interpret(graph, inputs)
+    # No input may tell a size that only constants are repeated over.
+    sizes = random_sizes(graph, seed)
+    inputs = random_inputs(graph, seed, sizes)
+    wanted = interpret(graph, inputs, sizes)
     before = graph
 
     def compare(name: str, after: Graph, changed: bool) -> None:
         nonlocal before
-        got = interpret(after, inputs) if changed else wanted
+        got = interpret(after, inputs, sizes) if changed else wanted
         for output, array in wanted.items():
             text = f"{output} after {name!r} of\n{before}\nto\n{after}"
             if exact:
@@ -64,9 +66,10 @@ def test_the_rules_examples_keep_their_values(path: Path) -> None:
     name = path.parent.name
     if name in BY_NAME:
         # Steps of the pipeline may get there first: here the rule alone.
-        inputs = random_inputs(graph, 1)
-        after = interpret(optimize(graph, pipeline=(Sweep(name, (BY_NAME[name],)),)), inputs)
-        for output, array in interpret(graph, inputs).items():
+        sizes = random_sizes(graph, 1)
+        inputs = random_inputs(graph, 1, sizes)
+        after = interpret(optimize(graph, pipeline=(Sweep(name, (BY_NAME[name],)),)), inputs, sizes)
+        for output, array in interpret(graph, inputs, sizes).items():
             assert_close(after[output], array, level=Level.MODEL)
 
 
