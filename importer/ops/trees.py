@@ -20,7 +20,6 @@ import numpy as np
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.forest import (
-    MODES,
     Branches,
     Forest,
     Nodes,
@@ -40,6 +39,7 @@ from rutc.importer.ops.scores import (
     two_classes,
 )
 from rutc.importer.ops.sieves import BITS, Sieves, SieveTables, sieves_of
+from rutc.importer.ops.thresholds import compared, holds, narrowed, or_missing
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, Index, IndexValue, apply, cast
@@ -49,7 +49,6 @@ UNROLLED = 24
 DENSE = 1 << 22
 """Weights of leaves for all targets are one table up to this many elements."""
 
-_COMPARE = dict(zip(MODES, ("le", "lt", "ge", "gt", "eq", "ne"), strict=True))
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
@@ -60,7 +59,7 @@ def walked(b: Builder, x: Tensor, f: Walk) -> Tensor:
     start = b.nest(axes, b.read(b.constant(f.roots.astype(np.int64)), [axes[1].index]))
     if f.depth == 0:
         return start
-    table, kind = _Table(b, f), _compared(x, f)
+    table, kind = _Table(b, f), compared(x, f)
     modes = np.unique(f.mode)
     mode = b.constant(f.mode.astype(np.int64))
 
@@ -70,9 +69,9 @@ def walked(b: Builder, x: Tensor, f: Walk) -> Tensor:
         word = b.read(table.words, [node])
         value = cast(b.read(x, [axes[0].index, table.feature(word)]), kind)
         limit = cast(table.threshold(node, word), kind)
-        found = _holds(value, limit, modes, b.read(mode, [node]))
+        found = holds(value, limit, modes, b.read(mode, [node]))
         if f.missing.any() and x.dtype.is_float:
-            found = _or_missing(found, value, table.missing(word))
+            found = or_missing(found, value, table.missing(word))
         down = apply("add", table.first(word), cast(found, DType.I64))
         return [b.nest(axes, down)], []
 
@@ -117,7 +116,7 @@ class _Sifted:
 
     def __init__(self, b: Builder, x: Tensor, f: SieveTables) -> None:
         self.b, self.x, self.word = b, x, f.word
-        self.kind = _compared(x, f)
+        self.kind = compared(x, f)
         self.count = f.left.shape[1]
         self.feature = b.constant(f.feature.astype(np.uint32))
         self.threshold, self.left = b.constant(f.threshold), b.constant(f.left)
@@ -142,9 +141,9 @@ class _Sifted:
         words, free = told(self.left), (1 << self.word.free) - 1
         feature = apply("bitand", words, lit(free, kind)) if free else told(self.feature)
         value = cast(b.read(self.x, [axes[0].index, cast(feature, DType.I64)]), self.kind)
-        found = _holds(value, cast(told(self.threshold), self.kind), self.modes, told(self.mode))
+        found = holds(value, cast(told(self.threshold), self.kind), self.modes, told(self.mode))
         if self.missing is not None:
-            found = _or_missing(found, value, told(self.missing))
+            found = or_missing(found, value, told(self.missing))
         every = (1 << BITS) - 1
         left = b.nest(axes, apply("select", found, lit(every, kind), words), (test,), "bitand")
         axes = b.axes(shape, ("n", "tree"))
@@ -175,25 +174,6 @@ def _tested(b: Builder, x: Tensor, f: Forest) -> Tensor:
     if last >= features.const:
         raise OperatorError(f"a branch tests feature {last} of {features}")
     return x
-
-
-def _compared(x: Tensor, f: Walk | SieveTables) -> DType:
-    """The type in which features are compared with thresholds."""
-    return DType.F64 if DType.F64 in (x.dtype, DType.of(f.threshold.dtype)) else DType.F32
-
-
-def _holds(value: Expr, limit: Expr, modes: np.ndarray, mode: Expr) -> Expr:
-    """Whether the test of a mode, one of a few, holds."""
-    tests = [apply(_COMPARE[MODES[m]], value, limit) for m in modes]
-    found: Expr = tests[0]
-    for m, test in zip(modes[1:].tolist(), tests[1:], strict=True):
-        found = apply("select", apply("eq", mode, lit(m, DType.I64)), test, found)
-    return found
-
-
-def _or_missing(found: Expr, value: Expr, tracks: Expr) -> Expr:
-    """Whether a test holds, or NaN passes it and is there."""
-    return apply("or", found, apply("and", tracks, apply("isnan", value)))
 
 
 class _Table:
@@ -294,7 +274,7 @@ def aggregated(
     if how not in _AGGREGATES:
         raise OperatorError(f"the aggregate function {how!r} is unknown")
     reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
-    x, found = _tested(b, x, f), sieves_of(f)
+    x, found = narrowed(b, _tested(b, x, f), f), sieves_of(f)
     if found is None:
         walk = walk_of(f)
         y = gathered(b, walked(b, x, walk), walk.leaf, v, targets, reducer)
