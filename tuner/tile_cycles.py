@@ -365,12 +365,15 @@ class TileCosts:
     def passed(self, vectors: int, rows: Rows) -> float:
         """The cycles in which so many vectors pass by that fill up the last block of constants.
 
-        They come from the second cache. Where rows share what is loaded, arithmetic hides that.
+        They come from the second cache. Where rows share what is loaded, arithmetic hides that,
+        but not where a run commonly has a single one.
         """
         machine, passed = self.machine, 0.0
+        single = bool(rows) and all(self.shape.common_extents[v] == 1 for v, _ in rows)
         for each, places in zip(self.operands, self._rows[rows].places, strict=True):
             products = prod(self.shape.extents[x.var] for x in each.reduction.loops)
-            for x, n in () if places.shared else zip(each.along, places.along, strict=True):
+            shared = places.shared and not single
+            for x, n in () if shared else zip(each.along, places.along, strict=True):
                 if x.touch.packed and x.touch.buffer_bytes > machine.l1 // 2:
                     passed += n * x.touch.bytes * products
         return passed * vectors * machine.width / machine.l2_bytes_per_cycle

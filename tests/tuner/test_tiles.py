@@ -285,3 +285,24 @@ def test_what_data_choose_among_few_is_picked_in_registers(machine: Machine) -> 
     assert tiles[0].vector == "t"
     assert tiles[0].cost < tiles[1].cost
     assert lanes_cost(few, machine) < lanes_cost(many, machine)
+
+
+COUNTED = """
+graph "counted"
+symbols n = 0..4096@{common}
+dims i = n, j = 512, k = 9216
+%x : f32{{i,k}} = input "x" [i, k]
+%w : f32{{j,k}} = input "w" [k, j]
+%y : f32{{i,j}} = sum{{k}} %x[i, k] * %w[j, k]
+output "y" [i, j] = %y
+"""
+
+
+def test_a_single_row_passes_by_what_fills_up_the_last_panel() -> None:
+    """Nothing is computed meanwhile: 512 columns are panels of 4 vectors, not of 3 or 5."""
+    machine = x86.avx512()
+    one, eight = (choose_tile(shape_of(COUNTED.format(common=n)), machine) for n in (1, 8))
+    assert one is not None
+    assert eight is not None
+    assert 512 % (one.vectors * machine.width) == 0
+    assert 512 % (eight.vectors * machine.width) != 0
