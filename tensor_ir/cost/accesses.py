@@ -171,7 +171,7 @@ class Accesses(Places):
                     self.quotients(operand, frames)
                 names = atom.names
                 at, times = self.home(names, frames)
-                tally = self.tally(frames[: at + 1])
+                tally = self.tally(frames, at)
                 if (key := ("quotient", atom)) in tally.seen:
                     continue
                 tally.seen.add(key)
@@ -206,7 +206,7 @@ class Accesses(Places):
         )
         if inner > at and frames[inner].role is Role.LOOP and frames[inner].trip > 1:
             each = self.distinct(address, frames, inner, names) / executions(frames[: inner + 1])
-            self.tally(frames[: inner + 1]).kept += each
+            self.tally(frames, inner).kept += each
 
     def _is_window(self, address: Index, step: int, frames: Frames) -> bool:
         """Whether another copy's lanes lie between those of a vector."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from math import ceil
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.comparing import compared
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, Space, executions
 from rutc.tensor_ir.cost.strides import Step, steps_of
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Coord, Read, index_names
+from rutc.tensor_ir.expr import COMPARE, Apply, Coord, Expr, IndexValue, Lit, Read, index_names
 from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.machine import QUAD, Machine
 
@@ -19,6 +21,9 @@ MOST_DISTINCT = 4096
 """Places of an unrolled load that are told apart one by one."""
 HALF = 0.5
 """Bytes of an element in nibbles."""
+
+MOST_COPIES = 256
+"""Copies that choices are told apart of."""
 
 Names = frozenset[str]
 NONE: Names = frozenset()
@@ -42,6 +47,24 @@ class Touch:
     """The region that it belongs to."""
 
 
+class Around:
+    """What is known of the frames around a statement, which are held so long."""
+
+    def __init__(self, frames: Frames) -> None:
+        """Nothing is known but what the frames themselves say."""
+        self.frames = frames
+        self.region = region_of(frames)
+        self.lanes = tuple(f for f in frames if f.role is Role.LANES)
+        self.tallies: dict[int | None, Tally] = {}
+        """The regions of the frames up to one of them; None: of all."""
+        self.homes: dict[Names, tuple[int, float]] = {}
+        """See `Places.home`."""
+        self.steps: dict[tuple[object, float], tuple[tuple[Step, ...] | None, ...]] = {}
+        """By the terms of a place and the bytes of its elements: what the frames move it by."""
+        self.taken: dict[Expr, float | None] = {}
+        """In what share of the copies conditions hold."""
+
+
 class Places:
     """The regions of a kernel and what each of its statements touches."""
 
@@ -51,14 +74,30 @@ class Places:
         self.space = Space(kernel, machine)
         self.buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
         self.tallies: dict[tuple[int, ...], Tally] = {}
+        self._around: dict[int, Around] = {}
+        """By the identities of frames, which are those of many statements and reads."""
         self.touches: list[Touch] = []
         self.share = 1.0
         """The share of an unrolled loop's copies that compute what is counted."""
         self.least = machine.least_part
         """The part of a register's work that the smallest operation is."""
 
-    def tally(self, frames: Frames) -> Tally:
-        """The region of the innermost loop or arm of the frames."""
+    def around(self, frames: Frames) -> Around:
+        """What is known of these frames."""
+        found = self._around.get(id(frames))
+        if found is None:
+            found = self._around[id(frames)] = Around(frames)
+        return found
+
+    def tally(self, frames: Frames, at: int | None = None) -> Tally:
+        """The region of the innermost loop or arm of the frames, those up to one of them."""
+        tallies = self.around(frames).tallies
+        found = tallies.get(at)
+        if found is None:
+            found = tallies[at] = self._tally(frames if at is None else frames[: at + 1])
+        return found
+
+    def _tally(self, frames: Frames) -> Tally:
         key = region_of(frames)
         if key not in self.tallies:
             own = [f for f in frames if f.role in (Role.LOOP, Role.ARM)]
@@ -74,19 +113,18 @@ class Places:
 
         Copies and registers inside of that frame count if they differ.
         """
-        at = -1
-        for i, f in enumerate(frames):
-            if f.role is Role.ARM or (f.role is Role.LOOP and f.open and f.var in names):
-                at = i
-        count = executions(frames[: at + 1])
-        for f in frames[at + 1 :]:
-            if f.role in (Role.COPIES, Role.LANES) and f.var in names:
-                count *= f.times
-        return at, count * self.share
+        homes = self.around(frames).homes
+        found = homes.get(names)
+        if found is None:
+            found = homes[names] = _home(names, frames)
+        return found[0], found[1] * self.share
 
     def lanes(self, names: Names, frames: Frames) -> Frame | None:
         """The loop over lanes that something depends on, if there is one."""
-        return next((f for f in frames if f.role is Role.LANES and f.var in names), None)
+        for f in self.around(frames).lanes:
+            if f.var in names:
+                return f
+        return None
 
     def part(self, dtype: DType, names: Names, frames: Frames) -> float:
         """How much of a register's work an operation is."""
@@ -140,6 +178,33 @@ class Places:
         plain = {d: c if isinstance(c, Index) else Index.of(0) for d, c in coords}
         return buffer.layout.address(plain, ranges)
 
+    def taken(self, condition: Expr, frames: Frames) -> float | None:
+        """In what share of the copies a comparison with an index holds; None: the run tells."""
+        known = self.around(frames).taken
+        if condition not in known:
+            known[condition] = self._taken(condition, frames)
+        return known[condition]
+
+    def _taken(self, condition: Expr, frames: Frames) -> float | None:
+        match condition:
+            case Apply(op=op, args=(IndexValue(index), Lit(value))) if op in COMPARE:
+                pass
+            case _:
+                return None
+        copies = [f for f in frames if f.role is Role.COPIES and f.var in index.names()]
+        ranges = self.space.ranges
+        found: list[bool] = []
+        for values in product(
+            *(range(low, high + 1) for low, high in (ranges[f.var] for f in copies))
+        ):
+            own = {f.var: (v, v) for f, v in zip(copies, values, strict=True)}
+            bounds = index.bounds({**ranges, **own})
+            known = None if bounds is None else compared(op, bounds, int(value))
+            if known is None or len(found) >= MOST_COPIES:
+                return None
+            found.append(known)
+        return sum(found) / len(found) if found else None
+
     def outside(self, r: Read, buffer: Buffer) -> list[Index]:
         """The coordinates of a read that may lie outside of what its buffer holds."""
         extents = dict(buffer.layout.extents)
@@ -165,18 +230,8 @@ class Places:
         """Note an access."""
         address = address or self.address(buffer, coords)
         size = HALF if buffer.layout.nibbles else buffer.dtype.bytes
-        gradual = dict(self._gradual(buffer, coords))
-        chosen = [c for d, c in coords if not isinstance(c, Index) and d not in gradual]
-        random = NONE.union(*[index_names(c) for c in chosen])
-        steps: list[tuple[Step, ...] | None] = []
-        for f in frames:
-            if f.var in random:
-                steps.append(None)
-                continue
-            own = [*steps_of(address, f, self.space)]
-            for place, share in gradual.values():
-                own += [(share * step, n) for step, n in steps_of(place, f, self.space)]
-            steps.append(tuple((step * size, n) for step, n in own))
+        around = self.around(frames)
+        steps = self._steps(buffer, coords, address, size, around)
         start = int(self.space.value(address) * size)
         self.touches.append(
             Touch(
@@ -184,11 +239,45 @@ class Places:
                 size,
                 is_store,
                 frames,
-                tuple(steps),
+                steps,
                 start,
-                region_of(frames),
+                around.region,
             )
         )
+
+    def _steps(
+        self,
+        buffer: Buffer,
+        coords: tuple[tuple[str, Coord], ...],
+        address: Index,
+        size: float,
+        around: Around,
+    ) -> tuple[tuple[Step, ...] | None, ...]:
+        """By which bytes each frame moves an access; see `Touch`.
+
+        Accesses that are a number of elements apart, as taps of a window, are moved alike.
+        """
+        if all(isinstance(c, Index) for _, c in coords):
+            key = address.terms, size
+            found = around.steps.get(key)
+            if found is None:
+                moved = (steps_of(address, f, self.space) for f in around.frames)
+                found = tuple(tuple((step * size, n) for step, n in own) for own in moved)
+                around.steps[key] = found
+            return found
+        gradual = dict(self._gradual(buffer, coords))
+        chosen = [c for d, c in coords if not isinstance(c, Index) and d not in gradual]
+        random = NONE.union(*[index_names(c) for c in chosen])
+        steps: list[tuple[Step, ...] | None] = []
+        for f in around.frames:
+            if f.var in random:
+                steps.append(None)
+                continue
+            own = [*steps_of(address, f, self.space)]
+            for place, share in gradual.values():
+                own += [(share * step, n) for step, n in steps_of(place, f, self.space)]
+            steps.append(tuple((step * size, n) for step, n in own))
+        return tuple(steps)
 
     def _gradual(
         self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]
@@ -208,6 +297,28 @@ class Places:
                 extent = typical(dict(buffer.layout.extents)[d], symbols)
                 places = typical(dict(table.layout.extents)[e], symbols)
                 yield d, (place * stride, min(1.0, extent / max(places, 1)))
+
+
+def _home(names: Names, frames: Frames) -> tuple[int, float]:
+    """See `Places.home`, where all copies compute what is counted."""
+    at = -1
+    for i, f in enumerate(frames):
+        if f.role is Role.ARM or (f.role is Role.LOOP and f.open and f.var in names):
+            at = i
+    count = executions(frames[: at + 1])
+    for f in frames[at + 1 :]:
+        if f.role in (Role.COPIES, Role.LANES) and f.var in names:
+            count *= f.times
+    return at, count
+
+
+def union(found: Iterable[Names]) -> Names:
+    """All of some names: one of the sets itself where it has those of the others."""
+    names = NONE
+    for own in found:
+        if not own <= names:
+            names = own if names <= own else names | own
+    return names
 
 
 def region_of(frames: Frames) -> tuple[int, ...]:

@@ -7,14 +7,12 @@ loop is computed outside of it, vectors move whole registers where lanes lie sid
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from math import ceil
 from typing import assert_never
 
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.comparing import compared
 from rutc.tensor_ir.cost.accesses import Accesses
-from rutc.tensor_ir.cost.addresses import NONE, Names, region_of
+from rutc.tensor_ir.cost.addresses import NONE, Names, region_of, union
 from rutc.tensor_ir.cost.frames import Frames, Role, executions
 from rutc.tensor_ir.cost.operations import (
     add_operations,
@@ -27,7 +25,6 @@ from rutc.tensor_ir.cost.operations import (
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
-    COMPARE,
     Apply,
     BitCast,
     Cast,
@@ -61,8 +58,6 @@ from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.reducer import as_locals
 
-MOST_COPIES = 256
-"""Copies that choices are told apart of."""
 ROWS = 16.0
 """Rows of a matrix register."""
 
@@ -113,7 +108,7 @@ class Counter(Accesses):
                     self._merge(s, frames, waits=is_waited_for(s, body[number + 1 :]))
                 case Prefetch():
                     at, count = self.home(NONE.union(s.address.names()), frames)
-                    self.tally(frames[: at + 1]).add("prefetches", count)
+                    self.tally(frames, at).add("prefetches", count)
                 case _:
                     assert_never(s)
 
@@ -233,7 +228,7 @@ class Counter(Accesses):
             tally.add("matrices", times)
             for r in reads_of(s.elements):
                 at, count = self.home(plain_names(r.coords), frames)
-                self.tally(frames[: at + 1]).add("blocks", ROWS * count)
+                self.tally(frames, at).add("blocks", ROWS * count)
                 self.touch(self.buffers[r.value], r.coords, frames, is_store=False)
             return True
         lanes = next((f.lanes for f in frames if f.role is Role.LANES), 1)
@@ -307,27 +302,6 @@ class Counter(Accesses):
         """What the value depends on; its operations are counted once."""
         return _Expression(self, frames, {} if known is None else known, operands, steps).visit(e)
 
-    def taken(self, condition: Expr, frames: Frames) -> float | None:
-        """In what share of the copies a comparison with an index holds; None: the run tells."""
-        match condition:
-            case Apply(op=op, args=(IndexValue(index), Lit(value))) if op in COMPARE:
-                pass
-            case _:
-                return None
-        copies = [f for f in frames if f.role is Role.COPIES and f.var in index.names()]
-        ranges = self.space.ranges
-        found: list[bool] = []
-        for values in product(
-            *(range(low, high + 1) for low, high in (ranges[f.var] for f in copies))
-        ):
-            own = {f.var: (v, v) for f, v in zip(copies, values, strict=True)}
-            bounds = index.bounds({**ranges, **own})
-            known = None if bounds is None else compared(op, bounds, int(value))
-            if known is None or len(found) >= MOST_COPIES:
-                return None
-            found.append(known)
-        return sum(found) / len(found) if found else None
-
     def operation(
         self, kind: str, count: float, dtype: DType, names: Names, frames: Frames
     ) -> None:
@@ -341,7 +315,7 @@ class Counter(Accesses):
             share = self.part(dtype.quotient, names, frames)
         else:
             share = 1.0 if lanes is None else float(lanes.lanes)
-        self.tally(frames[: at + 1]).add(kind, count * times * share)
+        self.tally(frames, at).add(kind, count * times * share)
 
     def _picks(self, r: Read, buffer: Buffer, var: str, lanes: int) -> int:
         """The operations by which lanes along a loop take what data choose from a short row."""
@@ -368,9 +342,9 @@ class Counter(Accesses):
         for c in chosen:
             names |= self._expr(c, frames)
         at, count = self.home(names, frames)
-        tally = self.tally(frames[: at + 1])
+        tally = self.tally(frames, at)
         address = self.address(buffer, r.coords, frames)
-        key = (buffer.name, address, r.fill, region_of(frames)) if not chosen else None
+        key = (buffer.name, address, r.fill, self.around(frames).region) if not chosen else None
         beyond = frames[at + 1 :]
         # What stays in registers for a loop is no operand of the code before it.
         straight = not any(f.role is Role.LOOP and f.trip > 1 for f in beyond)
@@ -478,23 +452,23 @@ class _Expression:
         if e.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
             for product, other in ((e.args[1], e.args[0]), (e.args[0], e.args[1])):
                 if isinstance(product, Apply) and product.op == "mul":
-                    names = NONE.union(*map(self.visit, product.args), self.visit(other))
+                    names = union(self.visit(x) for x in (*product.args, other))
                     counter.operation("multiply_adds", 1.0, dtype, names, frames)
                     return names
         if is_larger(e):
-            names = NONE.union(*map(self.visit, e.args[1:]))
+            names = union(map(self.visit, e.args[1:]))
             counter.operation("arithmetic", 1.0, dtype, names, frames)
             return names
         if e.op == "select":
             taken = counter.taken(e.args[0], frames)
             if taken is not None:
                 return self._chosen(e, taken)
-        names = NONE.union(*map(self.visit, e.args))
+        names = union(map(self.visit, e.args))
         kind, count = kind_of(e)
         if kind == "function":
             at, times = counter.home(names, frames)
             share = counter.part(dtype, names, frames)
-            counter.tally(frames[: at + 1]).call(e.op, times * share)
+            counter.tally(frames, at).call(e.op, times * share)
         else:
             counter.operation(kind, count, dtype, names, frames)
         return names

@@ -56,12 +56,18 @@ class Footprints:
         self.machine = machine
         self.sizes = sizes
         self.touches = touches
-        self.inner: list[list[tuple[tuple[int, ...], int]]] = [levels(t.frames) for t in touches]
+        around = {id(t.frames): t.frames for t in touches}
+        found = {number: levels(frames) for number, frames in around.items()}
+        self.inner: list[list[tuple[tuple[int, ...], int]]] = [found[id(t.frames)] for t in touches]
         """Of each access, the loops around it: those that go on, and where they begin."""
-        self.own = [
-            [footprint(t, at, machine) for _, at in inner]
-            for t, inner in zip(touches, self.inner, strict=True)
-        ]
+        self.own: list[list[Print]] = []
+        alike: dict[object, list[Print]] = {}
+        for t, inner in zip(touches, self.inner, strict=True):
+            same = id(t.frames), t.bytes, t.steps
+            if same not in alike:
+                alike[same] = [footprint(t, at, machine) for _, at in inner]
+            self.own.append(alike[same])
+        self._moved: dict[object, tuple[float, tuple[float, ...]]] = {}
         parts: dict[tuple[int, ...], dict[str, Groups]] = {}
         for n, t in enumerate(touches):
             arms = tuple(f.number for f in t.frames if f.role is Role.ARM)
@@ -98,6 +104,18 @@ class Footprints:
                 arms[key[0]] = arms.get(key[0], 0.0) + _joined(found)
             lines += min(max(arms.values()), self.sizes[name])
         return lines
+
+    def passing(self, number: int, caches: tuple[int, ...]) -> tuple[float, tuple[float, ...]]:
+        """Bytes of an access that wait for room, and those that it brings into each cache.
+
+        They are those of accesses elsewhere in the same buffer that the same loops move alike.
+        """
+        t = self.touches[number]
+        key = t.buffer, t.is_store, id(t.frames), t.steps, caches
+        if key not in self._moved:
+            moved = tuple(self.moved(number, cache) for cache in caches)
+            self._moved[key] = self.evicted(number), moved
+        return self._moved[key]
 
     def moved(self, number: int, cache: int) -> float:
         """Bytes that an access brings into a cache, where the kernel ran just before."""

@@ -9,6 +9,7 @@ The summary holds no times: an `estimate` makes them of it, and of a machine's r
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import typical
@@ -18,6 +19,9 @@ from rutc.tensor_ir.cost.frames import Role
 from rutc.tensor_ir.cost.work import Region, total
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space
 from rutc.tensor_ir.machine import Machine
+
+RECENT = 16
+"""Kernels whose summaries are kept: choices are made by those of a few kernels of one job."""
 
 
 @record
@@ -68,6 +72,7 @@ class Summary:
         return "\n".join(lines)
 
 
+@lru_cache(RECENT)
 def summarise(kernel: Kernel, machine: Machine) -> Summary:
     """What a scheduled kernel does on one thread; sizes are what they commonly are."""
     counter = Counter(kernel, machine)
@@ -80,9 +85,10 @@ def summarise(kernel: Kernel, machine: Machine) -> Summary:
     levels: dict[tuple[int, ...], Level] = {}
     for number, t in enumerate(counter.touches):
         tally = counter.tallies[t.home]
-        tally.evicted += prints.evicted(number) / machine.line_bytes
-        for level, cache in enumerate((machine.l1, machine.l2, machine.l3)):
-            tally.moved[level][t.is_store] += prints.moved(number, cache)
+        evicted, moved = prints.passing(number, (machine.l1, machine.l2, machine.l3))
+        tally.evicted += evicted / machine.line_bytes
+        for level, bytes_ in enumerate(moved):
+            tally.moved[level][t.is_store] += bytes_
         if buffers[t.buffer].space is Space.MEMORY:
             if t.buffer not in arguments:
                 arguments[t.buffer] = prints.bytes_of(t.buffer)

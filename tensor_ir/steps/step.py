@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from operator import is_
 
@@ -37,6 +37,8 @@ from rutc.tensor_ir.kernel import (
 
 MOST_LANES = 1024
 """A vector loop whose extent is not constant has at most so many iterations."""
+RECENT = 16
+"""Schedules whose kernels are kept: that which is chosen is applied once more."""
 
 
 class NotApplicable(Exception):
@@ -96,6 +98,7 @@ def field_text(x: Field) -> str:
             return f"[{', '.join(map(field_text, x))}]"
 
 
+@lru_cache(RECENT)
 def apply_schedule(kernel: Kernel, schedule: Schedule) -> Kernel:
     """The kernel after all steps. Raises NotApplicable naming the step that does not apply."""
     for _, alike in groupby(schedule, key=lambda step: (type(step), step.alike)):
