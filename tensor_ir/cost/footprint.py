@@ -30,13 +30,16 @@ Place = tuple[int, int]
 class Print:
     """What an access touches inside of some loops: bytes of lines, and in what share of all sets.
 
-    It is made of pieces of `whole` bytes without holes, which the loops of `steps` lay out.
+    It is made of pieces of `span` bytes without holes, `whole` ones in lines, which the loops of
+    `steps` lay out, those `apart` with holes between.
     """
 
     lines: float
     sets: float
+    span: float
     whole: float
     steps: tuple[Step, ...]
+    apart: tuple[Step, ...]
 
 
 Groups = dict[object, list[tuple[int, Print]]]
@@ -70,9 +73,8 @@ class Footprints:
         self._moved: dict[object, tuple[float, tuple[float, ...]]] = {}
         parts: dict[tuple[int, ...], dict[str, Groups]] = {}
         for n, t in enumerate(touches):
-            arms = tuple(f.number for f in t.frames if f.role is Role.ARM)
             for (key, at), own in zip(self.inner[n], self.own[n], strict=True):
-                group = arms, t.steps[at:]
+                group = *arms_of(t.frames, at), t.steps[at:]
                 buffers = parts.setdefault(key, {}).setdefault(t.buffer, {})
                 buffers.setdefault(group, []).append((t.start, own))
         self._loops: dict[tuple[tuple[int, ...], str], dict[int, list[Place]]] = {}
@@ -96,13 +98,16 @@ class Footprints:
         return min(found, self.sizes[buffer])
 
     def _total(self, buffers: Mapping[str, Groups]) -> float:
+        """What accesses touch together: of arms of which an iteration has one, the most."""
         lines = 0.0
         for name, groups in buffers.items():
-            arms: dict[object, float] = {}
+            arms: dict[object, dict[object, Groups]] = {}
             for key, found in groups.items():
                 assert isinstance(key, tuple)
-                arms[key[0]] = arms.get(key[0], 0.0) + _joined(found)
-            lines += min(max(arms.values()), self.sizes[name])
+                one, all_, _ = key
+                arms.setdefault(one, {}).setdefault(all_, {})[key] = found
+            each = (_together(list(x.values()), self.machine.line_bytes) for x in arms.values())
+            lines += min(max(each), self.sizes[name])
         return lines
 
     def passing(self, number: int, caches: tuple[int, ...]) -> tuple[float, tuple[float, ...]]:
@@ -188,6 +193,17 @@ class Footprints:
         return min(self.own[number][k].lines, self.sizes[t.buffer]) * again
 
 
+def arms_of(frames: Frames, at: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The arms around an access of which the frames from `at` on take one, and those they all take.
+
+    A loop among these frames that is split takes all of its arms, one after the other.
+    """
+    loops = {f.number for f in frames[at:] if f.role is not Role.ARM}
+    arms = [f for f in frames if f.role is Role.ARM]
+    one = tuple(f.number for f in arms if f.split not in loops)
+    return one, tuple(f.number for f in arms if f.split in loops)
+
+
 def levels(frames: Frames) -> list[tuple[tuple[int, ...], int]]:
     """The loops of the frames from the outermost, none of them first: what tells each, its place.
 
@@ -220,7 +236,7 @@ def footprint(t: Touch, at: int, machine: Machine) -> Print:
     whole = max(-(-span // line), 1.0) * line
     lines = anywhere * prod(n for _, n in apart) * whole
     sets = 1.0 if anywhere > 1 else _share_of_sets(whole, apart, machine)
-    return Print(lines, sets, whole, tuple(merged))
+    return Print(lines, sets, span, whole, tuple(merged), tuple(apart))
 
 
 def _pieces(size: float, merged: Sequence[Step], unit: int) -> tuple[float, list[Step]]:
@@ -246,6 +262,29 @@ def _share_of_sets(whole: float, apart: Sequence[Step], machine: Machine) -> flo
         if len(taken) == sets:
             break
     return len(taken) / sets if apart else 1.0
+
+
+def _together(arms: Sequence[Groups], line: int) -> float:
+    """The bytes of lines that arms touch together, of which one takes what the other leaves over.
+
+    Their pieces are those of one another's loops: they lie between each other, or go on from there.
+    """
+    apart = sum(_joined(found) for groups in arms for found in groups.values())
+    if len(arms) == 1:
+        return apart
+    pieces: dict[tuple[Step, ...], list[tuple[float, float, float]]] = {}
+    for start, own in (x for groups in arms for found in groups.values() for x in found):
+        pieces.setdefault(own.apart, []).append((start, start + own.span, own.lines / own.whole))
+    united = 0.0
+    for each in pieces.values():
+        begin, end, times = min(each)
+        for first, last, _ in sorted(each):
+            if first > end:
+                united += -(-(end - begin) // line) * line * times
+                begin = first
+            end = max(end, last)
+        united += -(-(end - begin) // line) * line * times
+    return min(apart, united)
 
 
 def _joined(found: Sequence[tuple[int, Print]]) -> float:

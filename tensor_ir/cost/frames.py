@@ -51,6 +51,8 @@ class Frame:
     ragged: bool = False
     open: bool = True
     """Whether its loop may be left: of a single iteration, there is none in the code."""
+    split: int = 0
+    """Of an arm that has some of a loop's iterations, and others the rest: that loop's number."""
 
     def shortened(self, trip: float) -> Frame:
         """The loop where only so many of its iterations come by."""
@@ -143,7 +145,7 @@ class Space:
                 return [
                     (
                         body,
-                        (*around[:at], f.shortened(n), *around[at + 1 :], self._arm(1.0)),
+                        (*around[:at], f.shortened(n), *around[at + 1 :], self._arm(1.0, f)),
                         {f.var: own},
                     )
                     for body, n, own in parts
@@ -153,9 +155,10 @@ class Space:
         arms = ((s.then, share), (s.orelse, 1 - share))
         return [(body, (*around, self._arm(part)), {}) for body, part in arms if part > 0]
 
-    def _arm(self, share: float) -> Frame:
+    def _arm(self, share: float, split: Frame | None = None) -> Frame:
         self.made += 1
-        return Frame(self.made, "", Role.ARM, 1.0, share)
+        number = 0 if split is None else split.number
+        return Frame(self.made, "", Role.ARM, 1.0, share, split=number)
 
     def _trip(self, loop: Loop, around: Frames) -> float:
         size = loop.hi - loop.lo

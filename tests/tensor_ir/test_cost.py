@@ -629,3 +629,17 @@ def test_what_one_arm_touches_is_not_there_for_another() -> None:
     arms = [r for r in s.regions if "multiply_adds" in r.work]
     assert len(arms) == 4
     assert all(r.moved[0][0] >= 4 * 16 * 2048 for r in arms)
+
+
+@pytest.mark.parametrize("ends", ["split(i, 8); peel(i.o)", "split(j, 24); peel(j.o)"])
+def test_a_loop_touches_what_all_arms_of_one_in_it_do(ends: str) -> None:
+    """A last tile of four rows lies behind the others; one of 16 columns has lines with others."""
+    text = """
+    graph "copy"
+    dims b = 4, i = 28, j = 64
+    %x : f32{b,i,j} = input "x" [b, i, j]
+    %y : f32{b,i,j} = - %x[b, i, j]
+    output "y" [b, i, j] = %y
+    """
+    outer = summarise(after(text, ends), V4).levels[0]
+    assert (outer.name, outer.bytes) == ("b", 2 * 4 * 28 * 64)
