@@ -122,8 +122,11 @@ def test_windows_pass_along_both_sides(
 
 @on_native_and_v3
 def test_vectors_are_outside_of_loops_of_any_length(machine: Machine, tmp_path: Path) -> None:
-    """Where a vector is a line, and the first cache would lose what windows have in common."""
-    small = replace(machine, l1=machine.l1_way_bytes)
+    """Where a vector is a line, and the first cache would lose what windows have in common.
+
+    The hardware knows the next pixel, here in a large page.
+    """
+    small = replace(machine, l1=machine.l1_way_bytes, page_bytes=1 << 20)
     plan = decide(pictures(3, 1, 32), small)
     kernel = summed(plan)
     orders = []

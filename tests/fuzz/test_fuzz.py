@@ -194,7 +194,7 @@ def test_of_rounded_results_without_bounds_types_and_shapes_count() -> None:
 def test_two_sizes_of_a_model_may_be_symbols() -> None:
     found: list[Case] = []
     generator = Campaign(5, operators(("Add", "MatMul", "Concat")))
-    for batch in range(12):
+    for batch in range(40):
         generator.generate(batch, 10, found.append, [Phase.generate])
     both = [c for c in found if len(c.dims) == 2]
     assert both
@@ -211,7 +211,7 @@ def test_two_sizes_of_a_model_may_be_symbols() -> None:
 def test_chains_of_layers_are_of_several_operators() -> None:
     for op in ("layers.Image", "layers.Tokens"):
         found: list[Case] = []
-        Campaign(5, operators((op,))).generate(0, 5, found.append, [Phase.generate])
+        Campaign(5, operators((op,))).generate(0, 15, found.append, [Phase.generate])
         names = {n.op_type for c in found for n in c.proto().graph.node}
         assert len(names) >= 5
         assert max(a.size for c in found for a in c.sets[0].feeds.values()) > MOST_ELEMENTS
