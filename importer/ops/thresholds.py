@@ -80,3 +80,21 @@ def holds(value: Expr, limit: Expr, modes: np.ndarray, mode: Expr) -> Expr:
 def or_missing(found: Expr, value: Expr, tracks: Expr) -> Expr:
     """Whether a test holds, or NaN passes it and is there."""
     return apply("or", found, apply("and", tracks, apply("isnan", value)))
+
+
+def passes(f: SieveTables) -> np.ndarray | None:
+    """What to compare instead of NaN: a number that passes where NaN does, NaN elsewhere.
+
+    Numbers take fewer instructions than truth values of vectors. None where no number passes a
+    test that NaN does, as of less than -inf.
+    """
+    found = np.full_like(f.threshold, np.nan)
+    for mode, held in enumerate((np.less_equal, np.less, np.greater_equal, np.greater, np.equal)):
+        other = {"LT": -np.inf, "GT": np.inf}.get(MODES[mode])
+        with np.errstate(invalid="ignore"):
+            instead = f.threshold if other is None else np.full_like(f.threshold, other)
+            able = held(instead, f.threshold)
+        found = np.where(f.missing & (f.mode == mode) & able, instead, found)
+    unequal = f.mode == MODES.index("NEQ")
+    found = np.where(f.missing & unequal, np.where(f.threshold == 0, 1, 0), found)
+    return None if (f.missing & np.isnan(found)).any() else found.astype(f.threshold.dtype)

@@ -39,7 +39,7 @@ from rutc.importer.ops.scores import (
     two_classes,
 )
 from rutc.importer.ops.sieves import BITS, Sieves, SieveTables, sieves_of
-from rutc.importer.ops.thresholds import compared, holds, narrowed, or_missing
+from rutc.importer.ops.thresholds import compared, holds, narrowed, or_missing, passes
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, Index, IndexValue, apply, cast
@@ -122,7 +122,9 @@ class _Sifted:
         self.threshold, self.left = b.constant(f.threshold), b.constant(f.left)
         self.modes, self.mode = np.unique(f.mode), b.constant(f.mode.astype(np.int64))
         tracks = f.missing.any() and x.dtype.is_float
-        self.missing = b.constant(f.missing) if tracks else None
+        passing = passes(f) if tracks else None
+        self.passing = b.constant(passing) if passing is not None else None
+        self.missing = b.constant(f.missing) if tracks and passing is None else None
 
     def onward(
         self,
@@ -141,6 +143,9 @@ class _Sifted:
         words, free = told(self.left), (1 << self.word.free) - 1
         feature = apply("bitand", words, lit(free, kind)) if free else told(self.feature)
         value = cast(b.read(self.x, [axes[0].index, cast(feature, DType.I64)]), self.kind)
+        if self.passing is not None:
+            instead = cast(told(self.passing), self.kind)
+            value = apply("select", apply("isnan", value), instead, value)
         found = holds(value, cast(told(self.threshold), self.kind), self.modes, told(self.mode))
         if self.missing is not None:
             found = or_missing(found, value, told(self.missing))

@@ -1,5 +1,6 @@
 """Features of f64 beside thresholds of f32: compared as f32, and told apart as exactly."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from onnx import TensorProto, helper
 
 import rutc
 from rutc.importer import import_model
+from rutc.importer.ops.sieves import SHORT, SieveTables
+from rutc.importer.ops.thresholds import passes
 from rutc.runtime import load
 from rutc.tensor_ir.graph import Const, Graph
 from rutc.tensor_ir.interpret import interpret
@@ -40,8 +43,17 @@ def edges() -> np.ndarray:
     return np.where((found != 0) & (np.abs(found) < np.finfo(np.float64).tiny), 0.0, found)
 
 
-def stumps(path: Path, modes: tuple[str, ...], thresholds: tuple[float, ...]) -> Path:
-    """A model of f64 rows: which of the tests hold, each a tree of its own."""
+def stumps(
+    path: Path,
+    modes: tuple[str, ...],
+    thresholds: tuple[float, ...],
+    missing: tuple[int, ...] = (0,),
+    of: int = TensorProto.DOUBLE,
+) -> Path:
+    """A model of rows: which of the tests hold, each a tree of its own.
+
+    `missing` says, over and over, which of them hold for NaN.
+    """
     count = len(thresholds)
     trees = np.repeat(np.arange(count), 3).tolist()
     node = helper.make_node(
@@ -54,6 +66,9 @@ def stumps(path: Path, modes: tuple[str, ...], thresholds: tuple[float, ...]) ->
         nodes_nodeids=[0, 1, 2] * count,
         nodes_featureids=[0] * (3 * count),
         nodes_modes=[m for i in range(count) for m in (modes[i % len(modes)], "LEAF", "LEAF")],
+        nodes_missing_value_tracks_true=[
+            m for i in range(count) for m in (missing[i % len(missing)], 0, 0)
+        ],
         nodes_values=[v for t in thresholds for v in (t, 0.0, 0.0)],
         nodes_truenodeids=[1, 0, 0] * count,
         nodes_falsenodeids=[2, 0, 0] * count,
@@ -62,7 +77,7 @@ def stumps(path: Path, modes: tuple[str, ...], thresholds: tuple[float, ...]) ->
         target_ids=list(range(count)),
         target_weights=[1.0] * count,
     )
-    x = helper.make_tensor_value_info("x", TensorProto.DOUBLE, [None, 1])
+    x = helper.make_tensor_value_info("x", of, [None, 1])
     graph = helper.make_graph([node], "stumps", [x], [onnx.ValueInfoProto(name="y")])
     opsets = [helper.make_opsetid("", 19), helper.make_opsetid("ai.onnx.ml", 3)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
@@ -123,3 +138,52 @@ def test_libraries_tell_doubles_apart(
     with load(library, threads=1) as session:
         (found,) = session.run(None, {"x": x[:, None]})
     np.testing.assert_array_equal(found, held(modes, THRESHOLDS, x))
+
+
+TRACKED = (0.0, 1.0, -1.0, 3e-30, -0.0, LARGEST)
+
+
+@pytest.mark.parametrize("thresholds", [TRACKED, (*TRACKED, np.inf, -np.inf), (*TRACKED, np.nan)])
+@pytest.mark.parametrize("modes", [*((mode,) for mode in COMPARE), tuple(COMPARE)])
+@pytest.mark.parametrize("of", [np.float32, np.float64])
+def test_nan_passes_the_tests_that_it_does(
+    modes: tuple[str, ...], thresholds: tuple[float, ...], of: type, tmp_path: Path
+) -> None:
+    """The tests of each mode, some of which NaN passes and some not, in one tree each."""
+    thresholds = tuple(np.repeat(thresholds, 2 * len(modes)).tolist())
+    missing = (1,) * len(modes) + (0,) * len(modes)
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(of))
+    path, library = (
+        stumps(tmp_path / "m.onnx", modes, thresholds, missing, dtype),
+        tmp_path / "m.so",
+    )
+    x = np.array([np.nan, -np.nan, 0.0, -0.0, 1.0, -1.0, 2.0, np.inf, -np.inf, LARGEST], of)
+    tracks = np.resize(np.array(missing, bool), len(thresholds))
+    wanted = np.maximum(held(modes, thresholds, x), np.isnan(x)[:, None] & tracks)
+    (found,) = interpret(import_model(path), {"x": x[:, None]}).values()
+    np.testing.assert_array_equal(found, wanted)
+    for target in ("native", "x86-64-v3"):
+        rutc.compile(path, library, verify=False, db="none", target=target)
+        with load(library, threads=1) as session:
+            (found,) = session.run(None, {"x": x[:, None]})
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_numbers_pass_instead_of_nan() -> None:
+    """No truth value of NaN is part of a sieve where every test has a number that passes it."""
+    modes = np.arange(6)
+    tests = SieveTables(
+        np.zeros((1, 6), np.int64),
+        np.array([[1, 2, 3, 4, 5, 0]], np.float32),
+        modes[None],
+        np.array([[True] * 6]),
+        np.zeros((1, 6), np.uint32),
+        SHORT,
+    )
+    instead = passes(tests)
+    assert instead is not None
+    np.testing.assert_array_equal(instead, [[1, -np.inf, 3, np.inf, 5, 1]])
+    some = passes(replace(tests, missing=np.array([[True, False] * 3])))
+    assert some is not None
+    np.testing.assert_array_equal(some, [[1, np.nan, 3, np.nan, 5, np.nan]])
+    assert passes(replace(tests, threshold=np.full((1, 6), -np.inf, np.float32))) is None
