@@ -47,6 +47,8 @@ SOURCES = ("driver/compile_job.py", "base/record.py", "tensor_ir", "tuner", "emi
 """The files and folders that decide what code a job becomes."""
 SUFFIXES = frozenset({".py", ".json"})
 """Those of sources, and of what estimates were fitted to."""
+PARTS = 32
+"""Scheduled kernels that are kept: plans of one graph differ in few of their chains' parts."""
 
 
 Chooser = Callable[[Kernel, frozenset[str], Machine], Choice | None]
@@ -272,9 +274,17 @@ def scheduled(job: CompileJob, machine: Machine) -> tuple[Scheduled, ...]:
     alone = job.seen(machine)
     choices = job.choices or (None,) * len(job.kernels)
     return tuple(
-        with_schedule(kernel, choice or choose(kernel, alone, frozenset(constants)), constants)
+        _part(kernel, alone, tuple(constants), choice)
         for kernel, constants, choice in zip(job.kernels, job.constants, choices, strict=True)
     )
+
+
+@functools.lru_cache(PARTS)
+def _part(
+    kernel: Kernel, machine: Machine, constants: tuple[str, ...], choice: Choice | None
+) -> Scheduled:
+    """A kernel with its schedule; chains that differ in some of their kernels share the others."""
+    return with_schedule(kernel, choice or choose(kernel, machine, frozenset(constants)), constants)
 
 
 @record

@@ -24,7 +24,17 @@ import numpy as np
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, collect, floordiv, mod, plain
+from rutc.tensor_ir.affine import (
+    ZERO,
+    Index,
+    Monomial,
+    Range,
+    Size,
+    collect,
+    floordiv,
+    mod,
+    plain,
+)
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 
@@ -136,9 +146,20 @@ class Layout:
     def element(self, coords: Mapping[str, Index], ranges: Mapping[str, Range]) -> Index:
         """The same as the layout says it, which may be written shorter."""
         if self.plain:
-            scaled = [(coords[a.dim] + self.before.get(a.dim, 0)) * a.stride for a in self.axes]
-            terms = [term for x in scaled for term in x.terms]
-            return collect(terms, sum(x.const for x in scaled))
+            terms: list[tuple[Monomial, int]] = []
+            const = 0
+            for a in self.axes:
+                place, before, stride = coords[a.dim], self.before.get(a.dim, 0), a.stride
+                if isinstance(stride, int):
+                    # Most are: nothing is made of a place alone.
+                    if stride:
+                        terms += [(mono, c * stride) for mono, c in place.terms]
+                        const += (place.const + before) * stride
+                    continue
+                scaled = (place + before) * stride
+                terms += scaled.terms
+                const += scaled.const
+            return collect(terms, const)
         total = ZERO
         for a in self.axes:
             position = coords[a.dim] + self.before.get(a.dim, 0)

@@ -9,7 +9,7 @@ cycles, that of half of one takes a single one.
 from __future__ import annotations
 
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Read, walk
+from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.kernel import Kernel, Merge, Put, Update, accesses, exprs, walk_stmts
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
 
@@ -24,7 +24,7 @@ def has_narrow_ends(kernel: Kernel, machine: Machine) -> bool:
     merged = Merge | Put if machine.has_masks else Merge | Put | Update
     for s in walk_stmts(kernel.body):
         places = [a.coords for a in accesses(s)]
-        places += [x.coords for e in exprs(s) for x in walk(e) if isinstance(x, Read)]
+        places += [r.coords for e in exprs(s) for r in reads(e)]
         told = all(isinstance(c, Index) for coords in places for _, c in coords)
         if isinstance(s, merged) or not told:
             return False

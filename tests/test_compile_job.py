@@ -17,6 +17,7 @@ from rutc.driver.compile_job import (
     key,
     made_of,
     make,
+    scheduled,
 )
 from rutc.emit import cache
 from rutc.emit.cache import lookup
@@ -112,6 +113,13 @@ def test_kernels_of_a_chain_keep_common_names_in_common() -> None:
     assert apart.kernels[0] == same.kernels[0]
     assert apart.kernels[1] != apart.kernels[0]
     assert len(apart.buffers) == len(same.buffers) + 1
+
+
+def test_chains_share_the_schedules_of_the_kernels_that_both_have() -> None:
+    first = kernel()
+    same, apart = (scheduled(job(first, x), NATIVE) for x in (first, kernel(x="other")))
+    assert apart[0] is same[0]
+    assert apart[1] != same[1]
 
 
 def test_names_of_a_later_kernel_of_a_chain_do_not_matter() -> None:

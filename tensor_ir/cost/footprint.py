@@ -13,6 +13,7 @@ there, where they are more than these sets hold: a set makes room for one line a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import gcd, prod
 
@@ -235,7 +236,8 @@ def footprint(t: Touch, at: int, machine: Machine) -> Print:
     span, apart = _pieces(t.bytes, merged, line)
     whole = max(-(-span // line), 1.0) * line
     lines = anywhere * prod(n for _, n in apart) * whole
-    sets = 1.0 if anywhere > 1 else _share_of_sets(whole, apart, machine)
+    way = machine.l1_way_bytes
+    sets = 1.0 if anywhere > 1 else _share_of_sets(whole, tuple(apart), way, line)
     return Print(lines, sets, span, whole, tuple(merged), tuple(apart))
 
 
@@ -250,9 +252,9 @@ def _pieces(size: float, merged: Sequence[Step], unit: int) -> tuple[float, list
     return span, apart
 
 
-def _share_of_sets(whole: float, apart: Sequence[Step], machine: Machine) -> float:
+@lru_cache
+def _share_of_sets(whole: float, apart: tuple[Step, ...], way: int, line: int) -> float:
     """The share of the first cache's sets in which pieces of so many bytes have lines."""
-    way, line = machine.l1_way_bytes, machine.line_bytes
     sets, each = way // line, min(int(whole), way) // line
     places, taken = {0}, set(range(each))
     for step, n in ((int(step), int(n)) for step, n in apart):
