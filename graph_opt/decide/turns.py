@@ -80,13 +80,14 @@ class Section:
 class Longest:
     """How far a section pays: it saves `gain` bytes up to the step `end`.
 
-    Up to the step `idle` no other begins either.
+    Kernels up to the step `alike` make that no less. Up to the step `idle` no other begins either.
     """
 
     gain: float
     trips: Size
     dims: Mapping[str, str]
     end: int
+    alike: int
     idle: int
 
 
@@ -233,7 +234,23 @@ class Turns:
         if best is None or best.end == start:
             # What moves too little as a whole does so in parts.
             return None, min((x.idle for x in found), default=start + 1)
-        return Section(steps[start : best.end], best.trips, best.dims), best.end
+        end = self._chained_beyond(steps, start, best)
+        return Section(steps[start:end], best.trips, best.dims), end
+
+    def _chained_beyond(self, steps: tuple[PlanStep, ...], start: int, best: Longest) -> int:
+        """Where a section ends: after a chain of one index that its last kernel begins or goes on.
+
+        What is too much of an index to stay near does so slice by slice.
+        """
+        if best.alike == best.end:
+            return best.end
+        longer = Section(steps[start : best.alike], best.trips, best.dims)
+        numbers = {leader(s.group): at for at, s in enumerate(steps) if isinstance(s, Run)}
+        for slicing in self._single(longer).chosen(longer.runs):
+            first, last = numbers[slicing.kernels[0]], numbers[slicing.kernels[-1]]
+            if first < best.end <= last:
+                return last + 1
+        return best.end
 
     def _may_turn(self, trips: Size) -> bool:
         """Whether kernels may take turns over a dim of so many indices.
@@ -253,7 +270,7 @@ class Turns:
             ahead[trips] = section_parts(steps, dims, self.slicer, self.free, self._many(trips))
         parts = ahead[trips]
         weight = TurnWeight(self.slicer, self._many(trips), start)
-        best, end, last = 0.0, start, start + 1
+        best, end, alike, last = 0.0, start, start, start + 1
         for at in range(start, len(steps)):
             if isinstance(steps[at], FillHalo):
                 continue
@@ -267,11 +284,14 @@ class Turns:
             gain = weight.gain
             if weight.kernels > 1 and gain > best:
                 best, end = gain, at + 1
+            if 0 < best <= gain:
+                alike = at + 1
             if weight.is_settled and gain + part.ahead <= best:
                 break
-        own = ((s, parts[at]) for at, s in enumerate(steps[start:end], start=start))
+        own = ((s, parts[at]) for at, s in enumerate(steps[start:alike], start=start))
         dims_of = {s.group.name: p.dim for s, p in own if isinstance(s, Run) and p is not None}
-        return Longest(best, trips, dims_of, end, last if weight.moves_little else start + 1)
+        idle = last if weight.moves_little else start + 1
+        return Longest(best, trips, dims_of, end, alike, idle)
 
     def _many(self, trips: Size) -> int:
         """The indices for which a section is weighed."""

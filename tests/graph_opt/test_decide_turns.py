@@ -13,6 +13,7 @@ from rutc.graph_opt.plan import FillHalo, Illegal, InTurn, Plan, Repeat, groups_
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verifier import verify
@@ -338,3 +339,34 @@ def test_what_one_chain_holds_takes_no_turns() -> None:
     plan = chosen(text, replace(V4, l2=32 << 10))
     assert not sections(plan)
     assert isinstance(plan.steps[0], Repeat)
+
+
+WIDE = """
+graph "products of which those between are too many to stay near of an image"
+symbols batch = 0..64@{common}
+dims n = batch, c = 3, d = 3, e = 24, f = 3, x = 24, y = 24
+%x : f32{{c,n,x,y}} = input "x" [n, y, x, c]
+%w : f32{{c,d}} = input "w" [c, d]
+%k : f32{{d,e}} = input "k" [d, e]
+%v : f32{{e,f}} = input "v" [e, f]
+%a : f32{{d,n,x,y}} = sum{{c}} %x[c, n, x, y] * %w[c, d]
+%b : f32{{e,n,x,y}} = sum{{d}} %a[d, n, x, y] * %k[d, e]
+%q : f32{{f,n,x,y}} = sum{{e}} %b[e, n, x, y] * %v[e, f]
+output "q" [n, y, x, f] = %q
+"""
+
+
+@pytest.mark.parametrize("common", [1, 8])
+def test_turns_go_on_to_the_end_of_a_chain_of_an_image(common: int) -> None:
+    """Its last kernel saves nothing by turns: what it reads stays near slice by slice."""
+    plan = chosen(WIDE.format(common=common))
+    (section,) = sections(plan)
+    assert plan.steps == (section,)
+    (sliced,) = groups_in_slices(section)
+    assert [g.stored for g in sliced] == [("a",), ("b",), ("q",)]
+
+
+def groups_in_slices(section: InTurn) -> list[list[Group]]:
+    """The kernels of each chain of a section."""
+    around = [s for r in section.steps if isinstance(r, Repeat) for s in r.steps]
+    return [list(groups_of(s.steps)) for s in around if isinstance(s, Repeat)]
