@@ -254,7 +254,7 @@ class _Errors:
         if chosen and self.of(none) <= tolerance:
             sums = {s.nest: s for s in chosen}
             other = one_quantised(self._graph, chosen, self._known, self._machine)
-            order = self.cheapest(other, {s.nest: self._products(s) for s in chosen})
+            order = self.cheapest(other, self._products(chosen))
             kept = _most(
                 tuple(sums[name] for name in order),
                 lambda own: self.of(replace(choice, sums=own)) <= tolerance,
@@ -271,12 +271,11 @@ class _Errors:
         only = _most(order, lambda own: self.of(replace(none, only=own)) <= tolerance)
         return replace(none, only=only)
 
-    def _products(self, site: Site) -> float:
-        """How many products are summed, which is what all save a like share of."""
+    def _products(self, chosen: Iterable[Site]) -> dict[str, float]:
+        """How many products each sums, which is what all save a like share of."""
         editor = Editor(self._graph)
-        n = editor.nest(site.nest)
-        assert n is not None
-        return editor.typical(n.dims)
+        nests = (editor.nest(s.nest) for s in chosen)
+        return {n.out.name: editor.typical(n.dims) for n in nests if n is not None}
 
     def saved(self, choice: ChosenSums) -> dict[str, float]:
         """The sums whose factors a choice rounds to bf16, with the cycles that this saves."""

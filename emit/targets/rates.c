@@ -30,28 +30,20 @@ void chained_fmas(long count) {
     }
 }
 
-/* Multiply-adds of 12 chains, which hide how long each takes. */
-void fmas(long count) {
-  vector a = (vector){} + 0.5f, b = (vector){} + 1.0f, c[12];
-  EACH(k, 12) c[k] = b;
-  for (long i = 0; i < count; i += 12)
-    EACH(k, 12) {
-      c[k] = c[k] * a + b;
-      keep(c[k]);
-    }
-}
-
-/* The same with vectors half as long. */
+/* Multiply-adds of 12 chains, which hide how long each takes, of whole vectors and half ones. */
+#define FMAS(name, type) \
+  void name(long count) { \
+    type a = (type){} + 0.5f, b = (type){} + 1.0f, c[12]; \
+    EACH(k, 12) c[k] = b; \
+    for (long i = 0; i < count; i += 12) \
+      EACH(k, 12) { \
+        c[k] = c[k] * a + b; \
+        keep(c[k]); \
+      } \
+  }
 typedef float half __attribute__((vector_size(BYTES / 2)));
-void half_fmas(long count) {
-  half a = (half){} + 0.5f, b = (half){} + 1.0f, c[12];
-  EACH(k, 12) c[k] = b;
-  for (long i = 0; i < count; i += 12)
-    EACH(k, 12) {
-      c[k] = c[k] * a + b;
-      keep(c[k]);
-    }
-}
+FMAS(fmas, vector)
+FMAS(half_fmas, half)
 
 /* Sums of products of pairs of bf16, of 12 chains; multiply-adds where no instruction does it. */
 void bf16_pairs(long count) {
