@@ -104,7 +104,7 @@ def room_for(library: Path, inputs: Inputs, target: str | None = None) -> Room |
             return None
         room = {n: (str(v.dtype), v.shape) for n, v in values.items() if isinstance(v, np.ndarray)}
         try:
-            session.bind(copied(session.taken(inputs)), allocated(session.given(room))).run()
+            _bound(session, inputs, room)()
         except ModelError:
             return None
     return room
@@ -145,13 +145,19 @@ def run_in_place(session: WholeSession, inputs: Inputs) -> Run:
     if all(_plain(value) for value in (*inputs.values(), *values.values())):
         room = {n: (str(v.dtype), v.shape) for n, v in values.items()}
         with suppress(ModelError):
-            given = copied(session.taken(inputs))
-            bound = session.bind(given, allocated(session.given(room))).run
+            bound = _bound(session, inputs, room)
             bound()
-            states = {name: v for name, v in inputs.items() if name not in given}
-            run = partial(_from_states, session, states, bound) if states else bound
+            run = bound
     run()
     return run
+
+
+def _bound(session: WholeSession, inputs: Inputs, room: Room) -> Run:
+    """A run from the states that are given, whatever the runs before have appended to them."""
+    given = copied(session.taken(inputs))
+    run = session.bind(given, allocated(session.given(room))).run
+    states = {name: value for name, value in inputs.items() if name not in given}
+    return partial(_from_states, session, states, run) if states else run
 
 
 def _from_states(session: InferenceSession, states: Inputs, run: Run) -> None:

@@ -19,10 +19,12 @@ from rutc.verify.bench import (
     aligned,
     allocated,
     room_for,
+    run_in_place,
     run_onnxruntime,
     run_rutc,
 )
 from rutc.verify.interleaved import ROUNDS, Job, Run, require, take_turns
+from rutc.verify.whole import WholeSession
 
 FEW_FAULTS = 16
 """Pages; large arrays have at least twice as many, of the largest size."""
@@ -168,3 +170,28 @@ def test_aligned_copies_begin_at_cache_lines(dtype: str) -> None:
     assert copy.ctypes.data % 64 == 0
     assert copy is not array
     np.testing.assert_array_equal(copy, array)
+
+
+def test_runs_from_states_that_grow_are_bound(tmp_path: Path) -> None:
+    """Though a run appends to them, each begins where the first did: the mask says how long."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[1, all] mask, float[1, 1] x, float[1, past] old) => (float[1] y, float[1, all] new)
+        {
+          new = Concat <axis = 1> (old, x)
+          masked = Mul (new, mask)
+          axes = Constant <value_ints = [1]> ()
+          y = ReduceSum <keepdims = 0> (masked, axes)
+        }
+    """
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    options = Options(dims={"past": (0, 9), "all": "past+1"}, states={"old": "new"})
+    library = compile_model(tmp_path / "m.onnx", tmp_path / "m.so", options, None).library
+    inputs = {n: np.ones((1, k), np.float32) for n, k in (("mask", 5), ("x", 1), ("old", 4))}
+    room = room_for(library, inputs)
+    assert room is not None
+    with WholeSession(library, threads=1) as session:
+        run = run_in_place(session, inputs)
+        first, second = run(), run()
+        assert session.get_state("old").shape == (1, 5)
+    assert first is second, "outputs are where they were before"
