@@ -323,8 +323,8 @@ def _bisected(
 ) -> tuple[dict[str, object], str]:
     """Returns where a model diverges as JSON and as text, or why that could not be found."""
     from rutc.driver.api import limited
+    from rutc.driver.bisect import bisect
     from rutc.report import display
-    from rutc.verify.bisect import bisect
 
     v = verification
     given = (v.model, v.values, Path(), v.threads, v.level)

@@ -12,12 +12,12 @@ from rutc.report.listing import Table, numeral
 from rutc.report.printable import counted
 
 if TYPE_CHECKING:
+    from rutc.driver.bisect import Divergence
     from rutc.driver.options import Report
     from rutc.emit.cache import Usage
     from rutc.runtime import NodeArg, ProfileEntry
     from rutc.verify import Verification
     from rutc.verify.bench import BenchTiming
-    from rutc.verify.bisect import Divergence
     from rutc.verify.interleaved import Latency
 
 Json = dict[str, object]

@@ -1,4 +1,4 @@
-"""Comparison with float64 and ONNX Runtime: verification, bisection and benchmarks."""
+"""Comparison with float64 and ONNX Runtime: verification and benchmarks."""
 
 from rutc.verify.compare import OutputComparison, compare_outputs, compare_values
 from rutc.verify.each_target import targets_in, targets_of, verify_targets

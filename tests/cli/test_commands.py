@@ -512,7 +512,7 @@ def test_a_bisection_that_fails_does_not_hide_what_differs(
     rutc: Rutc, tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = _negated(artifact, tmp_path / "other.onnx")
-    monkeypatch.setattr("rutc.verify.bisect.bisect", _fail)
+    monkeypatch.setattr("rutc.driver.bisect.bisect", _fail)
     result = rutc("verify", other, artifact, "--bisect")
     assert result.status == 1
     assert "0 of 1 outputs agree" in result.stdout

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from rutc.driver.bisect import Divergence, bisect
 from rutc.driver.compiler import Options, Report, compile_model
 from rutc.runtime import ModelError
-from rutc.verify.bisect import Divergence, bisect
 from rutc.verify.compare import Value
 from tests.onnx_files import write_model
 from tests.run_time_structure.models import PAIRS, floats, graph, ints, rows
@@ -49,7 +49,7 @@ def _find(
         onnx.save(changed, path.with_suffix(".changed.onnx"))
         return compile_model(path.with_suffix(".changed.onnx"), output, options, tell)
 
-    monkeypatch.setattr("rutc.verify.bisect.compile_model", compile_with_fault)
+    monkeypatch.setattr("rutc.driver.bisect.compile_model", compile_with_fault)
     return bisect(model, feed or {"x": X}, model.parent, threads=1)
 
 
@@ -199,5 +199,5 @@ def test_parts_that_do_not_run_alone_are_not_judged(
     def refuse(library: Path, threads: int | None) -> None:
         raise ModelError("no such memory")
 
-    monkeypatch.setattr("rutc.verify.bisect.load", refuse)
+    monkeypatch.setattr("rutc.driver.bisect.load", refuse)
     assert _find(model, monkeypatch, _wrong_tanh) is None
