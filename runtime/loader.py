@@ -131,10 +131,8 @@ def _count_ended() -> None:
 
     That may be this very thread: sessions are also closed where garbage is collected, at any time.
     """
-    while _ended and _locked.lock.acquire(blocking=False):
+    while _ended and not _locked.lock._is_owned() and _locked.lock.acquire(blocking=False):
         try:
-            if _locked.inside:
-                return
             while _ended:
                 _ended.popleft().end_use()
         finally:

@@ -196,18 +196,14 @@ class InferenceSession:
         if makers is not None and (not wanted or makers.keys() >= set(wanted)):
             # Until the outputs are made, as what makes them is code of the library.
             locked = self._locked
+            if locked.lock._is_owned():
+                raise locked.again()
             with locked.lock:
-                if locked.inside:
-                    raise locked.again()
-                try:
-                    locked.inside = True
-                    results = self._run_plain(input_feed)
-                    if results is not None:
-                        if not wanted and self._gives is None:
-                            return results
-                        return [makers[name](results) for name in wanted or makers]
-                finally:
-                    locked.inside = False
+                results = self._run_plain(input_feed)
+                if results is not None:
+                    if not wanted and self._gives is None:
+                        return results
+                    return [makers[name](results) for name in wanted or makers]
         if self._takes is None or self._gives is None:
             names = wanted or [info.name for info in self._outputs]
             return self._run_tensors(names, input_feed)
@@ -282,18 +278,14 @@ class InferenceSession:
         plain = self._plain
         if plain is not None:
             locked = self._locked
+            if locked.lock._is_owned():
+                raise locked.again()
             with locked.lock:
-                if locked.inside:
-                    raise locked.again()
-                try:
-                    locked.inside = True
-                    opened = self._handle is not None
-                    described = plain.describe_into(inputs, outputs) if opened else None
-                    if described is not None:
-                        self._check(self._library.entries.run(self._handle, *plain.arguments))
-                        return
-                finally:
-                    locked.inside = False
+                opened = self._handle is not None
+                described = plain.describe_into(inputs, outputs) if opened else None
+                if described is not None:
+                    self._check(self._library.entries.run(self._handle, *plain.arguments))
+                    return
         check_names("output", outputs, self._output_slots)
         self._check_inputs(inputs)
         with self._locked.alone():
@@ -325,15 +317,11 @@ class InferenceSession:
     def _run_bound(self, arguments: Arguments) -> None:
         """Runs the model on tensors that are described already."""
         locked = self._locked
+        if locked.lock._is_owned():
+            raise locked.again()
         with locked.lock:
-            if locked.inside:
-                raise locked.again()
-            try:
-                locked.inside = True
-                self._check_open()
-                self._check(self._library.entries.run(self._handle, *arguments))
-            finally:
-                locked.inside = False
+            self._check_open()
+            self._check(self._library.entries.run(self._handle, *arguments))
 
     def _check_inputs(self, inputs: Mapping[str, object]) -> None:
         check_names("input", inputs, self._input_slots)
