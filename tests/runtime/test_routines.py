@@ -185,12 +185,18 @@ def test_topk_of_many(
         (DType.F32, (33, 60, 1), 9),
         (DType.U64, (3, 9, 21), 2),
         (DType.U64, (2, 100, 35), 8),
+        (DType.F32, (2, 60, 149), 5),
+        (DType.F32, (1, 200, 69), 12),
+        (DType.U64, (2, 31, 277), 4),
     ],
 )
 def test_topk_in_vectors_of_this_processor(
     kind: DType, shape: tuple[int, ...], k: int, tmp_path: Path
 ) -> None:
-    """Rows have fewer keys than are passed over at once, or many; the last key of all is common."""
+    """Rows have fewer keys than are passed over at once, or many; the last key of all is common.
+
+    Those that lie side by side make several blocks, of one register or more, and rows are left.
+    """
     results = [Result(t, (shape[0], k, shape[2])) for t in (kind, DType.I64)]
     rng = np.random.default_rng(k)
     few, many = (rng.integers(0, count, shape).astype(kind.numpy) for count in (3, 1000))

@@ -2,7 +2,9 @@
 
 enum {
   LANES = 16,    /* rows, or keys of a row, that are looked at together */
+  BLOCK = 4096,  /* so many keys of rows side by side are made at once: the first cache has them */
   REGISTERS = 8, /* so many results of several rows stay in registers */
+  SEEN = 4,      /* keys are asked about from where one in so many registers has a better one */
   NEXT = 4,      /* so many keys of several rows are passed over at once */
   SHORT = 16,    /* so many results are selected from several rows at once */
   CHUNK = 256    /* keys of a row that are made at once; so many turns put one in order */

@@ -132,12 +132,13 @@ static void RUTC_OF(finish)(RUTC_OF(selection) *s, RUTC_KEY *places) {
   for (int64_t i = 0; i < s->k; i++) places[i] = (RUTC_KEY)RUTC_OF(place)(sorted[i]);
 }
 
-/* The keys and places of the first k of LANES rows that lie side by side, {k, LANES}. Each key goes
- * where it belongs in its row, which takes k steps of vectors and no branch for each row. */
-static void RUTC_OF(abreast)(const RUTC_KEY *restrict keys, int64_t n, int64_t k,
-                             RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
+/* The keys and places of the first k of LANES rows that lie side by side, {k, LANES}; the keys of a
+ * row are `room` apart. Each goes where it belongs in its row, which takes k steps of vectors and no
+ * branch for each row. */
+static void RUTC_OF(abreast)(const RUTC_KEY *restrict keys, int64_t room, int64_t n,
+                             int64_t k, RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
   for (int64_t j = 0; j < n; j++) {
-    const RUTC_KEY *x = keys + j * LANES;
+    const RUTC_KEY *x = keys + j * room;
     int64_t last = (j < k ? j : k - 1) * LANES;
     if (j < k) {
       for (int i = 0; i < LANES; i++) best[last + i] = (RUTC_KEY) ~(RUTC_KEY)0;
@@ -190,81 +191,93 @@ static inline RUTC_OF(lanes) RUTC_OF(before)(RUTC_OF(lanes) x, RUTC_OF(lanes) y)
   return (RUTC_OF(lanes))((RUTC_OF(signs))x < (RUTC_OF(signs))y);
 }
 
-/* The lanes of a where those of x come before those of y, and of b elsewhere: one operation, which
- * compilers make of a loop over a register, and not of masks. */
+/* The lanes of a where those of a mask are set, and of b elsewhere. */
 static inline __attribute__((always_inline)) RUTC_OF(lanes) RUTC_OF(chosen)(
-    RUTC_OF(lanes) x, RUTC_OF(lanes) y, RUTC_OF(lanes) a, RUTC_OF(lanes) b) {
+    RUTC_OF(lanes) mask, RUTC_OF(lanes) a, RUTC_OF(lanes) b) {
+  RUTC_OF(lanes) r;
+  for (int i = 0; i < RUTC_OF(wide); i++) r[i] = (RUTC_SIGNED)mask[i] < 0 ? a[i] : b[i];
+  return r;
+}
+
+/* The lesser of each lane: one operation, which compilers make of a loop over a register. */
+static inline __attribute__((always_inline)) RUTC_OF(lanes) RUTC_OF(lesser)(
+    RUTC_OF(lanes) x, RUTC_OF(lanes) y) {
   RUTC_OF(lanes) r;
   for (int i = 0; i < RUTC_OF(wide); i++) {
-    r[i] = (RUTC_SIGNED)x[i] < (RUTC_SIGNED)y[i] ? a[i] : b[i];
+    r[i] = (RUTC_SIGNED)x[i] < (RUTC_SIGNED)y[i] ? x[i] : y[i];
   }
   return r;
 }
 
-/* Exchanges the lanes of a mask. */
-static inline __attribute__((always_inline)) void RUTC_OF(exchange)(
-    RUTC_OF(lanes) mask, RUTC_OF(lanes) *x, RUTC_OF(lanes) *y) {
-  const RUTC_OF(lanes) changed = (*x ^ *y) & mask;
-  *x ^= changed;
-  *y ^= changed;
+static inline __attribute__((always_inline)) RUTC_OF(lanes) RUTC_OF(larger)(
+    RUTC_OF(lanes) x, RUTC_OF(lanes) y) {
+  RUTC_OF(lanes) r;
+  for (int i = 0; i < RUTC_OF(wide); i++) {
+    r[i] = (RUTC_SIGNED)x[i] > (RUTC_SIGNED)y[i] ? x[i] : y[i];
+  }
+  return r;
+}
+
+/* Puts the key x of each row, from a place, where it belongs among the first k, which are a constant
+ * for the compiler. It takes the place of the first result that it comes before, and all from there
+ * on go on to the next one: each becomes the larger of the key and the one before, if that is less. */
+static inline __attribute__((always_inline)) void RUTC_OF(put)(
+    RUTC_OF(lanes) *best, RUTC_OF(lanes) *at, const int k, RUTC_OF(lanes) x,
+    RUTC_OF(lanes) place) {
+  RUTC_OF(lanes) below = RUTC_OF(before)(x, best[k - 1]);
+#pragma GCC unroll 8
+  for (int t = k - 1; t > 0; t--) {
+    const RUTC_OF(lanes) before = RUTC_OF(before)(x, best[t - 1]);
+    at[t] = RUTC_OF(chosen)(before, at[t - 1], RUTC_OF(chosen)(below, place, at[t]));
+    best[t] = RUTC_OF(lesser)(best[t], RUTC_OF(larger)(best[t - 1], x));
+    below = before;
+  }
+  at[0] = RUTC_OF(chosen)(below, place, at[0]);
+  best[0] = RUTC_OF(lesser)(best[0], x);
 }
 
 /* The places of the first k of as many rows as a register has keys of; registers hold all of them: k
  * is a constant for the compiler. */
 static inline __attribute__((always_inline)) void RUTC_OF(in_registers)(
-    const RUTC_KEY *restrict keys, int64_t n, const int k, RUTC_KEY *restrict places) {
+    const RUTC_KEY *restrict keys, int64_t room, int64_t n, const int k,
+    RUTC_KEY *restrict places) {
   const RUTC_OF(lanes) none = {0};
   RUTC_OF(lanes) best[REGISTERS], at[REGISTERS], below;
   /* The first k are the results so far, once they are in order. */
+#pragma GCC unroll 8
   for (int t = 0; t < k; t++) {
-    best[t] = RUTC_OF(load)(keys + t * LANES);
+    best[t] = none + (RUTC_KEY)((RUTC_KEY) ~(RUTC_KEY)0 >> 1);
     at[t] = none + (RUTC_KEY)t;
-    for (int u = t; u > 0; u--) {
-      below = RUTC_OF(before)(best[u], best[u - 1]);
-      RUTC_OF(exchange)(below, &best[u], &best[u - 1]);
-      RUTC_OF(exchange)(below, &at[u], &at[u - 1]);
-    }
+    RUTC_OF(put)(best, at, t + 1, RUTC_OF(load)(keys + t * room), at[t]);
   }
   for (int64_t j = k; j < n; j++) {
-    /* Of the first keys one is mostly better than a row's last result: no branch tells which. */
-    if (j >= RUTC_OF(wide) * k) {
+    /* Of the first keys one is often better than a row's last result: no branch tells which. */
+    if (j >= SEEN * RUTC_OF(wide) * k) {
       for (; j + NEXT <= n; j += NEXT) {
         below = none;
         for (int i = 0; i < NEXT; i++) {
-          below |= RUTC_OF(before)(RUTC_OF(load)(keys + (j + i) * LANES), best[k - 1]);
+          below |= RUTC_OF(before)(RUTC_OF(load)(keys + (j + i) * room), best[k - 1]);
         }
         if (RUTC_OF(any)(below)) break;
       }
       while (j < n &&
-             !RUTC_OF(any)(RUTC_OF(before)(RUTC_OF(load)(keys + j * LANES), best[k - 1]))) {
+             !RUTC_OF(any)(RUTC_OF(before)(RUTC_OF(load)(keys + j * room), best[k - 1]))) {
         j++;
       }
       if (j == n) break;
     }
-    /* A key takes the place of the first result that it comes before, and all from there on go on
-     * to the next one: each becomes the larger of the key and the one before, if that is less. */
-    const RUTC_OF(lanes) x = RUTC_OF(load)(keys + j * LANES), place = none + (RUTC_KEY)j;
-#pragma GCC unroll 8
-    for (int t = k - 1; t > 0; t--) {
-      const RUTC_OF(lanes) before = best[t - 1];
-      const RUTC_OF(lanes) other = RUTC_OF(chosen)(x, before, at[t - 1], place);
-      const RUTC_OF(lanes) larger = RUTC_OF(chosen)(x, before, before, x);
-      at[t] = RUTC_OF(chosen)(x, best[t], other, at[t]);
-      best[t] = RUTC_OF(chosen)(larger, best[t], larger, best[t]);
-    }
-    at[0] = RUTC_OF(chosen)(x, best[0], place, at[0]);
-    best[0] = RUTC_OF(chosen)(x, best[0], x, best[0]);
+    RUTC_OF(put)(best, at, k, RUTC_OF(load)(keys + j * room), none + (RUTC_KEY)j);
   }
   for (int t = 0; t < k; t++) memcpy(places + t * LANES, &at[t], sizeof at[t]);
 }
 
-/* The places of the first k of LANES rows that lie side by side; there is room for their keys. */
-static void RUTC_OF(first_of_rows)(const RUTC_KEY *restrict keys, int64_t n, int64_t k,
-                                   RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
+/* The places of the first k of LANES rows that lie side by side, whose keys are `room` apart. */
+static void RUTC_OF(first_of_rows)(const RUTC_KEY *restrict keys, int64_t room, int64_t n,
+                                   int64_t k, RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
 #define RUTC_CASE(K)                                           \
   case K:                                                      \
     for (int i = 0; i < LANES; i += RUTC_OF(wide)) {           \
-      RUTC_OF(in_registers)(keys + i, n, K, places + i);       \
+      RUTC_OF(in_registers)(keys + i, room, n, K, places + i); \
     }                                                          \
     return
   switch (k) {
@@ -276,7 +289,7 @@ static void RUTC_OF(first_of_rows)(const RUTC_KEY *restrict keys, int64_t n, int
     RUTC_CASE(6);
     RUTC_CASE(7);
     RUTC_CASE(8);
-    default: RUTC_OF(abreast)(keys, n, k, best, places);
+    default: RUTC_OF(abreast)(keys, room, n, k, best, places);
   }
 #undef RUTC_CASE
 }
@@ -383,40 +396,49 @@ static void RUTC_OF(across)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *k
   }
 }
 
-/* LANES rows at once; the last of them do some again. */
-static void RUTC_OF(together)(const shape *s, RUTC_KEY *keys, RUTC_KEY *turned,
-                              RUTC_KEY *best, RUTC_KEY *places) {
-  const int64_t all = s->outer * s->inner, n = s->n;
-  const int64_t run = s->inner < LANES ? all : s->inner;
-  for (int64_t begin = 0; begin < all; begin += run) {
-    for (int64_t at = 0; at < run; at += LANES) {
-      const int64_t first = begin + (run - at < LANES ? run - LANES : at);
-      const group g = group_of(s, first, s->inner < LANES ? LANES : 1);
-      if (s->inner >= LANES) {
-        RUTC_OF(keys)(s->type, g.from[0], n, s->inner, LANES, s->largest, keys, LANES);
-      } else if (s->inner == 1) {
-        RUTC_OF(keys)(s->type, g.from[0], 1, 0, LANES * n, s->largest, turned, 0);
-        RUTC_OF(turn)(turned, LANES, n, keys);
-      } else {
-        for (int i = 0; i < LANES; i++) {
-          RUTC_OF(keys)(s->type, g.from[i], n, s->inner, 1, s->largest, keys + i, LANES);
-        }
-      }
-      RUTC_OF(first_of_rows)(keys, n, s->k, best, places);
-      if (s->inner >= LANES) {
+/* LANES rows that lie side by side at once, of `block` whose keys are made at once; the last ones do
+ * some again. */
+static void RUTC_OF(beside)(const shape *s, int64_t block, RUTC_KEY *keys, RUTC_KEY *best,
+                            RUTC_KEY *places) {
+  for (int64_t begin = 0; begin < s->outer * s->inner; begin += s->inner) {
+    int64_t rows = block;
+    for (int64_t at = 0; at < s->inner; at += rows) {
+      const int64_t rest = s->inner - at, first = rest < LANES ? s->inner - LANES : at;
+      rows = rest < LANES ? LANES : rest < block ? rest & -LANES : block;
+      const group all = group_of(s, begin + first, 1);
+      RUTC_OF(keys)(s->type, all.from[0], s->n, s->inner, rows, s->largest, keys, block);
+      for (int64_t row = 0; row < rows; row += LANES) {
+        const group g = group_of(s, begin + first + row, 1);
+        RUTC_OF(first_of_rows)(keys + row, block, s->n, s->k, best, places);
         RUTC_OF(write_beside)(&g, places);
-      } else {
-        RUTC_OF(write)(&g, places, LANES, 1);
       }
     }
   }
 }
 
+/* LANES short rows at once that do not lie side by side; the last of them do some again. */
+static void RUTC_OF(together)(const shape *s, RUTC_KEY *keys, RUTC_KEY *turned,
+                              RUTC_KEY *best, RUTC_KEY *places) {
+  const int64_t all = s->outer * s->inner, n = s->n;
+  for (int64_t at = 0; at < all; at += LANES) {
+    const group g = group_of(s, all - at < LANES ? all - LANES : at, LANES);
+    if (s->inner == 1) {
+      RUTC_OF(keys)(s->type, g.from[0], 1, 0, LANES * n, s->largest, turned, 0);
+      RUTC_OF(turn)(turned, LANES, n, keys);
+    } else {
+      for (int i = 0; i < LANES; i++) {
+        RUTC_OF(keys)(s->type, g.from[i], n, s->inner, 1, s->largest, keys + i, LANES);
+      }
+    }
+    RUTC_OF(first_of_rows)(keys, LANES, n, s->k, best, places);
+    RUTC_OF(write)(&g, places, LANES, 1);
+  }
+}
+
 static int RUTC_OF(topk)(const rutc_call *call, const shape *s) {
-  const int64_t k = s->k, room = 2 * (k + CHUNK);
-  /* Vectors of rows suit short rows, and those that lie side by side. */
-  const int many = s->outer * s->inner >= LANES && (s->inner >= LANES || s->n <= CHUNK);
-  const int64_t keys = LANES * (s->n < CHUNK ? CHUNK : s->n), all = 2 * (keys + LANES * k);
+  const int64_t k = s->k, room = 2 * (k + CHUNK), rows = s->outer * s->inner;
+  const int64_t block = s->n * LANES < BLOCK ? BLOCK / s->n & -LANES : LANES;
+  const int64_t keys = block * (s->n < CHUNK ? CHUNK : s->n), all = 2 * (keys + LANES * k);
   RUTC_ITEM *items = rutc_call_scratch(call, 2 * room * (int64_t)sizeof(RUTC_ITEM) +
                                                  (2 * room + all) * (int64_t)sizeof(RUTC_KEY));
   if (items == NULL) return RUTC_OUT_OF_MEMORY;
@@ -425,7 +447,10 @@ static int RUTC_OF(topk)(const rutc_call *call, const shape *s) {
   RUTC_OF(selection) one = {
       .k = k, .room = room, .keys = selected, .places = selected + room,
       .items = items, .other = items + room};
-  if (k <= SHORT && many) {
+  /* Vectors of rows suit those that lie side by side, and short rows. */
+  if (k <= SHORT && s->inner >= LANES) {
+    RUTC_OF(beside)(s, block, first, results, results + LANES * k);
+  } else if (k <= SHORT && rows >= LANES && s->n <= CHUNK) {
     RUTC_OF(together)(s, first, second, results, results + LANES * k);
   } else if (s->inner == 1) {
     RUTC_OF(along)(s, &one, first, results);
