@@ -18,6 +18,7 @@ from onnx import (
 from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer.order import names_read, sort_nodes
+from rutc.importer.scopes import name_outputs
 
 Array = npt.NDArray[np.generic]
 
@@ -44,6 +45,7 @@ class ModelParts:
 
     def __init__(self, path: Path) -> None:
         self._model = onnx.load(path)
+        name_outputs(self._model.graph)
         sort_nodes(self._model)
         self._graph = self._model.graph
         self._constants = {tensor.name for tensor in self._graph.initializer}

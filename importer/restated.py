@@ -10,6 +10,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from rutc.importer.proto import load
 from rutc.importer.quantised import leave, nodes_of
+from rutc.importer.scopes import name_outputs
 
 _LOCALE = "locale"
 _USUAL = "en_US.UTF-8"
@@ -23,8 +24,8 @@ def restated(path: Path, *, exact: bool) -> bytes | None:
     """The model to load instead of a file; None where the file will do.
 
     Cases are changed in a locale that this machine has. Containers mostly lack the usual one,
-    without which ONNX Runtime loads no `StringNormalizer` that changes cases. External weights stay
-    where they are.
+    without which ONNX Runtime loads no `StringNormalizer` that changes cases. Outputs that are
+    listed again have the names that artifacts give them. External weights stay where they are.
 
     Args:
         path: The file.
@@ -34,9 +35,11 @@ def restated(path: Path, *, exact: bool) -> bytes | None:
         UserError: The file is no model.
     """
     model = load(path)
-    if not _foreign(model) and not (exact and leave(model)):
+    renamed = name_outputs(model.graph)
+    if not renamed and not _foreign(model) and not (exact and leave(model)):
         return None
     whole = onnx.load_model(path, load_external_data=False)
+    name_outputs(whole.graph)
     if exact:
         for n, a in leave(whole):
             n.attribute.remove(a)

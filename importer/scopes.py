@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from rutc.importer.order import title
 from rutc.importer.proto import graphs_of, subgraphs
@@ -50,6 +50,40 @@ def name_values(model: ModelProto, had: Mapping[str, str]) -> None:
 
     for graph in subgraphs(model.graph):
         _rename(graph, name_of)
+
+
+def name_outputs(graph: GraphProto) -> bool:
+    """Gives outputs that a graph, or one in it, lists again names of their own.
+
+        (y, y) {y = Relu(x)}  ->  (y, y_2) {y = Relu(x), y_2 = Identity(y)}
+
+    ONNX Runtime takes such models, but leaves such outputs of branches unwritten.
+
+    Returns:
+        Whether there are any.
+    """
+    graphs = list(subgraphs(graph))
+    if all(len({o.name for o in g.output}) == len(g.output) for g in graphs):
+        return False
+    taken = {name for g in graphs for name in _names(g)}
+    for g in graphs:
+        seen: set[str] = set()
+        for o in g.output:
+            name = o.name
+            if name in seen:
+                o.name = next(n for n in (f"{name}_{k}" for k in count(2)) if n not in taken)
+                taken.add(o.name)
+                g.node.append(helper.make_node("Identity", [name], [o.name]))
+            seen.add(name)
+    return True
+
+
+def _names(graph: GraphProto) -> Iterator[str]:
+    """Yields the names of a graph's values, nested graphs left out."""
+    yield from (info.name for info in (*graph.input, *graph.output))
+    yield from (t.name for t in _tensors(graph))
+    for node in graph.node:
+        yield from node.output
 
 
 def _number(

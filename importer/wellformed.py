@@ -26,6 +26,7 @@ from rutc.errors import UserError
 from rutc.importer.convert import OPSET
 from rutc.importer.order import title
 from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, STANDARD, graphs_of, shape_of, type_name
+from rutc.importer.scopes import name_outputs
 from rutc.importer.wire import INSIDE, PLACED
 
 _NEWEST = (1 << 31) - 1
@@ -54,7 +55,7 @@ def check_model(model: ModelProto) -> None:
     """Raises UserError where a model breaks a rule that all models keep.
 
     Of the main graph's initializers of one name, type and shape only the last one stays, which
-    ONNX Runtime takes.
+    ONNX Runtime takes. Outputs that are listed again get names of their own.
     """
     try:
         functions = {(f.domain, f.name, f.overload) for f in model.functions}
@@ -63,6 +64,7 @@ def check_model(model: ModelProto) -> None:
         _check_functions(model)
         _keep_last_initializers(model.graph)
         _Check(versions).graph(model.graph, "the graph")
+        name_outputs(model.graph)
     except TypeError as e:
         # What is no UTF-8 is read as bytes, which no text can be joined with.
         found = next(_bad_texts(model, "model"), None)
@@ -173,7 +175,7 @@ class _Check:
     def graph(self, graph: GraphProto, where: str) -> None:
         """A graph: each name is that of one value."""
         _check_unique((i.name for i in graph.input), f"an input of {where}")
-        _check_unique((o.name for o in graph.output), f"an output of {where}")
+        _check_named((o.name for o in graph.output), f"an output of {where}")
         weights = [t.name for t in graph.initializer]
         weights += [t.values.name for t in graph.sparse_initializer]
         _check_unique(weights, f"an initializer of {where}")
@@ -236,11 +238,17 @@ class _Check:
             )
 
 
-def _check_unique(names: Iterable[str], what: str) -> None:
-    seen: set[str] = set()
+def _check_named(names: Iterable[str], what: str) -> None:
     for name in names:
         if not "" + name:
             raise UserError(f"{what} has no name; export the model again, with names")
+
+
+def _check_unique(names: Iterable[str], what: str) -> None:
+    names = list(names)
+    _check_named(names, what)
+    seen: set[str] = set()
+    for name in names:
         if name in seen:
             raise UserError(f"{name!r} is {what} twice; each needs a name of its own")
         seen.add(name)

@@ -94,9 +94,12 @@ MODELS: dict[str, tuple[Bytes, list[str]]] = {
         changed(lambda m: m.graph.input.append(m.graph.input[0])),
         ["'x'", "input", "twice"],
     ),
-    "an output is there twice": (
-        changed(lambda m: m.graph.output.append(m.graph.output[0])),
-        ["'y'", "output", "twice"],
+    "an output of a function is there twice": (
+        text(
+            "g (float[4] x) => (float[4] y, float[4] z) { y, z = own.two (x) }\n"
+            '<domain: "own", opset_import: ["" : 21]> two (a) => (b, b) { b = Neg (a) }'
+        ),
+        ["'b'", "output", "twice"],
     ),
     "an initializer is there twice": (
         changed(lambda m: [m.graph.initializer.add(name="w", dims=[k]) for k in range(2)]),

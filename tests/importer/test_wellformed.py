@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 
 from rutc.errors import UserError
 from rutc.importer import import_model
@@ -113,3 +114,27 @@ def test_an_input_without_a_shape_needs_one(tmp_path):
     with pytest.raises(UserError, match=r"'x' has no declared shape; give one, with --shape x="):
         import_model(path)
     assert interpret(import_model(path, shapes={"x": [2]}), {"x": -X})["y"].tolist() == [0, 0]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("y = Clip (x, n, h)", [NAN] * 4),
+        ("y = Clip (x, l, n)", [NAN] * 4),
+        ("y = Hardmax (x)", [0, 1, 0, 0]),
+    ],
+)
+def test_nan_counts_as_in_the_text_and_not_as_in_onnx_runtime(source, wanted, tmp_path):
+    """Clip is Min(max, Max(input, min)); the first NaN is the maximum."""
+    made = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[4] x, float n, float l, float h) => (float[4] y) {{ {source} }}""")
+    onnx.save(made, tmp_path / "m.onnx")
+    given = dict(zip("xnlh", map(np.float32, ([1, NAN, 3, NAN], NAN, 0, 2)), strict=True))
+    given = {name: np.asarray(value) for name, value in given.items()}
+    found = interpret(import_model(tmp_path / "m.onnx"), given)["y"]
+    np.testing.assert_array_equal(found, np.float32(wanted))
+    (theirs,) = ReferenceEvaluator(made).run(None, given)
+    np.testing.assert_array_equal(found, theirs)

@@ -12,11 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.compiler import Options, compile_model
 from rutc.importer.restated import restated
+from rutc.runtime import load
 from rutc.verify.bench import exact_job, room_for
 from rutc.verify.input_spec import spec
 from rutc.verify.input_values import generate
 from rutc.verify.interleaved import take_turns
 from rutc.verify.reference import Reference
+from rutc.verify.verify import verify_model
 
 EXACT = "session.x64quantprecision"
 FLOATS = [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
@@ -218,3 +220,26 @@ def test_cases_are_changed_in_a_locale_that_this_machine_has(locale: str, tmp_pa
     for optimise in (False, True):
         found = Reference(path, optimise=optimise).run({"x": np.array(["AbC", "x"], object)})["y"]
         np.testing.assert_array_equal(np.asarray(found), ["abc", "x"])
+
+
+def test_outputs_that_are_listed_again_are_those_of_the_artifact(tmp_path: Path) -> None:
+    """ONNX Runtime does not write the second one of a branch: it is computed there."""
+    path = tmp_path / "m.onnx"
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[3] x, bool c) => (float[3] y, float[3] x, float[3] z, float[3] y_2, float[3] y) {
+            y, z = If (c) <
+                then_branch = t () => (float[3] u, float[3] u) { u = Neg (x) },
+                else_branch = e () => (float[3] y_3, float[3] v) { y_3 = Abs (x) v = Exp (x) }>
+            y_2 = Floor (x) }""")
+    onnx.save(model, path)
+    given = {"x": np.float32([1.5, -2, 3]), "c": np.array(True)}
+    report = compile_model(path, tmp_path / "m.so", Options(), None)
+    wanted = Reference(path).run(given)
+    names = ["y", "x", "z", "y_2", "y_4"]
+    assert list(wanted) == names
+    with load(report.library) as session:
+        assert [port.name for port in session.get_outputs()] == names
+        for name, found in zip(names, session.run(None, given), strict=True):
+            np.testing.assert_array_equal(found, np.asarray(wanted[name]))
+    assert np.asarray(wanted["z"]).tolist() == [-1.5, 2, -3]
+    assert verify_model(path, report.library).passed
