@@ -47,10 +47,12 @@ Learned = Mapping[str, Index | tuple[int, ...]]
 class Inputs:
     """The inputs of one import: what the user fixed, what the model says, and what was read so.
 
-    `least` is the least that a size may be which nothing fixes. `shown` has what each size of the
-    model is named by in symbols, which spell fewer letters than models do; `symbols` the symbol of
-    each symbolic size that is left, by its name in the model; `common` what symbols are told to be
-    commonly, `usual` what those that the model takes in steps only are where nothing tells more.
+    `least` is the least that a size may be which nothing fixes. `plain` has the names of sizes that
+    the model declares, `nameless` those of axes without one, by input and number. `shown` has what
+    each size of the model is named by in symbols, which spell fewer letters than models do;
+    `symbols` the symbol of each symbolic size that is left, by its name in the model; `common` what
+    symbols are told to be commonly, `usual` what those that the model takes in steps only are where
+    nothing tells more.
     """
 
     b: Builder
@@ -67,6 +69,7 @@ class Inputs:
     relations: Mapping[str, Index] = field(default_factory=dict)
     used_dims: set[str] = field(default_factory=set)
     plain: set[str] = field(default_factory=set)
+    nameless: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def read(
         self, given: Iterable[ValueInfoProto], graph: GraphProto
@@ -77,11 +80,11 @@ class Inputs:
             UserError: A shape or size was given that no input has, or that does not fit.
         """
         given = list(given)
-        self._name_sizes(given)
         self.plain.update(
             d.dim_param for i in given for d in i.type.tensor_type.shape.dim if d.dim_param
         )
-        self.relations = relations(self.dims, {p for i in given for p in _params(i) if p})
+        self._name_sizes(given)
+        self.relations = relations(self.dims, {p for i in given for p in self._params(i) if p})
         items: dict[str, Item] = {}
         takes = tuple((i.name, self._bundle(i, graph, items)) for i in given)
         self._check_names()
@@ -95,7 +98,7 @@ class Inputs:
         Raises:
             UserError: A size has both names.
         """
-        names = list(dict.fromkeys(p for i in given for p in _params(i) if p))
+        names = list(dict.fromkeys(p for i in given for p in self._params(i) if p))
         # A name that can be a symbol's stays, whatever else looks like it.
         shown = {self._shown(n): n for n in sorted(names, key=lambda n: clean_dim(n) != n)}
         told: dict[str, int | tuple[int, ...] | str] = {}
@@ -105,6 +108,24 @@ class Inputs:
                 raise UserError(f"the size {own!r} is given twice, once as {self._shown(own)!r}")
             told[own] = size
         self.dims = told
+
+    def _params(self, info: ValueInfoProto) -> list[str]:
+        """The names of an input's sizes, "" for those that are numbers.
+
+        One that the model does not name has a name that no other size has: `x_0`, `x_0_2`, ..
+        """
+        names: list[str] = []
+        for i, d in enumerate(info.type.tensor_type.shape.dim):
+            if d.HasField("dim_value") and d.dim_value >= 0:
+                names.append("")
+            elif any(c.isalpha() or c == "_" for c in d.dim_param):
+                names.append(d.dim_param)
+            else:
+                if (info.name, i) not in self.nameless:
+                    taken = {*self.plain, *self.nameless.values()}
+                    self.nameless[info.name, i] = unused(f"{clean_dim(info.name)}_{i}", taken)
+                names.append(self.nameless[info.name, i])
+        return names
 
     def _shown(self, size: str) -> str:
         """What the symbol of a size is named by: each size of the model has another name."""
@@ -239,7 +260,7 @@ class Inputs:
             raise _conflict(info, given)
         extents: list[Index] = []
         params: list[str] = []
-        for i, (d, param) in enumerate(zip(declared, _params(info), strict=True)):
+        for i, (d, param) in enumerate(zip(declared, self._params(info), strict=True)):
             fixed = given[i] if given is not None else None
             if fixed is not None and fixed < 0:
                 raise UserError(f"input {info.name!r}: the given extent {fixed} is negative")
@@ -323,19 +344,6 @@ class Inputs:
         if not stated:
             self.b.open_sizes[symbol] = None
         return Index.of(symbol) * step
-
-
-def _params(info: ValueInfoProto) -> list[str]:
-    """The names of an input's sizes, "" for those that are numbers."""
-    names: list[str] = []
-    for i, d in enumerate(info.type.tensor_type.shape.dim):
-        if d.HasField("dim_value") and d.dim_value >= 0:
-            names.append("")
-        elif any(c.isalpha() or c == "_" for c in d.dim_param):
-            names.append(d.dim_param)
-        else:
-            names.append(f"{clean_dim(info.name)}_{i}")
-    return names
 
 
 def _told(size: int | tuple[int, ...] | str) -> str:

@@ -240,3 +240,14 @@ def test_a_size_has_one_name_in_any_script(tmp_path, make_node):
     path = save(tmp_path / "m.onnx", [make_node("Add", ["x", "y"], ["z"])], inputs, ["z"])
     assert len(import_model(path).symbols) == 1
     assert not import_model(path, dims={"长度": 7}).symbols
+
+
+def test_a_size_without_a_name_is_none_that_has_one(tmp_path, make_node):
+    """Not that of another input, nor of one whose name is spelled alike in symbols."""
+    inputs = {name: (TensorProto.FLOAT, [None]) for name in ("x", "x.1", "x_1")}
+    inputs["y"] = (TensorProto.FLOAT, ["x_0"])
+    node = make_node("Concat", list(inputs), ["z"], axis=0)
+    graph = import_model(save(tmp_path / "m.onnx", [node], inputs, ["z"]))
+    assert [name for name, _ in graph.symbols] == ["x_0_2", "x_1_0", "x_1_0_2", "x_0"]
+    given = {name: np.arange(n, dtype=np.float32) for n, name in enumerate(inputs, 2)}
+    assert interpret(graph, given)["z"].tolist() == np.concatenate([*given.values()]).tolist()
