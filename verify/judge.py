@@ -178,7 +178,7 @@ class _Floats:
             errors = [(a.largest(self.theirs), a) for a in self.along]
             found = self.worst(self.ours, [(MULTIPLE * e, a) for e, a in errors])
             if found[0] <= 1:
-                return self.told(found, "")
+                return self.coarse(self.told(found, ""))
         moved = np.zeros(self.truth.shape)
         found, theirs = self.beside(moved)
         for run in noise():
@@ -194,7 +194,7 @@ class _Floats:
         if found[0] > 1:
             return self.refused(found)
         if theirs[0] <= 1:
-            return self.told(found, "by noise")
+            return self.coarse(self.told(found, "by noise"))
         if not self.agree:
             return self.contradicted(theirs)
         remark = f"float32 decides it: ONNX Runtime is {theirs[2]:.2g} from float64 as well"
@@ -271,6 +271,17 @@ class _Floats:
             judged=f"float64 {how}".strip(),
             remark=self.uncompared(),
         )
+
+    def coarse(self, told: OutputComparison) -> OutputComparison:
+        """The comparison; it says how far off a result is where few bits leave little of it."""
+        error = told.error or 0.0
+        if self.roundoff <= unit_roundoff(self.dtype) or error < CHOSEN:
+            return told
+        remark = (
+            f"off by {error:.2g} of its largest magnitude, which roundings of what is stored in "
+            "fewer bits explain: these may be too few for the model"
+        )
+        return replace(told, remark="; ".join(filter(None, (told.remark, remark))))
 
     def uncompared(self) -> str:
         """How many elements float64 does not judge, and why; "" if none."""

@@ -101,7 +101,8 @@ IN_ORDER: Final = 2.0
 """Factor over the error of a sum in order: each order passes partial sums of its own."""
 
 CHOSEN: Final = 0.25
-"""Share of a slice's largest magnitude that noise moves where roundings choose among values."""
+"""Share of the largest magnitude from which on roundings choose among values: of a slice that noise
+moves so much, or of an output that is off by so much as it is stored in fewer bits."""
 
 SLICE_ULPS: Final = 16.0
 """What a result may be off in a slice, in units of u of the slice's largest magnitude, however

@@ -135,3 +135,22 @@ def test_results_may_be_some_roundings_of_the_stored_type_off() -> None:
     assert not passes(1e-3, roundoff_of(DType.F16) / 8)
     assert not passes(0.1, bf16)
     assert roundoff_of(None) == 0.0
+
+
+def test_a_result_of_which_roundings_of_weights_leave_little_is_remarked() -> None:
+    """As of a chaotic model: noise explains any result, which says nothing for this one."""
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((4, 64))
+    theirs = truth.astype(np.float32)
+    apart = [truth + rng.standard_normal(truth.shape) for _ in range(8)]
+
+    def remark(error: float, roundoff: float) -> str:
+        ours = (truth + error * np.abs(truth).max() * rng.uniform(-1, 1, truth.shape)).astype("f4")
+        (compared,) = compare_values("y", ours, theirs, Level.REDUCED)
+        found = judged(compared, ours, theirs, truth, lambda: apart, roundoff)
+        assert found.passed
+        return found.remark
+
+    assert remark(0.5, roundoff_of(DType.I8)).startswith("off by 0.")
+    assert not remark(0.1, roundoff_of(DType.I8))
+    assert not remark(0.5, 0.0), "that all is in the model's own types"
