@@ -12,6 +12,7 @@ import tempfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ from benchmarks import layout
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, write
 from benchmarks.store import Entry, case_of
-from rutc.driver.launch_times import TimedLibrary, in_turns, written
+from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
 from rutc.graph_opt import versions
@@ -33,6 +34,7 @@ from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.models.zoo import find
+from rutc.verify.compare import Value
 
 MODELS = (
     "light_squeezenet",
@@ -83,7 +85,7 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         base = written(found.plan, machine, path / "base.so", keep_subnormals=True)
-        large = _large(found.plan, base, in_turns([base], SECONDS, inputs)[0])
+        large = _large(found.plan, base, _in_turns([base], SECONDS, inputs)[0])
         for n in neighbours(found, types=False):
             if n.subject in large:
                 near[n.decision].append(n)
@@ -118,6 +120,27 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     return {"decisions": decisions, **asdict(provenance())}
 
 
+def _in_turns(
+    artifacts: Sequence[TimedLibrary], seconds: float, inputs: Mapping[str, Value]
+) -> list[dict[str, float]]:
+    """Returns the median microseconds of each artifact's functions, run in turns on one thread.
+
+    Each runs for so many seconds, about.
+    """
+    with ExitStack() as stack:
+        profiled = [stack.enter_context(Profiled(a.library)) for a in artifacts]
+        found = run_in_turns(profiled, inputs, seconds)
+    return [_by_function(p.names, us) for p, us in zip(profiled, found, strict=True)]
+
+
+def _by_function(names: Sequence[str], us: np.ndarray) -> dict[str, float]:
+    """The median microseconds of each function, of those of steps {run, step}."""
+    steps: defaultdict[str, list[int]] = defaultdict(list)
+    for number, name in enumerate(names):
+        steps[name].append(number)
+    return {name: float(np.median(us[:, own].sum(axis=1))) for name, own in steps.items()}
+
+
 def _large(plan: Plan, base: TimedLibrary, us: Mapping[str, float]) -> set[str]:
     """Returns the values of kernels that take much of a run."""
     total = sum(us.values())
@@ -136,7 +159,7 @@ def _measured(
     """Returns the regret of what the base has; each other choice takes turns with it."""
     found: list[tuple[float, float, float, str]] = []
     for change, artifact in others:
-        chosen, instead = different(base, artifact, in_turns([base, artifact], SECONDS, inputs))
+        chosen, instead = different(base, artifact, _in_turns([base, artifact], SECONDS, inputs))
         if instead:
             found.append((chosen / instead, chosen, instead, change))
     if not found:

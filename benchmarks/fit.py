@@ -25,12 +25,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks import cost_page
+from benchmarks.in_process import Elementwise
 from benchmarks.kernel_source import kernels
 from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, sources
 from benchmarks.machine import ROOT, provenance
 from rutc.driver.trials import Clock
 from rutc.emit import ir
-from rutc.emit.jit import Elementwise
 from rutc.emit.scalar import emit_op
 from rutc.emit.targets import native_target
 from rutc.emit.targets.measured import with_measured_rates

@@ -16,11 +16,11 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks.in_process import KernelCode
 from rutc.base.huge_pages import in_huge_pages
 from rutc.base.record import record
 from rutc.driver.served import Served, Unanswered
 from rutc.driver.trials import Clock, Outcome, Timing, interval, sample, unanswered
-from rutc.emit.jit import KernelCode
 from rutc.errors import RutcError
 from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.kernel import Kernel

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, process_time
 from typing import Self
@@ -164,24 +162,3 @@ def run_in_turns(
                 break
             asked *= 2
     return [np.array(own) for own in found]
-
-
-def in_turns(
-    artifacts: Sequence[TimedLibrary], seconds: float, inputs: Mapping[str, Value]
-) -> list[dict[str, float]]:
-    """Returns the median microseconds of each artifact's functions, run in turns on one thread.
-
-    Each runs for so many seconds, about.
-    """
-    with ExitStack() as stack:
-        profiled = [stack.enter_context(Profiled(a.library)) for a in artifacts]
-        found = run_in_turns(profiled, inputs, seconds)
-    return [_by_function(p.names, us) for p, us in zip(profiled, found, strict=True)]
-
-
-def _by_function(names: Sequence[str], us: np.ndarray) -> dict[str, float]:
-    """The median microseconds of each function, of those of steps {run, step}."""
-    steps: defaultdict[str, list[int]] = defaultdict(list)
-    for number, name in enumerate(names):
-        steps[name].append(number)
-    return {name: float(np.median(us[:, own].sum(axis=1))) for name, own in steps.items()}

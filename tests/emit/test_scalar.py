@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from benchmarks.in_process import Elementwise
 from rutc.emit import ir
 from rutc.emit.cast import splat_int
-from rutc.emit.jit import Elementwise
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
 from rutc.emit.short_quotient import EXACT_BITS
 from rutc.emit.targets.select import native_target, target_named

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import special
 
+from benchmarks.in_process import Elementwise
 from rutc.emit import ir
-from rutc.emit.jit import Elementwise
 from rutc.emit.targets.select import native_target, target_named
 from rutc.emit.vector_math import (
     BINARY_OPS,
