@@ -15,20 +15,15 @@ from rutc.base.room import with_room
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
 from rutc.report import db_commands, explain_command, inspect_command, tune_command
-from rutc.report.console import Screen, command, standard_streams, survived
+from rutc.report.command import command
+from rutc.report.console import Screen, standard_streams, survived
 from rutc.report.flags import (
     OUTPUTS,
-    AsJson,
     Bundle,
-    Calibrate,
-    CalibrateBy,
-    Debug,
     Dims,
     Dump,
-    ExactAlgorithms,
     Inputs,
     Jobs,
-    KeepSubnormals,
     Library,
     LimitMemory,
     LimitTime,
@@ -37,18 +32,16 @@ from rutc.report.flags import (
     Placement,
     PlanBy,
     PlanTime,
-    Precision,
-    Quiet,
     Schedules,
+    Searched,
     Shapes,
     Sizes,
-    States,
     Targets,
     Threads,
-    Tolerance,
     Tune,
     Values,
     VerifiedTarget,
+    compilation,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +76,9 @@ def _root(
 
 
 @app.command("compile")
+@command(searched=compilation)
 def compile_command(
+    screen: Screen,
     model: Model,
     output: Annotated[
         Path | None,
@@ -95,16 +90,10 @@ def compile_command(
             rich_help_panel=OUTPUTS,
         ),
     ] = None,
-    dim: Dims = None,
-    shape: Shapes = None,
-    value: Values = None,
-    state: States = None,
+    *,
+    searched: Searched,
     inputs: Inputs = None,
     target: Targets = "native",
-    precision: Precision = "fp32",
-    calibrate: Calibrate = None,
-    calibrate_by: CalibrateBy = None,
-    tolerance: Tolerance = None,
     no_verify: Annotated[
         bool,
         typer.Option(
@@ -115,101 +104,84 @@ def compile_command(
     ] = False,
     threads: Threads = None,
     jobs: Jobs = None,
-    exact_algorithms: ExactAlgorithms = False,
     plan: PlanBy = "greedy",
     plan_time: PlanTime = None,
     weights: Placement = "auto",
     bundle: Bundle = None,
     dump: Dump = None,
-    keep_subnormals: KeepSubnormals = False,
     db: Schedules = None,
     tune: Tune = None,
     limit_time: LimitTime = None,
     limit_memory: LimitMemory = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Compile a model into a shared library and a C header, and check what it computes.
 
     OUT.so is written only if its outputs agree with the model evaluated in float64 and with ONNX
     Runtime.
     """
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.driver.api import compile
-        from rutc.driver.asked import Searched, asked
-        from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
+    from rutc.driver.api import compile
+    from rutc.driver.asked import asked
 
-        searched = Searched(
-            target=target,
-            precision=precision,
-            calibrate=calibrate,
-            calibrate_by=calibrate_by,
-            tolerance=tolerance,
-            shapes=parse_shapes(shape),
-            dims=parse_dims(dim),
-            values=parse_values(value),
-            states=parse_states(state),
-            exact_algorithms=exact_algorithms,
-            keep_subnormals=keep_subnormals,
-        )
-        if tune is not None:
-            tune_command.search_before(screen, model, tune, db, asked(**searched))
-        try:
-            with screen.progress() as on_progress:
-                compiled = compile(
-                    model,
-                    output,
-                    **searched,
-                    inputs=inputs or (),
-                    verify=not no_verify,
-                    threads=threads,
-                    weights=weights,
-                    bundle=bundle,
-                    dump=dump,
-                    jobs=jobs,
-                    plan=plan,
-                    plan_time=plan_time,
-                    limit_time=limit_time,
-                    limit_memory=limit_memory,
-                    db=db,
-                    on_progress=on_progress,
-                )
-        except CheckFailed as failure:
-            from rutc.report import display
-            from rutc.verify import VerificationFailed
-
-            if not isinstance(failure, VerificationFailed):
-                raise
-            details = {"verification": display.verification_json(failure.verification)}
-            if not as_json:
-                screen.result(
-                    {},
-                    display.verification_table(failure.verification),
-                    display.verification_text(failure.verification),
-                )
-            raise screen.fail(str(failure), failure.exit_status, details) from failure
+    if tune is not None:
+        tune_command.search_before(screen, model, tune, db, asked(target=target, **searched))
+    try:
+        with screen.progress() as on_progress:
+            compiled = compile(
+                model,
+                output,
+                target=target,
+                **searched,
+                inputs=inputs or (),
+                verify=not no_verify,
+                threads=threads,
+                weights=weights,
+                bundle=bundle,
+                dump=dump,
+                jobs=jobs,
+                plan=plan,
+                plan_time=plan_time,
+                limit_time=limit_time,
+                limit_memory=limit_memory,
+                db=db,
+                on_progress=on_progress,
+            )
+    except CheckFailed as failure:
         from rutc.report import display
+        from rutc.verify import VerificationFailed
 
-        checked = compiled.verification
-        screen.result(
-            {
-                **display.report_json(compiled.report),
-                "verification": None if checked is None else display.verification_json(checked),
-                "spread": [str(r) for r in compiled.refusals],
-                "bundle": None if bundle is None else str(bundle),
-            },
-            display.report_text(compiled.report),
-            *([] if bundle is None else [display.bundle_text(compiled.report, bundle)]),
-            *(f"filtered less, for accuracy: {r}" for r in compiled.refusals),
-            "not verified (--no-verify)"
-            if checked is None
-            else f"verified: {display.verification_text(checked)}",
-        )
+        if not isinstance(failure, VerificationFailed):
+            raise
+        details = {"verification": display.verification_json(failure.verification)}
+        if not screen.as_json:
+            screen.result(
+                {},
+                display.verification_table(failure.verification),
+                display.verification_text(failure.verification),
+            )
+        raise screen.fail(str(failure), failure.exit_status, details) from failure
+    from rutc.report import display
+
+    checked = compiled.verification
+    screen.result(
+        {
+            **display.report_json(compiled.report),
+            "verification": None if checked is None else display.verification_json(checked),
+            "spread": [str(r) for r in compiled.refusals],
+            "bundle": None if bundle is None else str(bundle),
+        },
+        display.report_text(compiled.report),
+        *([] if bundle is None else [display.bundle_text(compiled.report, bundle)]),
+        *(f"filtered less, for accuracy: {r}" for r in compiled.refusals),
+        "not verified (--no-verify)"
+        if checked is None
+        else f"verified: {display.verification_text(checked)}",
+    )
 
 
 @app.command()
+@command()
 def run(
+    screen: Screen,
     library: Library,
     inputs: Inputs = None,
     output: Annotated[
@@ -218,39 +190,37 @@ def run(
     dim: Sizes = None,
     target: OneTarget = None,
     threads: Threads = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Run a compiled model once and show a summary of its outputs."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.report.arguments import check_npz, parse_sizes
-        from rutc.report.shown_values import values_json, values_table
-        from rutc.verify.npz import save_npz
-        from rutc.verify.session_values import run_once
-        from rutc.verify.whole import WholeSession
+    from rutc.report.arguments import check_npz, parse_sizes
+    from rutc.report.shown_values import values_json, values_table
+    from rutc.verify.npz import save_npz
+    from rutc.verify.session_values import run_once
+    from rutc.verify.whole import WholeSession
 
-        if output is not None:
-            check_npz(output)
-        dims = parse_sizes(dim)
-        with WholeSession(library, threads=threads, check_integrity=True, target=target) as session:
-            ran = run_once(session, inputs or (), dims)
-        if output is not None:
-            save_npz(output, ran.outputs)
-        screen.result(
-            {
-                "outputs": values_json(ran.outputs),
-                "sizes": ran.sizes,
-                "refused": ran.refused,
-                "written": output,
-            },
-            *ran.lines,
-            values_table(ran.outputs),
-        )
+    if output is not None:
+        check_npz(output)
+    dims = parse_sizes(dim)
+    with WholeSession(library, threads=threads, check_integrity=True, target=target) as session:
+        ran = run_once(session, inputs or (), dims)
+    if output is not None:
+        save_npz(output, ran.outputs)
+    screen.result(
+        {
+            "outputs": values_json(ran.outputs),
+            "sizes": ran.sizes,
+            "refused": ran.refused,
+            "written": output,
+        },
+        *ran.lines,
+        values_table(ran.outputs),
+    )
 
 
 @app.command()
+@command()
 def verify(
+    screen: Screen,
     model: Model,
     library: Annotated[
         Path | None,
@@ -273,53 +243,47 @@ def verify(
     threads: Threads = None,
     limit_time: LimitTime = None,
     limit_memory: LimitMemory = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Compare a compiled model with float64 and ONNX Runtime, output by output."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.driver.api import verify as verify_now
-        from rutc.report import display
-        from rutc.report.arguments import parse_dims, parse_shapes, parse_values
+    from rutc.driver.api import verify as verify_now
+    from rutc.report import display
+    from rutc.report.arguments import parse_dims, parse_shapes, parse_values
 
-        with screen.progress() as on_progress:
-            verification = verify_now(
-                model,
-                library,
-                inputs=inputs or (),
-                data=data,
-                target=target,
-                shapes=parse_shapes(shape),
-                dims=parse_dims(dim),
-                values=parse_values(value),
-                threads=threads,
-                limit_time=limit_time,
-                limit_memory=limit_memory,
-                on_progress=on_progress,
-            )
-        payload = display.verification_json(verification)
-        shown = display.verification_table(verification), display.verification_text(verification)
-        if not bisect or verification.passed:
+    with screen.progress() as on_progress:
+        verification = verify_now(
+            model,
+            library,
+            inputs=inputs or (),
+            data=data,
+            target=target,
+            shapes=parse_shapes(shape),
+            dims=parse_dims(dim),
+            values=parse_values(value),
+            threads=threads,
+            limit_time=limit_time,
+            limit_memory=limit_memory,
+            on_progress=on_progress,
+        )
+    payload = display.verification_json(verification)
+    shown = display.verification_table(verification), display.verification_text(verification)
+    if not bisect or verification.passed:
+        screen.result(payload, *shown)
+    else:
+        if not screen.as_json:
+            # What is known is shown before what takes long, and may fail.
             screen.result(payload, *shown)
-        else:
-            if not as_json:
-                # What is known is shown before what takes long, and may fail.
-                screen.result(payload, *shown)
-            more, told = _bisected(screen, verification, (limit_time, limit_memory), debug=debug)
-            screen.result({**payload, **more}, told)
-        if not verification.passed:
-            raise typer.Exit(CheckFailed.exit_status)
-        if verification.skipped:
-            raise typer.Exit(UserError.exit_status)
+        more, told = _bisected(screen, verification, (limit_time, limit_memory))
+        screen.result({**payload, **more}, told)
+    if not verification.passed:
+        raise typer.Exit(CheckFailed.exit_status)
+    if verification.skipped:
+        raise typer.Exit(UserError.exit_status)
 
 
 def _bisected(
     screen: Screen,
     verification: "Verification",
     limits: tuple[float | None, str | None],
-    *,
-    debug: bool,
 ) -> tuple[dict[str, object], str]:
     """Returns where a model diverges as JSON and as text, or why that could not be found."""
     from rutc.driver.api import limited
@@ -332,13 +296,15 @@ def _bisected(
         with screen.progress() as on_progress:
             found = limited(*limits, on_progress, bisect, *given)
     except Exception as error:
-        why = survived(error, debug=debug)
+        why = survived(error, debug=screen.debug)
         return {"divergence": None, "bisect_error": why}, f"not bisected: {why}"
     return {"divergence": display.divergence_json(found)}, display.divergence_text(found)
 
 
 @app.command()
+@command()
 def bench(
+    screen: Screen,
     library: Library,
     against: Annotated[
         str | None, typer.Option(help="What to take turns with: onnxruntime.")
@@ -358,37 +324,33 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=0.1, help="How long to measure, for each thread count.")
     ] = 3.0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Measure latency and throughput, in turns with ONNX Runtime if asked for."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.report import display
-        from rutc.report.arguments import check_bench, parse_sizes
-        from rutc.verify.bench import bench as measure
-        from rutc.verify.session_values import run_once
-        from rutc.verify.whole import WholeSession
+    from rutc.report import display
+    from rutc.report.arguments import check_bench, parse_sizes
+    from rutc.verify.bench import bench as measure
+    from rutc.verify.session_values import run_once
+    from rutc.verify.whole import WholeSession
 
-        check_bench(against, model, seconds)
-        dims = parse_sizes(dim)
-        with WholeSession(library, threads=1, check_integrity=True, target=target) as session:
-            ran = run_once(session, inputs or (), dims)
-        with screen.progress() as on_progress:
-            timings = measure(
-                library,
-                ran.values,
-                threads=threads or (1,),
-                model=model,
-                seconds=seconds,
-                on_progress=on_progress,
-                target=target,
-            )
-        screen.result(
-            {"timings": display.timings_json(timings), "sizes": ran.sizes, "refused": ran.refused},
-            *ran.lines,
-            display.timings_table(timings),
+    check_bench(against, model, seconds)
+    dims = parse_sizes(dim)
+    with WholeSession(library, threads=1, check_integrity=True, target=target) as session:
+        ran = run_once(session, inputs or (), dims)
+    with screen.progress() as on_progress:
+        timings = measure(
+            library,
+            ran.values,
+            threads=threads or (1,),
+            model=model,
+            seconds=seconds,
+            on_progress=on_progress,
+            target=target,
         )
+    screen.result(
+        {"timings": display.timings_json(timings), "sizes": ran.sizes, "refused": ran.refused},
+        *ran.lines,
+        display.timings_table(timings),
+    )
 
 
 app.command()(inspect_command.inspect)
@@ -397,7 +359,9 @@ app.command()(tune_command.tune)
 
 
 @app.command()
+@command()
 def doctor(
+    screen: Screen,
     remeasure: Annotated[
         bool, typer.Option("--remeasure", help="Measure the processor's rates anew.")
     ] = False,
@@ -407,43 +371,37 @@ def doctor(
             metavar="FILE.json", help="Write what describes this processor, for compile --target."
         ),
     ] = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Show what rutc finds on this machine: compiler, CPU features and rates, versions, cache."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.report.doctor import examine
+    from rutc.report.doctor import examine
 
-        findings = examine(remeasure=remeasure, save_target=save_target)
-        width = max(len(finding.name) for finding in findings)
-        screen.result(
-            {finding.name: finding.value for finding in findings}
-            | {"problems": [f.problem for f in findings if f.problem]},
-            *(f"{finding.name:<{width}}  {finding.value}" for finding in findings),
-        )
-        for finding in findings:
-            if finding.problem:
-                screen.note(f"{finding.name}: {finding.problem}")
-        if any(finding.problem for finding in findings):
-            raise typer.Exit(1)
+    findings = examine(remeasure=remeasure, save_target=save_target)
+    width = max(len(finding.name) for finding in findings)
+    screen.result(
+        {finding.name: finding.value for finding in findings}
+        | {"problems": [f.problem for f in findings if f.problem]},
+        *(f"{finding.name:<{width}}  {finding.value}" for finding in findings),
+    )
+    for finding in findings:
+        if finding.problem:
+            screen.note(f"{finding.name}: {finding.problem}")
+    if any(finding.problem for finding in findings):
+        raise typer.Exit(1)
 
 
 @app.command()
+@command()
 def cache(
+    screen: Screen,
     clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Show how large the cache of compiled parts is, or clear it."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.emit import cache as objects
-        from rutc.report import display
+    from rutc.emit import cache as objects
+    from rutc.report import display
 
-        if clear:
-            objects.clear()
-        screen.result(display.usage_json(objects.usage()), display.usage_text(objects.usage()))
+    if clear:
+        objects.clear()
+    screen.result(display.usage_json(objects.usage()), display.usage_text(objects.usage()))
 
 
 @with_room

@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, SupportsIndex
 
 from rutc.driver.options import (
     EIGHT_BITS,
@@ -30,22 +30,6 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp32", "bf16", "fp16", "w8", "w4", "int8", "auto")
 """What weights may be stored in, or multiplied in."""
-
-
-class Searched(TypedDict):
-    """What `asked` is told of a search, and of the compilation that it is for."""
-
-    target: str
-    precision: str
-    calibrate: Path | None
-    calibrate_by: str | None
-    tolerance: float | None
-    shapes: Mapping[str, Sequence[int]]
-    dims: Mapping[str, int | tuple[int, ...] | str]
-    values: Mapping[str, np.ndarray]
-    states: Mapping[str, str]
-    exact_algorithms: bool
-    keep_subnormals: bool
 
 
 def asked(

@@ -1,6 +1,6 @@
 """What the command line shows: progress, tables and errors on stderr, results on stdout.
 
-`command` is the frame of every command: it turns errors into one message and an exit status.
+A `Screen` is the frame of every command: it turns errors into one message and an exit status.
 What only some commands show is imported when they do: a small model compiles in little more time
 than that takes.
 """
@@ -52,12 +52,35 @@ Json = Mapping[str, object]
 class Screen:
     """Where one command shows what it does.
 
-    `as_json` leaves stdout to the one JSON result; a `quiet` screen shows no progress.
+    `as_json` leaves stdout to the one JSON result; a `quiet` screen shows no progress, and one to
+    `debug` the tracebacks of errors.
     """
 
-    def __init__(self, *, as_json: bool, quiet: bool = False) -> None:
+    def __init__(self, *, as_json: bool, quiet: bool = False, debug: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
+        self.debug = debug
+
+    @contextlib.contextmanager
+    def framed(self) -> Iterator[None]:
+        """Frames a command: errors become one message and the exit status of the contract.
+
+        0 done; 1 a check failed; 2 the user's input is at fault; 3 a bug of rutc; 130 interrupted,
+        141 nobody reads stdout.
+        """
+        try:
+            yield
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            raise self.fail(INTERRUPTION, INTERRUPTED) from None
+        except Exception as error:
+            ending = interrupts.ending()
+            if isinstance(ending, KeyboardInterrupt):
+                raise self.fail(INTERRUPTION, INTERRUPTED) from None
+            if ending is not None:
+                raise ending from None
+            raise _failed(self, error) from error
 
     def note(self, text: str) -> None:
         """Shows a line on stderr, where that can be written."""
@@ -198,29 +221,6 @@ def _line_per_stage(show: Callable[[str], None]) -> Progress:
     return report
 
 
-@contextlib.contextmanager
-def command(*, as_json: bool, debug: bool, quiet: bool = False) -> Iterator[Screen]:
-    """Frames a command: errors become one message and the exit status of the contract.
-
-    0 done; 1 a check failed; 2 the user's input is at fault; 3 a bug of rutc; 130 interrupted,
-    141 nobody reads stdout.
-    """
-    screen = Screen(as_json=as_json, quiet=quiet)
-    try:
-        yield screen
-    except typer.Exit:
-        raise
-    except KeyboardInterrupt:
-        raise screen.fail(INTERRUPTION, INTERRUPTED) from None
-    except Exception as error:
-        ending = interrupts.ending()
-        if isinstance(ending, KeyboardInterrupt):
-            raise screen.fail(INTERRUPTION, INTERRUPTED) from None
-        if ending is not None:
-            raise ending from None
-        raise _failed(screen, error, debug=debug) from error
-
-
 def survived(error: Exception, *, debug: bool) -> str:
     """Returns what an error says that does not end the command.
 
@@ -235,7 +235,7 @@ def survived(error: Exception, *, debug: bool) -> str:
     return str(error) if _is_told(error) else f"{type(error).__name__}: {error}"
 
 
-def _failed(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
+def _failed(screen: Screen, error: Exception) -> typer.Exit:
     if isinstance(error, OSError) and error.errno in REFUSALS:
         about = f"{error.filename}: " if error.filename else ""
         return screen.fail(f"{about}{error.strerror}", UserError.exit_status)
@@ -245,8 +245,8 @@ def _failed(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
     if isinstance(error, RecursionError):
         return screen.fail(TOO_DEEP, UserError.exit_status)
     if not _is_told(error):
-        return _bug(screen, error, debug=debug)
-    if debug:
+        return _bug(screen, error)
+    if screen.debug:
         traceback.print_exc()
     status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
     return screen.fail(str(error), status)
@@ -259,10 +259,10 @@ def _is_told(error: Exception) -> bool:
     return isinstance(error, RutcError | ModelError) and not isinstance(error, InternalError)
 
 
-def _bug(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
+def _bug(screen: Screen, error: Exception) -> typer.Exit:
     kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
     what = f"this is a bug of rutc: {kind}{error}"
-    if debug:
+    if screen.debug:
         traceback.print_exc()
         return screen.fail(f"{what}\nPlease report it with the traceback above.", 3)
     try:

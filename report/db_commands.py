@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rutc.report.console import command
-from rutc.report.flags import AsJson, Db, Debug, Quiet
+from rutc.report.command import command
+from rutc.report.console import Screen
+from rutc.report.flags import Db
 from rutc.report.printable import counted
 
 if TYPE_CHECKING:
@@ -34,81 +35,63 @@ Records = Annotated[
 
 
 @app.command()
-def stats(
-    db: Db = None, quiet: Quiet = False, as_json: AsJson = False, debug: Debug = False
-) -> None:
+@command()
+def stats(screen: Screen, db: Db = None) -> None:
     """Show what is stored: tasks, trials, machines, versions, size."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.report import records
-        from rutc.report.arguments import check_database
-        from rutc.tuner.database import Database
+    from rutc.report import records
+    from rutc.report.arguments import check_database
+    from rutc.tuner.database import Database
 
-        check_database(db)
-        with Database.open(db, create=False) as database:
-            found = database.stats()
-        screen.result(
-            records.stats_json(found), records.stats_text(found), *records.stats_tables(found)
-        )
+    check_database(db)
+    with Database.open(db, create=False) as database:
+        found = database.stats()
+    screen.result(
+        records.stats_json(found), records.stats_text(found), *records.stats_tables(found)
+    )
 
 
 @app.command()
-def export(
-    file: Records,
-    db: Db = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
+@command()
+def export(screen: Screen, file: Records, db: Db = None) -> None:
     """Write all records into a file."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.report import records
-        from rutc.report.arguments import check_database
-        from rutc.tuner.database import Database
+    from rutc.report import records
+    from rutc.report.arguments import check_database
+    from rutc.tuner.database import Database
 
-        check_database(db)
-        with Database.open(db, create=False) as database:
-            count = records.write_export(database, file)
-        screen.result({"file": file, "trials": count}, f"{file}: {counted(count, 'trial')}")
+    check_database(db)
+    with Database.open(db, create=False) as database:
+        count = records.write_export(database, file)
+    screen.result({"file": file, "trials": count}, f"{file}: {counted(count, 'trial')}")
 
 
 @app.command("import")
-def import_command(
-    file: Records,
-    replace: Replace = False,
-    db: Db = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
+@command()
+def import_command(screen: Screen, file: Records, replace: Replace = False, db: Db = None) -> None:
     """Add the records of a file that export wrote, all of them or none."""
-    _added(db, lambda database: database.load(file, replace=replace), quiet, as_json, debug)
+    _added(screen, db, lambda database: database.load(file, replace=replace))
 
 
 @app.command()
+@command()
 def merge(
+    screen: Screen,
     other: Annotated[
         str, typer.Argument(metavar="OTHER", help="The database to read: a file or a URL.")
     ],
     replace: Replace = False,
     db: Db = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Add the records of another database, all of them or none."""
-    _added(db, lambda database: database.merge(other, replace=replace), quiet, as_json, debug)
+    _added(screen, db, lambda database: database.merge(other, replace=replace))
 
 
-def _added(
-    db: str | None, add: Callable[[Database], Added], quiet: bool, as_json: bool, debug: bool
-) -> None:
+def _added(screen: Screen, db: str | None, add: Callable[[Database], Added]) -> None:
     """Adds records to a database, and shows what became of them."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.report import records
-        from rutc.report.arguments import check_database
-        from rutc.tuner.database import Database
+    from rutc.report import records
+    from rutc.report.arguments import check_database
+    from rutc.tuner.database import Database
 
-        check_database(db)
-        with Database.open(db) as database:
-            added, where = add(database), str(database.location)
-        screen.result(records.added_json(added, where), records.added_text(added, where))
+    check_database(db)
+    with Database.open(db) as database:
+        added, where = add(database), str(database.location)
+    screen.result(records.added_json(added, where), records.added_text(added, where))

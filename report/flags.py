@@ -1,9 +1,15 @@
 """The arguments and options that several commands have, as `typer` reads them."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SIZES = "Sizes and inputs"
 NUMBERS = "Precision"
@@ -287,3 +293,52 @@ Tune = Annotated[
         rich_help_panel=SPEED,
     ),
 ]
+
+
+class Searched(TypedDict):
+    """What `driver.asked` is told of a search, and of the compilation that it is for."""
+
+    shapes: Mapping[str, Sequence[int]]
+    dims: Mapping[str, int | tuple[int, ...] | str]
+    values: Mapping[str, np.ndarray]
+    states: Mapping[str, str]
+    precision: str
+    calibrate: Path | None
+    calibrate_by: str | None
+    tolerance: float | None
+    exact_algorithms: bool
+    keep_subnormals: bool
+
+
+def compilation(
+    *,
+    dim: Dims = None,
+    shape: Shapes = None,
+    value: Values = None,
+    state: States = None,
+    precision: Precision = "fp32",
+    calibrate: Calibrate = None,
+    calibrate_by: CalibrateBy = None,
+    tolerance: Tolerance = None,
+    exact_algorithms: ExactAlgorithms = False,
+    keep_subnormals: KeepSubnormals = False,
+) -> Searched:
+    """What the options mean that `compile`, `explain` and `tune` have in common.
+
+    Raises:
+        UserError: what is written is no such thing.
+    """
+    from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
+
+    return Searched(
+        shapes=parse_shapes(shape),
+        dims=parse_dims(dim),
+        values=parse_values(value),
+        states=parse_states(state),
+        precision=precision,
+        calibrate=calibrate,
+        calibrate_by=calibrate_by,
+        tolerance=tolerance,
+        exact_algorithms=exact_algorithms,
+        keep_subnormals=keep_subnormals,
+    )

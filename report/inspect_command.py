@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from rutc.emit.files import shown
-from rutc.report.console import command
-from rutc.report.flags import AsJson, Debug, Dims, Inputs, OneTarget, Quiet, Shapes, Threads, Values
+from rutc.report.command import command
+from rutc.report.console import Screen
+from rutc.report.flags import Dims, Inputs, OneTarget, Shapes, Threads, Values
 
 
+@command()
 def inspect(
+    screen: Screen,
     path: Annotated[Path, typer.Argument(metavar="OUT.so|MODEL.onnx", help="What to look at.")],
     profile: Annotated[
         bool, typer.Option("--profile", help="Run an artifact and show the time of every step.")
@@ -37,51 +40,47 @@ def inspect(
     value: Values = None,
     target: OneTarget = None,
     threads: Threads = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.report.arguments import (
-            check_page,
-            check_useless,
-            parse_dims,
-            parse_shapes,
-            parse_sizes,
-            parse_values,
-        )
-        from rutc.report.inspection import inspect_library, inspect_model, is_library
+    from rutc.report.arguments import (
+        check_page,
+        check_useless,
+        parse_dims,
+        parse_shapes,
+        parse_sizes,
+        parse_values,
+    )
+    from rutc.report.inspection import inspect_library, inspect_model, is_library
 
-        if html is not None:
-            check_page(html, path)
-        of_run = {"--input": inputs, "--dim": dim, "--threads": threads}
-        of_import = {"--shape": shape, "--value": value}
-        of_artifact = {"--kernels": all_kernels, "--integrity": integrity, "--target": target}
-        if is_library(path):
-            check_useless(of_import, f"{shown(path)} is compiled already")
-            if not profile:
-                check_useless(of_run, "nothing is run without --profile")
-            payload, told = inspect_library(
-                path,
-                profile=profile,
-                inputs=inputs or (),
-                dims=parse_sizes(dim),
-                threads=threads,
-                integrity=integrity,
-                all_kernels=all_kernels,
-                page=html,
-                target=target,
-            )
-        else:
-            del of_run["--dim"]
-            why = f"{shown(path)} is a model: compile it, then look at the artifact"
-            check_useless({"--profile": profile, **of_artifact, **of_run}, why)
-            payload, told = inspect_model(
-                path,
-                shapes=parse_shapes(shape),
-                dims=parse_dims(dim),
-                values=parse_values(value),
-                page=html,
-            )
-        screen.result(payload, *told)
+    if html is not None:
+        check_page(html, path)
+    of_run = {"--input": inputs, "--dim": dim, "--threads": threads}
+    of_import = {"--shape": shape, "--value": value}
+    of_artifact = {"--kernels": all_kernels, "--integrity": integrity, "--target": target}
+    if is_library(path):
+        check_useless(of_import, f"{shown(path)} is compiled already")
+        if not profile:
+            check_useless(of_run, "nothing is run without --profile")
+        payload, told = inspect_library(
+            path,
+            profile=profile,
+            inputs=inputs or (),
+            dims=parse_sizes(dim),
+            threads=threads,
+            integrity=integrity,
+            all_kernels=all_kernels,
+            page=html,
+            target=target,
+        )
+    else:
+        del of_run["--dim"]
+        why = f"{shown(path)} is a model: compile it, then look at the artifact"
+        check_useless({"--profile": profile, **of_artifact, **of_run}, why)
+        payload, told = inspect_model(
+            path,
+            shapes=parse_shapes(shape),
+            dims=parse_dims(dim),
+            values=parse_values(value),
+            page=html,
+        )
+    screen.result(payload, *told)

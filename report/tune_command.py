@@ -15,25 +15,9 @@ import typer
 
 from rutc.base.progress import Progress
 from rutc.errors import UserError
-from rutc.report.console import INTERRUPTED, Json, Screen, command
-from rutc.report.flags import (
-    AsJson,
-    Calibrate,
-    CalibrateBy,
-    Db,
-    Debug,
-    Dims,
-    ExactAlgorithms,
-    KeepSubnormals,
-    Model,
-    Precision,
-    Quiet,
-    Shapes,
-    States,
-    Target,
-    Tolerance,
-    Values,
-)
+from rutc.report.command import command
+from rutc.report.console import INTERRUPTED, Json, Screen
+from rutc.report.flags import Db, Model, Searched, Target, compilation
 from rutc.report.printable import counted
 
 if TYPE_CHECKING:
@@ -60,7 +44,9 @@ def seconds_of(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
+@command(searched=compilation)
 def tune(
+    screen: Screen,
     model: Model,
     time: Annotated[
         str | None,
@@ -96,18 +82,10 @@ def tune(
             help="A dask scheduler whose workers try schedules: tcp://HOST:8786.",
         ),
     ] = None,
+    *,
     db: Db = None,
     target: Target = "native",
-    precision: Precision = "fp32",
-    calibrate: Calibrate = None,
-    calibrate_by: CalibrateBy = None,
-    tolerance: Tolerance = None,
-    exact_algorithms: ExactAlgorithms = False,
-    keep_subnormals: KeepSubnormals = False,
-    dim: Dims = None,
-    shape: Shapes = None,
-    value: Values = None,
-    state: States = None,
+    searched: Searched,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -121,58 +99,35 @@ def tune(
     cpu: Annotated[
         int | None, typer.Option(min=0, help="The CPU to run kernels on; default: any.")
     ] = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Search for a faster plan and schedules of a model, and keep what is measured.
 
     `rutc compile` then takes the fastest that are known. Ctrl-C ends the search; all that was
     measured is kept, and the next search goes on from there.
     """
-    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.driver.asked import asked
-        from rutc.driver.tuning import SearchLimits
-        from rutc.report.arguments import (
-            parse_dims,
-            parse_shapes,
-            parse_sizes,
-            parse_states,
-            parse_values,
-        )
+    from rutc.driver.asked import asked
+    from rutc.driver.tuning import SearchLimits
+    from rutc.report.arguments import parse_sizes
 
-        seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
-        options = asked(
-            target=target,
-            precision=precision,
-            calibrate=calibrate,
-            calibrate_by=calibrate_by,
-            tolerance=tolerance,
-            shapes=parse_shapes(shape),
-            dims=parse_dims(dim),
-            values=parse_values(value),
-            states=parse_states(state),
-            exact_algorithms=exact_algorithms,
-            keep_subnormals=keep_subnormals,
-        )
-        found = _searched(
-            screen,
-            model,
-            SearchLimits(seconds, trials or inf),
-            db,
-            options,
-            names=kernel or (),
-            cpu=cpu,
-            seed=seed,
-            plans=plans,
-            seeds=seeds,
-            sizes=parse_sizes(size, "--size"),
-            cluster=cluster,
-        )
-        tables = [tuning_table(found)] if found.tuned else []
-        screen.result(tuning_json(found), *tables, *tuning_lines(found))
-        if found.interrupted:
-            raise typer.Exit(INTERRUPTED)
+    seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
+    found = _searched(
+        screen,
+        model,
+        SearchLimits(seconds, trials or inf),
+        db,
+        asked(target=target, **searched),
+        names=kernel or (),
+        cpu=cpu,
+        seed=seed,
+        plans=plans,
+        seeds=seeds,
+        sizes=parse_sizes(size, "--size"),
+        cluster=cluster,
+    )
+    tables = [tuning_table(found)] if found.tuned else []
+    screen.result(tuning_json(found), *tables, *tuning_lines(found))
+    if found.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def search_before(
