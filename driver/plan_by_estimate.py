@@ -22,7 +22,7 @@ from rutc.errors import RutcError
 from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.decide.neighbours import Neighbour, neighbours
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.graph_opt.plan import Illegal
+from rutc.graph_opt.plan import Illegal, launched_groups
 from rutc.tensor_ir.machine import Machine
 
 MOVES = 200
@@ -227,9 +227,11 @@ class EstimateSearch:
             for v in x.values:
                 cycles[v] += x.cycles
                 room[v] += max(x.cycles - x.runs * x.estimate.parts.get("products", 0.0), 0.0)
-        for g in best.found.plan.groups():
-            most = max(g.stored, key=lambda v: room[v], default=None)
-            for v in g.computed - set(g.stored):
+        # What one kernel of a launch passes on to another is none of the launch's values.
+        for together in launched_groups(best.found.plan.steps):
+            stored = {v for g in together for v in g.stored}
+            most = max(stored & room.keys(), key=lambda v: (room[v], v), default=None)
+            for v in frozenset[str]().union(*(g.computed for g in together)) - room.keys():
                 if most is not None:
                     cycles[v], room[v] = cycles[most], room[most]
         least = LEAST_ROOM * best.estimate.cycles

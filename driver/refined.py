@@ -13,7 +13,7 @@ from math import prod
 
 from rutc.base.record import record
 from rutc.driver.build import machine_of
-from rutc.driver.estimates import Known, LaunchEstimate, estimate_plan
+from rutc.driver.estimates import AtSizes, Known, LaunchEstimate, estimate_plan
 from rutc.driver.lowered import Lowered
 from rutc.driver.plan_by_estimate import LEAST_ROOM, EstimateSearch, Prices
 from rutc.driver.plan_cost import cycles_of
@@ -21,21 +21,13 @@ from rutc.errors import RutcError
 from rutc.graph_opt.decide.neighbours import Neighbour, computed_anew
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import may_be_anew, recomputable
-from rutc.graph_opt.plan import (
-    Choose,
-    Illegal,
-    InTurn,
-    PlanStep,
-    Repeat,
-    RepeatWhile,
-    Run,
-    groups_of,
-)
+from rutc.graph_opt.plan import Illegal, launched_groups
 from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.expr import has_functions, reads
 from rutc.tensor_ir.graph import Nest, walk_nodes
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.ranges import common_sizes, with_some
 
 FEW = 8
 """Nests of a graph whose plans are few enough to be searched for every model."""
@@ -46,18 +38,20 @@ EVALUATED = 12
 def refined(found: Realisation, machine: Machine) -> Realisation:
     """The plan that estimates find better, where that is soon known.
 
-    A graph with a dim that commonly has one index and may have many keeps its orders: of those,
-    estimates say nothing. What a kernel passes on they tell of one index as of many.
+    Dims that commonly have one index and may have many keep their places in orders: of those,
+    estimates say nothing. What they say of others holds of several indices as well, or the orders
+    stay. What a kernel passes on they tell of one index as of many.
     """
     known = found.known
     nests = [n for n in walk_nodes(found.graph.nodes) if isinstance(n, Nest)]
-    if len(nests) <= FEW and all(known.extents[d] != 1 for d in known.varying):
+    if len(nests) <= FEW:
         points = sum(prod(known.extents[d] for d in n.dims) for n in nests)
         if not found.graph.symbols:
             found = _of_few(found, machine)
         elif points >= machine.launch_cycles * machine.width:
             # What sizes commonly are says least of what rows take that share a kernel.
-            found = EstimateSearch(found, machine, allowed=of_order).run().found
+            other = EstimateSearch(found, machine, allowed=of_known_order).run().found
+            found = other if _gains_of_several(found, other, machine) else found
     return without_kernels(found, machine)
 
 
@@ -73,6 +67,20 @@ def _of_few(found: Realisation, machine: Machine) -> Realisation:
     best = search.run()
     least = machine.coefficients.plans.least_of_few
     return best.found if best.estimate.cycles < (1 - least) * first.cycles else found
+
+
+def _gains_of_several(usual: Realisation, other: Realisation, machine: Machine) -> bool:
+    """Whether another plan is estimated to gain in runs of several examples, too.
+
+    Values that lie in a cache where there is one example may lie beyond it where there are more.
+    """
+    symbols = dict(usual.graph.symbols)
+    several = with_some(symbols)
+    if other is usual or several == symbols:
+        return True
+    estimates, sizes = AtSizes(machine_of([usual.plan], machine)), common_sizes(several)
+    before, after = (estimates.plan(x.plan).cycles(sizes) for x in (usual, other))
+    return after < (1 - machine.coefficients.plans.least_gain) * before
 
 
 def _cycles(launches: Iterable[LaunchEstimate]) -> float:
@@ -93,6 +101,16 @@ def of_order(found: Realisation, n: Neighbour) -> bool:
         return False
     before, after = (a.arrangements[n.subject] for a in (found.assignment, n.assignment))
     return replace(before, order=after.order) == after
+
+
+def of_known_order(found: Realisation, n: Neighbour) -> bool:
+    """Whether a change is of the order of dims of which estimates at common sizes tell."""
+    if not of_order(found, n):
+        return False
+    known = found.known
+    before, after = (a.arrangements[n.subject].order for a in (found.assignment, n.assignment))
+    one = {d for d in before if d in known.varying and known.extents[d] == 1}
+    return all(d == e for d, e in zip(before, after, strict=True) if not one.isdisjoint((d, e)))
 
 
 def of_order_or_kernel(found: Realisation, n: Neighbour) -> bool:
@@ -168,7 +186,7 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
     outputs = {o.value for o in plan.graph.outputs}
     copies = [(c.value, c.name) for c in found.assignment.copies]
     readers: dict[str, list[tuple[Group, ...]]] = {}
-    launched = list(_launched(plan.steps))
+    launched = list(launched_groups(plan.steps))
     for together in launched:
         for v in frozenset[str]().union(*(g.read_values for g in together)):
             readers.setdefault(v, []).append(together)
@@ -197,23 +215,6 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
             passing.append(Passing(g, frozenset(gone), kept, bytes_))
     passing.sort(key=lambda p: -p.bytes)
     return passing[:EVALUATED]
-
-
-def _launched(steps: tuple[PlanStep, ...]) -> Iterator[tuple[Group, ...]]:
-    """The groups of each launch: a chain's together, of others one each."""
-    for s in steps:
-        match s:
-            case Run():
-                yield (s.group,)
-            case Repeat() if s.parts:
-                yield tuple(groups_of((s,)))
-            case Repeat() | RepeatWhile() | InTurn():
-                yield from _launched(s.steps)
-            case Choose():
-                yield from _launched(s.then)
-                yield from _launched(s.orelse)
-            case _:
-                pass
 
 
 def _summed_by(group: Group, value: str, extents: Mapping[str, int]) -> Iterator[int]:

@@ -252,6 +252,23 @@ def groups_of(steps: tuple[PlanStep, ...]) -> Iterator[Group]:
                 pass
 
 
+def launched_groups(steps: tuple[PlanStep, ...]) -> Iterator[tuple[Group, ...]]:
+    """The groups of each launch: a chain's together, of others one each."""
+    for s in steps:
+        match s:
+            case Run():
+                yield (s.group,)
+            case Repeat() if s.parts:
+                yield tuple(groups_of((s,)))
+            case Repeat() | RepeatWhile() | InTurn():
+                yield from launched_groups(s.steps)
+            case Choose():
+                yield from launched_groups(s.then)
+                yield from launched_groups(s.orelse)
+            case Write() | FillHalo() | Invoke() | Learn() | Joined() | Fail():
+                pass
+
+
 def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]) -> None:
     pad = "  " * depth
     for s in steps:

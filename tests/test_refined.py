@@ -1,21 +1,28 @@
 """What estimates make of usual plans for every model: of graphs of few nests, and of kernels."""
 
+from dataclasses import replace
+
 import pytest
 
 from rutc.driver import refined as refined_plans
+from rutc.driver.estimates import AtSizes
 from rutc.driver.plan_by_estimate import Prices
 from rutc.driver.refined import refined, without_kernels
+from rutc.graph_opt import optimize
 from rutc.graph_opt.assignment import parse_assignment
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import MOST_FOLLOWING, may_be_anew
+from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.graph import Nest, outs
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.ranges import SOME
+from tests.graph_opt.networks import Net
 from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree
-from tests.machines import V3, weighing
+from tests.machines import V3, V4, weighing
 from tests.optimum import CLOSE, chosen, gaps, small_graph
 from tests.strategies import random_inputs
 
@@ -197,3 +204,49 @@ def test_kernels_go_whose_batch_is_commonly_one() -> None:
     assert stored(first) == {"v", "w"}
     found = refined(first, V3)
     assert stored(found) == {"w"}
+
+
+def enlarged() -> Graph:
+    """A picture of any batch made twice as large: rows first, then columns."""
+    n = Net()
+    scales = n.const([1, 1, 2, 2])
+    y = n("Resize", n.input("batch", 32, 64, 64), "", scales, mode="linear")
+    return optimize(n.graph(y, dims={}))
+
+
+def test_orders_are_searched_of_dims_beside_a_batch_that_is_commonly_one() -> None:
+    first = chosen(enlarged(), V4)
+    assert dict(first.graph.symbols)["batch"].common == 1
+    found = refined(first, V4)
+    estimates = AtSizes(V4)
+    before, after = (estimates.plan(x.plan) for x in (first, found))
+    for batch in (1, SOME):
+        assert after.cycles({"batch": batch}) < 0.8 * before.cycles({"batch": batch})
+    for a in found.assignment.arrangements.values():
+        assert first.known.extents[a.order[0]] == 1
+
+
+def test_orders_that_gain_only_of_one_example_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = chosen(enlarged(), V3)
+    assert refined(first, V3).assignment == first.assignment
+    monkeypatch.setattr(refined_plans, "_gains_of_several", lambda *plans: True)
+    other = refined(first, V3)
+    cycles = [Prices(first, V3).legal(x).cycles for x in (first, other)]
+    assert cycles[1] < cycles[0]
+
+
+def test_orders_are_searched_of_what_kernels_of_one_launch_pass_on() -> None:
+    """Kernels of pictures take turns in one launch, which reads and writes no row of them."""
+    graph = enlarged()
+    first = chosen(
+        replace(
+            graph,
+            symbols=(),
+            dims=tuple((d, Index.of(2) if e == Index.of("batch") else e) for d, e in graph.dims),
+        ),
+        V4,
+    )
+    (launch,) = Prices(first, V4).legal(first).launches
+    passed = {v for g in first.plan.groups() for v in g.stored} - launch.values
+    assert passed
+    assert Prices(first, V4).legal(refined(first, V4)).cycles < 0.5 * launch.cycles
