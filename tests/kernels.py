@@ -35,6 +35,7 @@ from rutc.tensor_ir.kernel import Branch, Init, Kernel, Kind, Loop, Stmt, walk_l
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.steps import (
+    Apart,
     BlockReduction,
     Cut,
     FactorOut,
@@ -472,8 +473,8 @@ UNROLLED = 64
 """The most copies of a statement that a random schedule makes."""
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
-    "lanes", "block", "sums", "factors", "tile", "tile", "inside", "inside", "prefetch", "later",
-    "result", "preload", "preload", "singly", "pack",
+    "lanes", "block", "sums", "apart", "factors", "tile", "tile", "inside", "inside", "prefetch",
+    "later", "result", "preload", "preload", "singly", "pack",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "maxnum", "moments", "prod",
@@ -548,6 +549,12 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             return BlockReduction(var, draw(st.sampled_from([2, 3, 8])), outside, output)
         case "sums" if bound := _bound(kernel.body):
             return PartialSums(draw(st.sampled_from(bound)), draw(st.sampled_from([1, 2, 3, 8])))
+        case "apart" if bound := _bound(kernel.body):
+            unrolled = [x.var for x in loops if x.kind is Kind.UNROLL] or bound
+            most = draw(st.sampled_from([8, 32, 200]))
+            return Apart(
+                draw(st.sampled_from(bound)), draw(st.sampled_from(unrolled)), most // 2, most
+            )
         case "factors" if bound := _bound(kernel.body):
             return FactorOut(draw(st.sampled_from(bound)))
         case "inside" if bound := _bound(kernel.body):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 
+from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import QUAD, Machine
+from rutc.tensor_ir.steps import Apart, Mark, Split, Step
 from rutc.tuner.access import Reduction
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_loads import kept_places, places_of_rows
@@ -63,3 +66,34 @@ def product_registers(r: Reduction, machine: Machine) -> int:
     if not r.adds_apart(machine):
         return 0
     return ceil(machine.fma_per_cycle) + r.together(machine) // QUAD
+
+
+def sums_apart(
+    r: Reduction,
+    order: Sequence[str],
+    unrolled: Sequence[Step],
+    tile: RegisterTile,
+    machine: Machine,
+) -> list[Step]:
+    """The step that keeps arithmetic busy in tiles of fewer rows than a whole one.
+
+    Their sums are too few to begin the next product of one while the last is not done; but then
+    registers are left for sums of every other product. `unrolled` are the steps that write out
+    loops of the reduction, whose loops have this order.
+    """
+    (dtype, *others) = r.update.reducer.state
+    if r.update.reducer.name != "sum" or others or not dtype.is_float or not tile.rows:
+        return []
+    written = [s.var for s in unrolled if isinstance(s, Mark) and s.kind is Kind.UNROLL]
+    parted = next((s.var for s in unrolled if isinstance(s, Split)), None)
+    if parted is not None:
+        loop, inner = f"{parted}.o", f"{parted}.i"
+    else:
+        around = [v for v in order if v not in written]
+        if not written or not around:
+            return []
+        loop, inner = around[-1], written[-1]
+    lanes = machine.width * 4 // max(dtype.bytes, 4)
+    least = ceil(machine.fma_latency * machine.fma_per_cycle)
+    most = machine.registers - tile.vectors - 1
+    return [Apart(loop, inner, least * lanes, most * lanes)] if most >= least else []

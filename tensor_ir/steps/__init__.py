@@ -5,7 +5,7 @@ from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.pack import Pack
-from rutc.tensor_ir.steps.partial import FactorOut, PartialSums
+from rutc.tensor_ir.steps.partial import Apart, FactorOut, PartialSums
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
@@ -17,6 +17,7 @@ from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
 
 __all__ = [
+    "Apart",
     "Balance",
     "BlockReduction",
     "Cut",

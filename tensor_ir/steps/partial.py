@@ -1,14 +1,14 @@
-"""Steps that reduce parts of a loop by themselves: partial sums, and sums of what has no factor."""
+"""Steps that reduce parts of a loop by themselves: in turn, apart, or of what has no factor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Cast, Expr, Lit, Read, apply, cast, index_names, reads
 from rutc.tensor_ir.kernel import (
@@ -28,6 +28,7 @@ from rutc.tensor_ir.kernel import (
     walk_loops,
     walk_stmts,
 )
+from rutc.tensor_ir.layout import Axis
 from rutc.tensor_ir.products import whole_product
 from rutc.tensor_ir.reducer import Reducer, reducer
 from rutc.tensor_ir.steps.step import (
@@ -39,6 +40,7 @@ from rutc.tensor_ir.steps.step import (
     in_blocks,
     plain_coords,
     replace_loop,
+    with_index,
     with_replaced,
 )
 from rutc.tensor_ir.terms import factors, product_of, terms
@@ -159,6 +161,105 @@ class PartialSums(_Partly):
             return (replace(parts, body=(*before, block, *after)),)
 
         return with_replaced(kernel, self.var, split, added.values())
+
+
+@record
+class Apart(_Partly):
+    """Reduce neighbouring iterations of an unrolled loop apart, where that loop has few states.
+
+    for k { for u in [0, 4) unroll { for i { acc[i].update(x[k, u, i]) } } }
+      ->  for u, i { own[u, i].init };
+          for k { for u unroll { for i { own[u, i].update(x[k, u, i]) } } };
+          for u, i { acc[i].update(own[u, i]) }
+
+    An update waits for the one before it of its state, so that a tile of one row takes as long as
+    one of several. Of all loops over `var`, as those of tiles of other numbers of rows are, those
+    change that update fewer than `least` states: u then has as many parts, a divisor of its
+    extent, as make up so many, if all of their states are at most `most`.
+    """
+
+    unrolled: str
+    least: int
+    most: int
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with more states. Raises NotApplicable where a loop does more than reduce."""
+        part = f"{self.unrolled}.part"
+        check_positive("number of states", self.least)
+        check_fresh(kernel, part)
+        find_loops(kernel, self.var)
+        added: dict[str, Buffer] = {}
+
+        def apart(loop: Loop) -> tuple[Stmt, ...]:
+            before: list[Stmt] = []
+            after: list[Stmt] = []
+            own: dict[str, Buffer] = {}
+            updates = list(self._updates(loop, ()))
+            parts = self._parts(updates)
+            if parts == 1:
+                return (loop,)
+            for update, around in updates:
+                if any(a.buffer in own for a in update.states):
+                    raise NotApplicable(f"%{update.states[0].buffer} is updated twice")
+                for a in update.states:
+                    own[a.buffer] = self._spread(kernel, a.buffer, part, parts)
+                spread = tuple(_in_part(a, own, part) for a in update.states)
+                merging = update.reducer.of_states
+                taken = tuple(
+                    Read(a.buffer, plain_coords(a), t)
+                    for a, t in zip(spread, merging.elements, strict=True)
+                )
+                each = (Loop(part, ZERO, Index.of(parts), Kind.UNROLL, ()), *_over(update, around))
+                before.append(_for_each(each, Init(spread, update.reducer)))
+                after.append(_for_each(each, Update(update.states, merging, taken)))
+            self._check_unseen(loop, own)
+            for b in own.values():
+                if b.name not in added or added[b.name].layout.size < b.layout.size:
+                    added[b.name] = b
+
+            def split(u: Loop) -> tuple[Stmt, ...]:
+                at = Index.of(f"{u.var}.whole") * parts + Index.of(part)
+                body = with_index(_moved(u.body, moved), {u.var: at})
+                inside = Loop(part, ZERO, Index.of(parts), Kind.UNROLL, body)
+                count = Index.of(u.hi.value // parts)
+                return (Loop(f"{u.var}.whole", ZERO, count, Kind.UNROLL, (inside,)),)
+
+            def moved(s: Update) -> Update:
+                return replace(s, states=tuple(_in_part(a, own, part) for a in s.states))
+
+            return (*before, *replace_loop((loop,), self.unrolled, split), *after)
+
+        return with_replaced(kernel, self.var, apart, added.values())
+
+    def _parts(self, updates: Sequence[tuple[Update, tuple[Loop, ...]]]) -> int:
+        """How many parts the unrolled loop has: 1 where states are enough, or others too many."""
+        states, lengths = 0, set[int]()
+        for update, around in updates:
+            over = _over(update, around)
+            length = next((x.hi for x in around if x.var == self.unrolled), None)
+            if update.lanes is not None or length is None or not length.is_const:
+                return 1
+            if self.unrolled in {x.var for x in over} or not all(x.hi.is_const for x in over):
+                return 1
+            lengths.add(length.value)
+            states += len(update.states) * prod(x.hi.value for x in over)
+        if len(lengths) != 1 or states >= self.least:
+            return 1
+        (length,) = lengths
+        fitting = [n for n in range(1, length + 1) if length % n == 0 and n * states <= self.most]
+        return next((n for n in fitting if n * states >= self.least), max(fitting, default=1))
+
+    def _spread(self, kernel: Kernel, state: str, part: str, parts: int) -> Buffer:
+        """A buffer like that of a state, for each part."""
+        like = kernel.buffer(state)
+        axes = (Axis(part, parts, like.layout.size), *like.layout.axes)
+        layout = replace(like.layout, axes=axes)
+        return replace(like, name=f"{state}.{self.var}.apart", layout=layout)
+
+
+def _in_part(a: Access, own: Mapping[str, Buffer], part: str) -> Access:
+    """A state of a part."""
+    return Access(own[a.buffer].name, ((part, Index.of(part)), *a.coords))
 
 
 @record

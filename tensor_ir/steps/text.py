@@ -18,7 +18,7 @@ from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.pack import Pack
-from rutc.tensor_ir.steps.partial import FactorOut, PartialSums
+from rutc.tensor_ir.steps.partial import Apart, FactorOut, PartialSums
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
@@ -46,6 +46,7 @@ STEPS: Mapping[str, type[Step]] = {
         Lanes,
         BlockReduction,
         PartialSums,
+        Apart,
         Running,
         FactorOut,
         Tile,

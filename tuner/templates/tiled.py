@@ -45,7 +45,7 @@ from rutc.tuner.tile_prefetch import (
     stays_until_used,
     waits_for_pages,
 )
-from rutc.tuner.tile_registers import LONGEST_UNROLLED, crowded, multiplications
+from rutc.tuner.tile_registers import LONGEST_UNROLLED, crowded, multiplications, sums_apart
 
 MOST_WRITTEN_OUT = 160
 """Multiplications of a reduction that is written out as a whole, and of the part of a long sum of
@@ -117,6 +117,7 @@ class _Making:
 
     Attributes:
         steps: The steps so far.
+        apart: The steps after these that give tiles of few rows more sums.
         packs: How constants are packed, by buffer.
         extents: Of all loops after these steps; 0 where parts of one differ in length.
         order: The loops around a tile.
@@ -140,6 +141,7 @@ class _Making:
         self.bound = bound_order(shape, self.tile.inside)
         self.batch = batch_loops(shape, tiling.tile)
         self.steps: list[Step] = list(self.loops.steps)
+        self.apart: list[Step] = []
         self.packs: dict[str, Pack] = {}
         self.extents = dict(self.loops.extents)
         self.order = list(self.loops.beside if tiling.whole_rows else self.loops.order)
@@ -260,6 +262,7 @@ class _Making:
                     self._packed_operand(r, t, wanted, unrolled)
                 elif self.tiling.prefetch:
                     self._plain_operand(r, t, wanted, unrolled)
+        self.steps += self.apart
         if self.tile.inside:
             self.steps.append(Inside(self.tile.inside))
 
@@ -283,6 +286,8 @@ class _Making:
             fixed = [v for v in (*wanted[:-1], innermost) if v not in varying]
             unrolled = _unrolled(r, fixed, self.tile, self.extents, self.machine)
         self.steps += unrolled
+        if self.group == 1 and self.prepared is None and not self.tile.inside:
+            self.apart += sums_apart(r, wanted, unrolled, self.tile, self.machine)
         return wanted, unrolled
 
     def _plain_operand(
