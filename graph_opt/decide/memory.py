@@ -11,10 +11,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
+from operator import itemgetter
 from typing import assert_never
 
+from rutc.graph_opt.decide.living import (
+    FewTogether,
+    Life,
+    ManyTogether,
+    Slots,
+    meetings_of,
+    met_by,
+)
 from rutc.graph_opt.decide.own_lines import ALIGNMENT, MOST_TOGETHER, OwnLines
 from rutc.graph_opt.plan import (
     Choose,
@@ -36,38 +45,11 @@ from rutc.tensor_ir.division import at_least
 from rutc.tensor_ir.graph import Graph, Value, bound_symbols, used
 from rutc.tensor_ir.layout import Layout
 
-SPAN = 64
-"""Steps of a plan in one of the spans of time by which what lives is looked up."""
 ROUNDS = 64
 """Orders that values are placed in, at most."""
-
-
-@dataclass
-class Life:
-    """The first and last time at which a value is needed."""
-
-    first: int
-    last: int
-
-
-class Lives:
-    """Lives of values, looked up by spans of time: most are short."""
-
-    def __init__(self) -> None:
-        self._spans: dict[int, list[Life]] = {}
-
-    def add(self, life: Life) -> None:
-        """Note one more."""
-        for s in range(life.first // SPAN, life.last // SPAN + 1):
-            self._spans.setdefault(s, []).append(life)
-
-    def meet(self, life: Life) -> bool:
-        """Whether some are at a time of another one."""
-        return any(
-            other.first <= life.last and life.first <= other.last
-            for s in range(life.first // SPAN, life.last // SPAN + 1)
-            for other in self._spans.get(s, ())
-        )
+MOST_PLACED = 1 << 17
+"""Values that are placed in all orders but the first, at most: of more than 2,048 values fewer
+orders are tried, so that the time grows with their number and not with 64 times that."""
 
 
 class Lifetimes:
@@ -235,15 +217,17 @@ def _place_computed(
     todo: list[tuple[Size, str]], lives: Mapping[str, Life], places: dict[str, Place]
 ) -> None:
     """A block for each value, the first whose values it does not meet."""
-    blocks: list[Lives] = []
+    blocks = Slots([lives[name] for _, name in todo])
     for size, name in sorted(todo, key=lambda x: (lives[x[1]].first, x[1])):
-        life = lives[name]
-        free = (i for i, b in enumerate(blocks) if not b.meet(life))
-        number = next(free, len(blocks))
-        if number == len(blocks):
-            blocks.append(Lives())
-        blocks[number].add(life)
+        taken = blocks.taken(lives[name])
+        number = _lowest_of(~taken)
+        blocks.take(number, lives[name])
         places[name] = Place("block", number, 0, size)
+
+
+def _lowest_of(numbers: int) -> int:
+    """The least of numbers that are given as a sum of powers of two."""
+    return (numbers & -numbers).bit_length() - 1
 
 
 def place_fixed(
@@ -255,20 +239,25 @@ def place_fixed(
     """The bytes in which the values are placed: the fewest of several orders, the largest first.
 
     The value that ends highest is placed first next time, until no order takes fewer bytes: what
-    lives at one time together, or as many as `ROUNDS` have been tried. In these bytes values move
-    to where several threads write to lines that they had before.
+    lives at one time together, or as many as `ROUNDS` have been tried, of many values fewer. In
+    these bytes values move to where several threads write to lines that they had before.
     """
     order = sorted(todo, key=lambda x: (-x[0], lives[x[1]].first, x[1]))
     spans = [lives[name] for _, name in order]
-    packing = _Packing([_aligned(size) for size, _ in order], _meetings(spans))
+    sizes = [_aligned(size) for size, _ in order]
+    met = met_by(spans)
+    few = None
+    if sum(met) <= MOST_TOGETHER * len(order):
+        few = FewTogether(sizes, meetings_of(spans))
+    packing = few or ManyTogether(sizes, spans)
     turns = list(range(len(order)))
-    fewest = live_bytes(packing.bytes, spans)
+    fewest = live_bytes(sizes, spans)
     offsets, arena = packing.offsets(turns)
     best = arena, offsets, list(turns)
-    for _ in range(ROUNDS):
+    for _ in range(min(ROUNDS, MOST_PLACED // max(len(order), 1))):
         if best[0] <= fewest:
             break
-        highest = next(i for i in turns if offsets[i] + packing.bytes[i] == arena)
+        highest = next(i for i in turns if offsets[i] + sizes[i] == arena)
         if turns[0] == highest:
             break
         turns.remove(highest)
@@ -277,9 +266,8 @@ def place_fixed(
         if arena < best[0]:
             best = arena, offsets, list(turns)
     arena, offsets, turns = best
-    together = max(map(len, packing.meetings), default=0)
-    if threads > 1 and together <= MOST_TOGETHER:
-        own = OwnLines(packing.bytes, [(x.first, x.last) for x in spans], packing.meetings, threads)
+    if few is not None and threads > 1 and max(met, default=0) <= MOST_TOGETHER:
+        own = OwnLines(sizes, [(x.first, x.last) for x in spans], few.meetings, threads)
         offsets = own.placed(offsets, turns, arena)
     for (size, name), offset in zip(order, offsets, strict=True):
         places[name] = Place("arena", 0, offset, size)
@@ -300,50 +288,6 @@ def live_bytes(sizes: Sequence[int], lives: Sequence[Life]) -> int:
     return max(accumulate((changes[t] for t in sorted(changes)), initial=0))
 
 
-def _meetings(spans: Sequence[Life]) -> list[list[int]]:
-    """For each life, the numbers of those that it meets."""
-    meetings: list[list[int]] = [[] for _ in spans]
-    living: list[int] = []
-    for i in sorted(range(len(spans)), key=lambda i: spans[i].first):
-        living = [j for j in living if spans[j].last >= spans[i].first]
-        for j in living:
-            meetings[i].append(j)
-            meetings[j].append(i)
-        living.append(i)
-    return meetings
-
-
-@dataclass
-class _Packing:
-    """Values to be placed: the bytes of each, and which others live while it does."""
-
-    bytes: list[int]
-    meetings: list[list[int]]
-
-    def offsets(self, turns: Sequence[int]) -> tuple[list[int], int]:
-        """(offsets, end) of the values, each at the lowest place that those before it leave."""
-        found = [-1] * len(self.bytes)
-        end = 0
-        for i in turns:
-            offset, size = 0, self.bytes[i]
-            for before, j in sorted((found[j], j) for j in self.meetings[i] if found[j] >= 0):
-                if offset + size <= before:
-                    break
-                offset = max(offset, before + self.bytes[j])
-            found[i] = offset
-            end = max(end, offset + size)
-        return found, end
-
-
-@dataclass
-class _Slot:
-    """A part of the arena for values that never live together: as large as the largest of them."""
-
-    bytes: Index
-    lives: Lives
-    names: list[str]
-
-
 def place_symbolic(
     todo: list[tuple[Index, str]],
     lives: Mapping[str, Life],
@@ -356,30 +300,35 @@ def place_symbolic(
     Each value, the commonly largest first, takes the free slot that it commonly makes least use
     of, where the slot need not grow; or else the free slot that is commonly nearest to its size.
     """
-    slots: list[_Slot] = []
-    # Many values are of one size.
+    # Many values are of one size, and so are many slots: it has the sum of two to their numbers.
+    slots = Slots([lives[name] for _, name in todo])
+    wholes: list[Index] = []
+    alike: dict[Index, int] = {}
+    chosen: list[tuple[int, str]] = []
     commonly = functools.cache(lambda size: typical(size, symbols))
     holds = functools.cache(lambda whole, size: at_least(whole, size, symbols))
     common = {name: commonly(size) for size, name in todo}
     for size, name in sorted(todo, key=lambda x: (-common[x[1]], lives[x[1]].first, x[1])):
-        life = lives[name]
-        free = [s for s in slots if not s.lives.meet(life)]
-        enough = [s for s in free if holds(s.bytes, size)]
-        if enough or free:
-            slot = min(enough or free, key=lambda s: commonly(s.bytes))
-            if not enough:
-                slot.bytes = maximum(slot.bytes, size, symbols)
+        taken = slots.taken(lives[name])
+        free = {b: _lowest_of(x) for b, of_size in alike.items() if (x := of_size & ~taken)}
+        enough = {b: number for b, number in free.items() if holds(b, size)}
+        if free:
+            old = min(enough or free, key=lambda b: (commonly(b), free[b]))
+            number, whole = free[old], old if enough else maximum(old, size, symbols)
+            alike[old] &= ~(1 << number)
+            wholes[number] = whole
         else:
-            slot = _Slot(size, Lives(), [])
-            slots.append(slot)
-        slot.lives.add(life)
-        slot.names.append(name)
+            number, whole = len(wholes), size
+            wholes.append(whole)
+        alike[whole] = alike.get(whole, 0) | 1 << number
+        slots.take(number, lives[name])
+        chosen.append((number, name))
     sizes = {name: size for size, name in todo}
-    offset: Size = start
-    for slot in slots:
-        for name in slot.names:
-            places[name] = Place("arena", 0, offset, sizes[name])
+    offsets: list[Size] = [start]
+    for whole in wholes:
         # A slot is never empty: what has no elements has an address all the same.
-        whole = (slot.bytes + (2 * ALIGNMENT - 1)).simplify(symbols) // ALIGNMENT
-        offset = plain(offset + whole * ALIGNMENT)
-    return offset
+        rounded = (whole + (2 * ALIGNMENT - 1)).simplify(symbols) // ALIGNMENT
+        offsets.append(plain(offsets[-1] + rounded * ALIGNMENT))
+    for number, name in sorted(chosen, key=itemgetter(0)):
+        places[name] = Place("arena", 0, offsets[number], sizes[name])
+    return offsets[-1]

@@ -6,6 +6,7 @@ intervals that the planner uses.
 
 from collections.abc import Iterator
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,15 @@ from rutc.errors import UserError
 from rutc.graph_opt import optimize, versions
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.greedy import greedy
-from rutc.graph_opt.decide.memory import Life, Lifetimes, live_bytes, place_fixed
+from rutc.graph_opt.decide.living import (
+    FewTogether,
+    Life,
+    ManyTogether,
+    Slots,
+    meetings_of,
+    met_by,
+)
+from rutc.graph_opt.decide.memory import Lifetimes, live_bytes, place_fixed
 from rutc.graph_opt.decide.own_lines import ALIGNMENT, OwnLines
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.plan import Choose, Fail, FillHalo, Place, Plan, PlanStep, Repeat, Run, Write
@@ -151,6 +160,11 @@ def test_a_value_that_ends_highest_is_placed_first_where_that_helps() -> None:
     assert arena == live_bytes(sizes, list(lives.values())) == 5 * ALIGNMENT
 
 
+def in_any_turn(values: list[tuple[int, Life]]) -> Any:
+    """The values, and turns in which they are placed."""
+    return st.tuples(st.just(values), st.permutations(range(len(values))))
+
+
 LIVES = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda x: Life(min(x), max(x)))
 
 
@@ -174,6 +188,26 @@ def test_values_that_meet_lie_apart_and_close(values: list[tuple[int, Life]], th
         for t in range(10)
     )
     assert live_bytes(sizes, list(lives.values())) == max(together)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), LIVES), max_size=14).flatmap(in_any_turn))
+def test_few_and_many_together_are_placed_alike(
+    case: tuple[list[tuple[int, Life]], list[int]],
+) -> None:
+    values, turns = case
+    sizes, lives = [size for size, _ in values], [life for _, life in values]
+    meetings = meetings_of(lives)
+    assert met_by(lives) == [len(m) for m in meetings]
+    assert ManyTogether(sizes, lives).offsets(turns) == FewTogether(sizes, meetings).offsets(turns)
+
+
+@given(st.lists(st.tuples(st.integers(0, 70), LIVES), max_size=14), LIVES)
+def test_slots_are_taken_while_values_live(values: list[tuple[int, Life]], life: Life) -> None:
+    slots = Slots([life, *(x for _, x in values)])
+    for number, x in values:
+        slots.take(number, x)
+    meeting = {n for n, x in values if x.first <= life.last and life.first <= x.last}
+    assert slots.taken(life) == sum(1 << n for n in meeting)
 
 
 def taken(sizes: list[int], lives: list[Life], offsets: list[int], threads: int) -> int:

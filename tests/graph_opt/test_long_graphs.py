@@ -1,12 +1,14 @@
 """Graphs of thousands of nodes: no step looks at all of the others, or far back, for each node."""
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rutc.graph_opt import optimize
-from rutc.graph_opt.decide.memory import Life, place_fixed
+from rutc.graph_opt.decide.living import Life
+from rutc.graph_opt.decide.memory import place_fixed
 from rutc.graph_opt.decide.own_lines import MOST_TOGETHER, OwnLines
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.plan import Place
@@ -76,3 +78,17 @@ def test_values_that_live_with_many_stay_where_they_are(
     arena = place_fixed(todo, lives, places, 2)
     assert (calls[0] > 0) != several
     assert arena >= max(int(p.offset) + int(p.bytes) for p in places.values())
+
+
+def test_values_that_all_live_together_take_room_in_proportion() -> None:
+    number = 3_000
+    lives = {str(i): Life(i, 2 * number) for i in range(number)}
+    places: dict[str, Place] = {}
+    tracemalloc.start()
+    arena = place_fixed([(64, v) for v in lives], lives, places, 2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert arena == 64 * number
+    assert sorted(int(p.offset) for p in places.values()) == list(range(0, arena, 64))
+    # Those that each value meets would take 9 million numbers.
+    assert peak < 4_000 * number
