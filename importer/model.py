@@ -109,6 +109,10 @@ def import_model(
         raise with_possible_sizes(error, dims or {}, of_sizes) or error from None
 
 
+_OF_ONE_PROCESSOR = "com.microsoft.nchwc"
+"""The domain of convolutions whose weights ONNX Runtime laid out for the processor it ran on."""
+
+
 def _key(node: NodeProto) -> Key:
     return node.domain, node.op_type
 
@@ -131,6 +135,12 @@ def _check_supported(graph: GraphProto, path: Path) -> None:
     for (domain, op), where in sorted(missing.items(), key=lambda kv: (-len(kv[1]), kv[0])):
         shown = ", ".join(where[:3]) + (", ..." if len(where) > 3 else "")
         lines.append(f"  {domain + '.' if domain else ''}{op} ({len(where)}): {shown}")
+    if any(domain == _OF_ONE_PROCESSOR for domain, _ in missing):
+        lines.append(
+            "  ONNX Runtime wrote the model for one processor, whose blocks its weights are in; "
+            "compile the model it was made of, or let ONNX Runtime write it at a "
+            "graph_optimization_level of at most ORT_ENABLE_EXTENDED"
+        )
     raise UserError(f"{path.name}: operators that are not supported:\n" + "\n".join(lines))
 
 

@@ -171,6 +171,23 @@ def test_all_unsupported_operators_are_listed(tmp_path, make_node, make_model):
     text = str(e.value)
     assert "acme.Frobnicate (2): first, second" in text
     assert "acme.Twiddle (1): third" in text
+    assert "ORT_ENABLE_EXTENDED" not in text
+
+
+def test_models_that_were_laid_out_for_one_processor_say_what_to_compile(tmp_path, make_model):
+    """What ONNX Runtime saves with all of its optimisations has weights in blocks."""
+    domain = "com.microsoft.nchwc"
+    nodes = [
+        helper.make_node("ReorderInput", ["x"], ["a"], domain=domain),
+        helper.make_node("Conv", ["a", "w"], ["y"], domain=domain),
+    ]
+    model = make_model(
+        nodes, {"x": np.zeros((1, 16, 4, 4), "f4")}, ["y"], {"w": np.zeros((16, 16, 3, 3), "f4")}
+    )
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=r"nchwc\.Conv(.|\n)*at most ORT_ENABLE_EXTENDED"):
+        import_model(tmp_path / "m.onnx")
 
 
 def test_operator_errors_name_node_and_shapes(tmp_path, make_node, make_model):
