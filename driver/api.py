@@ -279,7 +279,7 @@ def _made(
             return Compiled(publish(place, report, destination), None)
         from rutc.driver.compared import refusals_of
         from rutc.runtime import ModelError
-        from rutc.verify import BRIEF, VerificationFailed, targets_in, verify_targets
+        from rutc.verify import BRIEF, VerificationFailed, targets_in, verify_model, verify_targets
 
         try:
             values = given.values(report.library)
@@ -290,15 +290,18 @@ def _made(
                     file.unlink()
                 report = made(replace(options, spread=tuple(r.name for r in refused)))
             verification = verify_targets(
-                source,
-                report.library,
-                values,
-                targets=targets,
-                data=given.data,
-                threads=threads,
-                graph=imported[0] if imported else None,
-                effort=BRIEF,
-                on_progress=on_progress,
+                targets,
+                lambda target: verify_model(
+                    source,
+                    report.library,
+                    values,
+                    data=given.data,
+                    threads=threads,
+                    graph=imported[0] if imported else None,
+                    effort=BRIEF,
+                    on_progress=on_progress,
+                    target=target,
+                ),
             )
         except ModelError as error:
             raise UserError(

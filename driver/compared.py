@@ -12,7 +12,7 @@ from rutc.driver.options import Options
 from rutc.emit.files import shown
 from rutc.errors import UserError
 from rutc.runtime.artifact import open_artifact, programs_of
-from rutc.verify import Refusal, Verification, refusals, targets_of, verify_targets
+from rutc.verify import Refusal, Verification, refusals, targets_of, verify_model, verify_targets
 
 if TYPE_CHECKING:
     from rutc.base.progress import Progress
@@ -44,15 +44,19 @@ def compared(
         dims = {} if beside is None else _sizes(library, beside, given, alone)
         artifact.check_integrity()
     targets = targets_of(programs, target)
+    values = given.values(library, dims)
     found = verify_targets(
-        source,
-        library,
-        given.values(library, dims),
-        targets=targets,
-        threads=threads,
-        dims=dims,
-        data=given.data,
-        on_progress=on_progress,
+        targets,
+        lambda target: verify_model(
+            source,
+            library,
+            values,
+            threads=threads,
+            dims=dims,
+            data=given.data,
+            on_progress=on_progress,
+            target=target,
+        ),
     )
     if not given.inputs and given.data is None:
         return found

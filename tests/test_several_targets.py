@@ -26,7 +26,7 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.runtime.artifact import open_artifact, programs_of
-from rutc.verify import targets_in, verify_targets
+from rutc.verify import Verification, targets_in, verify_model, verify_targets
 from rutc.verify.each_target import Targets
 from tests.cli.conftest import invoke
 from tests.machines import V3, V4, needs
@@ -289,14 +289,18 @@ def scaled(path: Path, factor: float) -> Path:
     return save(path, nodes, [info("x", 13)], [info("y", 13)], weights)
 
 
+def _verified(model: Path, library: Path, targets: Targets) -> Verification:
+    return verify_targets(targets, lambda target: verify_model(model, library, target=target))
+
+
 def test_a_target_whose_code_is_wrong_is_found(tmp_path: Path) -> None:
     model = scaled(tmp_path / "m.onnx", 2.0)
     library = mixed(model, scaled(tmp_path / "other.onnx", 3.0), tmp_path / "m.so")
     assert targets_in(library) == Targets(NAMES)
-    found = verify_targets(model, library, targets=Targets(NAMES))
+    found = _verified(model, library, Targets(NAMES))
     assert not found.passed
     assert found.outputs[0].reason.startswith("code for x86-64-v3: ")
-    assert verify_targets(model, library, targets=Targets(NAMES[:1])).passed
+    assert _verified(model, library, Targets(NAMES[:1])).passed
     result = invoke("verify", model, library)
     assert (result.status, "code for x86-64-v3: " in result.stdout) == (1, True)
     assert invoke("verify", model, library, "--target", "x86-64-v4").status == 0

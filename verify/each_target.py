@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rutc.base.record import record
 from rutc.emit.targets.select import host_features
 from rutc.runtime.artifact import open_artifact, programs_of
-from rutc.verify.oracle import THOROUGH, Effort
 from rutc.verify.verification import Verification, together
-from rutc.verify.verify import verify_model
-
-if TYPE_CHECKING:
-    from rutc.base.progress import Progress
-    from rutc.tensor_ir import Graph
-    from rutc.verify.compare import Value
 
 
 def lacking(program: Mapping[str, object]) -> list[str]:
@@ -61,41 +53,14 @@ def targets_in(library: Path) -> Targets:
         return targets_of(programs_of(artifact.manifest()))
 
 
-def verify_targets(
-    model: Path,
-    library: Path,
-    inputs: Mapping[str, Value] | None = None,
-    *,
-    targets: Targets,
-    threads: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    data: Path | None = None,
-    graph: Graph | None = None,
-    effort: Effort = THOROUGH,
-    on_progress: Progress | None = None,
-) -> Verification:
-    """Returns the comparison of the code for each of the targets here, until one does not agree.
+def verify_targets(targets: Targets, compare: Callable[[str | None], Verification]) -> Verification:
+    """Returns what comparing the code for each of the targets here finds, until one does not agree.
 
-    It tells of each output where it is worst. The other arguments are those of `verify_model`.
-
-    Raises:
-        UserError: ONNX Runtime does not load or run the model.
-        rutc.runtime.ModelError: the library does not load or refuses the inputs.
+    It tells of each output where it is worst.
     """
     found: list[Verification] = []
     for target in targets.here:
-        own = verify_model(
-            model,
-            library,
-            inputs=inputs,
-            threads=threads,
-            dims=dims,
-            data=data,
-            graph=graph,
-            effort=effort,
-            on_progress=on_progress,
-            target=target,
-        )
+        own = compare(target)
         found.append(own if target is None else _of_target(own, target))
         if not own.passed:
             break
