@@ -1,5 +1,6 @@
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="module")
+def module_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Objects are cached for the tests of one module alone."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()

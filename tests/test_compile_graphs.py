@@ -5,7 +5,7 @@ Random graphs take about a tenth of a second each; a long run is
     RUTC_EXAMPLES=50 pytest tests/test_compile_graphs.py
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,14 +37,7 @@ from tests.strategies import graphs, random_inputs
 NATIVE = eager(machines.NATIVE)
 V3 = eager(machines.V3)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Objects are cached for the tests alone."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
+pytestmark = pytest.mark.usefixtures("module_cache")
 
 
 def check(graph: Graph, seed: int = 0, *, exact: bool = True, machine: Machine = NATIVE) -> None:

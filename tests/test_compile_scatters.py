@@ -3,7 +3,6 @@
 RUTC_EXAMPLES=50 pytest tests/test_compile_scatters.py
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +24,7 @@ from tests.machines import RUNNABLE, eager, on_machines
 LENGTHS = (0, 1, 2, 3, 7, 13, 17, 37, 67)
 TYPES = ("f32", "f64", "i64", "i32", "u8", "bf16", "f16", "bool")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Objects are cached for the tests alone."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
+pytestmark = pytest.mark.usefixtures("module_cache")
 
 
 def check(graph: Graph, folder: Path, machine: Machine, seed: int) -> None:

@@ -5,7 +5,6 @@ A long run: `RUTC_EXAMPLES=50 pytest tests/test_random_sizes.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,14 +29,7 @@ from tests.strategies import graphs, random_inputs
 
 NATIVE = eager(machines.NATIVE)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Objects are cached for the tests alone."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
+pytestmark = pytest.mark.usefixtures("module_cache")
 
 
 def bound(graph: Graph) -> Graph:
