@@ -113,7 +113,7 @@ def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Functi
     work.internal = work.noinline = True
     work.repeats = repeats(kernel, machine)
     work.noalias = len(kernel.args)
-    _KernelEmitter(module, work, kernel, machine).run()
+    _KernelEmitter(work, kernel, machine).run()
     return work
 
 
@@ -133,9 +133,7 @@ class _Facts:
 
 
 class _KernelEmitter:
-    def __init__(
-        self, module: ir.Module, function: ir.Function, kernel: Kernel, machine: Machine
-    ) -> None:
+    def __init__(self, function: ir.Function, kernel: Kernel, machine: Machine) -> None:
         self.kernel = kernel
         self.machine = machine
         self.function = function
