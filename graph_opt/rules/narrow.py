@@ -9,7 +9,7 @@ have instructions for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from rutc.graph_opt.rounding import elements, is_representable, rounds
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.expr import Coord, index_names, reads, substitute, transform
+from rutc.tensor_ir.graph import Origin
 from rutc.tensor_ir.reducer import reducer
 from rutc.tensor_ir.terms import factors
 
@@ -86,7 +87,7 @@ def sum_integers(n: Node, editor: Editor) -> Result:
     scales = [p.scale for p in parts if p.scale is not None]
     if not all(may_be_finite(s, editor) for s in scales):
         return Reason("multiples of a scale may be infinite, and such a one times 0 is no number")
-    origin = merge_origins(*(p.source for p in parts if p.source is not None), n)
+    origin = origin_of(n, parts)
     whole = Value(editor.fresh_value(f"{n.out.name}.whole"), DType.I32, n.out.dims)
     total = Nest(
         (whole,),
@@ -118,14 +119,12 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
 
     The zero points stay where a sum of their own would cost as much as the sum of products.
     """
-    found = quantised_sum(n, editor)
+    found = integer_sum(n, editor)
     if isinstance(found, Reason):
         return found
     assert isinstance(n, Nest)
     a, b = found
-    if a.is_real or b.is_real:
-        return Reason("the products are not integers")
-    origin = merge_origins(*(p.source for p in (a, b) if p.source is not None), n)
+    origin = origin_of(n, found)
     summed = [q for q, zero in ((a.q, b.zero), (b.q, a.zero)) if zero is not None]
     cheap = _shares(n, a.q, b.q) or all(editor.constant(q.value) is not None for q in summed)
     if not summed or not cheap:
@@ -191,6 +190,19 @@ def quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reas
             return Reason("a scale or zero point varies along the sum")
         found.append(q)
     return found[0], found[1]
+
+
+def integer_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reason:
+    """The two quantised factors of a sum of products that are integers."""
+    found = quantised_sum(n, editor)
+    if not isinstance(found, Reason) and any(p.is_real for p in found):
+        return Reason("the products are not integers")
+    return found
+
+
+def origin_of(n: Nest, parts: Iterable[Quantised]) -> Origin:
+    """What a sum of quantised factors is made of: what computes them, too."""
+    return merge_origins(*(p.source for p in parts if p.source is not None), n)
 
 
 def quantised(e: Expr) -> Quantised | None:

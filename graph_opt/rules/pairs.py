@@ -13,12 +13,12 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives.filtering import Filtered
-from rutc.graph_opt.editor import Editor, merge_origins
+from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import at_point, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.filter_whole import FilterWhole, largest_difference
-from rutc.graph_opt.rules.narrow import Quantised, quantised_sum
+from rutc.graph_opt.rules.narrow import Quantised, integer_sum, origin_of
 from rutc.tensor_ir import (
     Cast,
     Const,
@@ -68,12 +68,10 @@ class MultiplyPairs:
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The sum over wide operands."""
-        found = quantised_sum(n, editor)
+        found = integer_sum(n, editor)
         if isinstance(found, Reason):
             return found
         assert isinstance(n, Nest)
-        if any(p.is_real for p in found):
-            return Reason("the products are not integers")
         if self.machine.products(*(p.q.dtype for p in found)) != PAIR:
             return Reason("there is an instruction for such products, or none for pairs")
         if any(self.machine.has_matrices(p.q.dtype) for p in found):
@@ -82,7 +80,7 @@ class MultiplyPairs:
             return Reason("it sums over a small window, without pairs")
         if any(is_scanned(p, n, editor) for p in found):
             return Reason("a factor has the dim that a scan goes along")
-        origin = merge_origins(*(p.source for p in found if p.source is not None), n)
+        origin = origin_of(n, found)
         if self.machine.products(DType.U8, DType.I8) > PAIR:
             shifted = _shifted(n, found, editor, self.machine)
             if shifted is not None:
@@ -172,12 +170,10 @@ def small_products(
         return Reason("there is an instruction for all such products, or none for small ones")
     if machine.has_matrices(DType.I8):
         return Reason("registers for matrices take such products")
-    found = quantised_sum(n, editor)
+    found = integer_sum(n, editor)
     if isinstance(found, Reason):
         return found
     assert isinstance(n, Nest)
-    if any(p.is_real for p in found):
-        return Reason("the products are not integers")
     return n, found
 
 
