@@ -88,4 +88,6 @@ def _gathers(group: Group, extents: Extents) -> Index:
 
 
 def _with_slices(group: Group, extents: Extents) -> Extents:
+    if not group.slices:
+        return extents
     return {**extents, **{s.dim: Index.of(s.size) for s in group.slices}}

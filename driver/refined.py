@@ -190,8 +190,7 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
     for together in launched:
         for v in frozenset[str]().union(*(g.read_values for g in together)):
             readers.setdefault(v, []).append(together)
-    symbols = dict(plan.graph.symbols)
-    total = float(typical(cycles_of(plan, machine), symbols))
+    total: float | None = None
     passing: list[Passing] = []
     for g in (g for together in launched for g in together):
         gone = {g.stored[0]}
@@ -200,7 +199,7 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
         own = [together for v in sorted(gone) for together in readers.get(v, [])]
         if len(g.stored) > 1 or g.stored[0] in outputs or not own or g.slices:
             continue
-        if not (all(recomputable(known, s) for s in g.stages) and may_be_anew(g.stages)):
+        if not (may_be_anew(g.stages) and all(recomputable(known, s) for s in g.stages)):
             continue
         size = prod(known.extents[d] for d in plan.values[g.stored[0]].dims)
         reading = [r for together in own for r in together]
@@ -210,6 +209,8 @@ def _passing(found: Realisation, machine: Machine) -> list[Passing]:
         bytes_ = size * plan.values[g.stored[0]].dtype.bytes
         far = bytes_ > machine.l2
         rate = machine.l3_bytes_per_cycle if far else machine.l2_bytes_per_cycle
+        if total is None:
+            total = float(typical(cycles_of(plan, machine), dict(plan.graph.symbols)))
         if bytes_ * (1 + len(own)) / rate >= LEAST_ROOM * total:
             kept = frozenset(v for r in reading for v in r.stored) - gone
             passing.append(Passing(g, frozenset(gone), kept, bytes_))

@@ -170,9 +170,10 @@ class Editor:
 
     def names(self, block: BlockId = ROOT) -> Iterator[str]:
         """The nodes of a block in order, those of inner blocks after their owner."""
+        kinds = self.kinds
         for key in self._order[block]:
             yield key
-            if self.kinds[key] == "other":
+            if kinds[key] == "other":
                 for position, _ in enumerate(bodies(self.nodes[key])):
                     yield from self.names((key, position))
 

@@ -109,6 +109,15 @@ def index_coords(r: Read) -> tuple[tuple[str, Index], ...]:
     return tuple((d, c) for d, c in r.coords if isinstance(c, Index))
 
 
+def reads_at_point(r: Read) -> bool:
+    """Whether `r` reads, along all of its dims, at the current point."""
+    # Long sequences ask it again and again; a generator would take twice as long.
+    for d, c in r.coords:  # noqa: SIM110
+        if not isinstance(c, Index) or c.as_var != d:
+            return False
+    return True
+
+
 def depth(e: Expr) -> int:
     """The most operations and casts in `e` that follow from each other."""
     found: dict[int, int] = {}

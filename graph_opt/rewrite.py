@@ -104,10 +104,11 @@ class Sweep:
         for _ in range(MOST_ROUNDS):
             if not queue:
                 return changed
-            n = editor.nodes.get(queue.pop(0))
+            key = queue.pop(0)
+            n = editor.nodes.get(key)
             if n is None:
                 continue
-            result = _first(n, editor, asked)
+            result = _first(key, n, editor, asked)
             if isinstance(result, Reason):
                 continue
             changed = True
@@ -119,9 +120,8 @@ class Sweep:
         return changed
 
 
-def _first(n: Node, editor: Editor, asked: Asked) -> Result:
-    """What the first rule that applies gives; those that do not are settled."""
-    key = key_of(n)
+def _first(key: str, n: Node, editor: Editor, asked: Asked) -> Result:
+    """What the first rule that applies to a node gives; those that do not are settled."""
     settled = editor.settled.get(key, 0)
     for rule, bit in asked[editor.kinds[key]]:
         if settled & bit:

@@ -88,7 +88,11 @@ def needed_nodes(
             wanted.update(used_deep(n))
             for inner in walk_nodes((n,)):
                 for d in mentioned(inner):
-                    sizes.update(extents[d].names() if d in extents else (d,))
+                    extent = extents.get(d)
+                    if extent is None:
+                        sizes.add(d)
+                    elif not extent.is_const:
+                        sizes.update(extent.names())
     return kept[::-1]
 
 

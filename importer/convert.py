@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 
 import numpy as np
 from onnx import (
@@ -192,7 +193,10 @@ def _take_initializers(model: ModelProto, folder: ModelFolder) -> Weights:
     """Takes the big and the sparse initializers out; the model gets inputs in their place."""
     graph = model.graph
     inputs = {i.name for i in graph.input}
-    big = [t for t in graph.initializer if _is_big(t)]
+    big: list[TensorProto] = []
+    small: list[TensorProto] = []
+    for t in graph.initializer:
+        (big if _is_big(t) else small).append(t)
     weights = {t.name: array_of(t, folder) for t in big}
     types = {t.name: (t.data_type, t.dims) for t in big}
     for s in graph.sparse_initializer:
@@ -200,7 +204,6 @@ def _take_initializers(model: ModelProto, folder: ModelFolder) -> Weights:
         types[s.values.name] = (s.values.data_type, s.dims)
     if not weights:
         return weights
-    small = [t for t in graph.initializer if not _is_big(t)]
     for name, (kind, dims) in types.items():
         if name not in inputs:
             graph.input.append(helper.make_tensor_value_info(name, kind, dims))
@@ -211,7 +214,7 @@ def _take_initializers(model: ModelProto, folder: ModelFolder) -> Weights:
 
 
 def _is_big(t: TensorProto) -> bool:
-    return t.data_location == TensorProto.EXTERNAL or int(np.prod(t.dims)) > _KEPT_ELEMENTS
+    return t.data_location == TensorProto.EXTERNAL or prod(t.dims) > _KEPT_ELEMENTS
 
 
 def _converted(model: ModelProto) -> ModelProto:

@@ -102,6 +102,9 @@ def import_model(
                 if least or not inputs.b.open_sizes:
                     raise
                 learned, least = {}, 1
+            finally:
+                # It and the importer hold each other, which nothing looks for while one compiles.
+                inputs.b.run_graph = None
 
     try:
         return of_sizes(dims or {})

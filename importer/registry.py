@@ -51,6 +51,14 @@ class Operator:
         return tuple(p for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
     @cached_property
+    def _wanted(self) -> tuple[int, tuple[int, ...], tuple[object, ...]]:
+        """(how many inputs must be given, which of these must not be None, all annotations)."""
+        places = self._inputs
+        least = sum(p.default is p.empty for p in places)
+        needed = tuple(i for i in range(least) if "None" not in str(places[i].annotation))
+        return least, needed, tuple(p.annotation for p in places)
+
+    @cached_property
     def _rest(self) -> str | None:
         """The annotation of `*rest`; None: there is no such parameter."""
         return next((p.annotation for p in self._parameters if p.kind is p.VAR_POSITIONAL), None)
@@ -72,14 +80,13 @@ class Operator:
         given = list(inputs)
         while given and given[-1] is None:
             given.pop()
-        places, most = self._inputs, len(self._inputs)
+        most = len(self._inputs)
         if self._rest is None and len(given) > most:
             raise OperatorError(f"{len(given)} inputs are given, at most {most} are supported")
-        least = sum(p.default is p.empty for p in places)
-        needed = (i for i in range(least) if "None" not in str(places[i].annotation))
+        least, needed, annotations = self._wanted
         if len(given) < least or any(given[i] is None for i in needed):
             raise OperatorError(f"a required input is missing ({least} are required)")
-        kinds = [*(p.annotation for p in places), *[self._rest] * len(given)]
+        kinds = [*annotations, *[self._rest] * len(given)]
         for i, (t, kind) in enumerate(zip(given, kinds, strict=False)):
             if kind == "Tensor" and t is None:
                 raise OperatorError(f"input {i} is left out, and must not be")

@@ -184,6 +184,8 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
 def _rename_known(b: Buffer, dims: Mapping[str, str]) -> Buffer:
     """The buffer with the dims renamed of which something is known."""
     said = b.small.pairs, b.small.fours, b.gradual
+    if not any(said):
+        return b
     pairs, fours, gradual = (tuple(sorted(dims[d] for d in x)) for x in said)
     return replace(b, small=replace(b.small, pairs=pairs, fours=fours), gradual=gradual)
 

@@ -198,6 +198,8 @@ class BitCast:
 Expr = Lit | IndexValue | Read | Local | Apply | Cast | BitCast
 _OPERATIONS = (Apply, Cast, BitCast)
 _LEAVES = (Lit, Local)
+_REMEMBERING = (Apply, Cast)
+"""What remembers the reads, indices and parts below it, of which every step asks."""
 Coord = Index | Expr
 
 
@@ -228,7 +230,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """`e` and all its subexpressions, parents first; an operation shared by several, only once."""
-    if not isinstance(e, Apply | Cast):
+    if not isinstance(e, _REMEMBERING):
         alone = isinstance(e, _LEAVES) or (isinstance(e, Read) and reads_plainly(e))
         return iter((e,) if alone else _walked(e))
     # Expressions never change, and are walked by every step that looks at their node. They do not
@@ -286,7 +288,7 @@ def has_functions(e: Expr) -> bool:
 
 def operations(e: Expr) -> int:
     """The number of operations and casts in `e`; one shared by several counts once."""
-    return sum(isinstance(x, Apply | Cast) for x in walk(e))
+    return sum([isinstance(x, _REMEMBERING) for x in walk(e)])
 
 
 def _walked(e: Expr) -> tuple[Expr, ...]:
@@ -308,26 +310,25 @@ def _walked(e: Expr) -> tuple[Expr, ...]:
 
 def reads(e: Expr) -> Iterator[Read]:
     """All reads in `e`, those inside coordinates included, outermost first."""
-    if isinstance(e, Read) and reads_plainly(e):
-        return iter((e,))
-    if not isinstance(e, Apply | Cast):
-        return (x for x in walk(e) if isinstance(x, Read))
     known: tuple[Read, ...] | None = e.__dict__.get("_reads")
     if known is None:
-        known = e.__dict__["_reads"] = tuple(x for x in walk(e) if isinstance(x, Read))
+        if isinstance(e, Read) and reads_plainly(e):
+            return iter((e,))
+        known = tuple([x for x in walk(e) if isinstance(x, Read)])
+        if isinstance(e, _REMEMBERING):
+            e.__dict__["_reads"] = known
     return iter(known)
 
 
 def read_values(e: Expr) -> tuple[str, ...]:
     """The values that `e` reads, each once, in the order of the first reads."""
-    if isinstance(e, Read) and reads_plainly(e):
-        return (e.value,)
-    if not isinstance(e, Apply | Cast):
-        return tuple(dict.fromkeys([r.value for r in reads(e)]))
     known: tuple[str, ...] | None = e.__dict__.get("_read_values")
     if known is None:
+        if isinstance(e, Read) and reads_plainly(e):
+            return (e.value,)
         known = tuple(dict.fromkeys([r.value for r in reads(e)]))
-        e.__dict__["_read_values"] = known
+        if isinstance(e, _REMEMBERING):
+            e.__dict__["_read_values"] = known
     return known
 
 
@@ -427,17 +428,17 @@ def _mapped(
 
 def indices(e: Expr) -> tuple[Index, ...]:
     """The index expressions in `e`, equal ones once."""
-    match e:
-        case Read() if reads_plainly(e):
-            return tuple([c for _, c in e.coords if isinstance(c, Index)])
-        case IndexValue(index):
-            return (index,)
-        case Lit() | Local():
-            return ()
-        case _:
-            pass
     known: tuple[Index, ...] | None = e.__dict__.get("_indices")
     if known is None:
+        match e:
+            case Read() if reads_plainly(e):
+                return tuple([c for _, c in e.coords if isinstance(c, Index)])
+            case IndexValue(index):
+                return (index,)
+            case Lit() | Local():
+                return ()
+            case _:
+                pass
         found: dict[Index, None] = {}
         for x in walk(e):
             if isinstance(x, IndexValue):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import assert_never
 
 from rutc.base.cached import cached_property
@@ -240,6 +241,8 @@ def with_bodies(n: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]])
 
 def defined(n: Node) -> tuple[Value, ...]:
     """The values that a node defines itself: its outputs and its carried parameters."""
+    if isinstance(n, Nest):
+        return n.outs
     params = tuple(c.param for c in n.carries) if isinstance(n, Scan | While) else ()
     return (*outs(n), *params)
 
@@ -248,8 +251,9 @@ def walk_nodes(nodes: tuple[Node, ...]) -> Iterator[Node]:
     """All nodes, each before those of its bodies."""
     for n in nodes:
         yield n
-        for body in bodies(n):
-            yield from walk_nodes(body)
+        if not isinstance(n, Nest):
+            for body in bodies(n):
+                yield from walk_nodes(body)
 
 
 def used(n: Node) -> Iterator[str]:
@@ -257,12 +261,21 @@ def used(n: Node) -> Iterator[str]:
 
     One that several reads are of may occur several times.
     """
+    if isinstance(n, Nest):
+        # Every step asks this of all nests, most of which have one expression.
+        return iter(read_values(n.body[0])) if len(n.body) == 1 else _each_read(n)
+    return _used_besides(n)
+
+
+def _each_read(n: Nest) -> Iterator[str]:
+    return chain.from_iterable(map(read_values, n.body))
+
+
+def _used_besides(n: Input | Const | Scan | If | While | Scatter | Call | Bind) -> Iterator[str]:
+    """The values that a node itself reads that is no nest."""
     match n:
         case Input() | Const():
             return
-        case Nest():
-            for e in n.body:
-                yield from read_values(e)
         case Scan():
             for c in n.carries:
                 yield from (c.init, c.next)
@@ -322,6 +335,10 @@ def bound_symbols(nodes: Iterable[Node]) -> frozenset[str]:
 
 def used_deep(n: Node) -> Iterator[str]:
     """The values that a node and its bodies read."""
+    return used(n) if isinstance(n, Nest) else _used_inside(n)
+
+
+def _used_inside(n: Node) -> Iterator[str]:
     yield from used(n)
     for body in bodies(n):
         for inner in body:

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from onnx import helper
 
 import rutc
 from rutc.base.garbage import uncollected
 from rutc.driver import api
+from rutc.importer import import_model
+from rutc.importer.builder import Builder
+from tests.onnx_files import write_model
 
 
 @pytest.fixture(params=[True, False])
@@ -76,3 +80,13 @@ def test_compiling_looks_for_none(
     rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", db="none")
     assert seen == [False]
     assert gc.isenabled() is searching
+
+
+def test_an_import_leaves_no_garbage(tmp_path: Path) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    path = write_model(tmp_path / "m.onnx", [node], {"x": [4]}, {"y": [4]})
+    gc.collect()
+    before = sum(isinstance(o, Builder) for o in gc.get_objects())
+    graph = uncollected(import_model)(path)
+    assert graph.outputs
+    assert sum(isinstance(o, Builder) for o in gc.get_objects()) == before

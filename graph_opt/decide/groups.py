@@ -122,7 +122,9 @@ class Groups:
             if isinstance(n, Scatter):
                 # It changes the memory of its base, so it runs after all that read the base.
                 sources |= reading.get(self.prepared.home(n.base), set())
-            needs = sources | passed | {binders[s] for s in self._sizes_of(n) if s in binders}
+            needs = sources | passed
+            if binders:
+                needs |= {binders[s] for s in self._sizes_of(n) if s in binders}
             able: tuple[int, ...] = ()
             kernel = isinstance(n, Nest) and n.out.name not in self.prepared.kept.joined
             if isinstance(n, Nest) and kernel:

@@ -93,6 +93,11 @@ class Prepared:
         """The names of the constants."""
         return frozenset(self.graph.constants)
 
+    @cached_property
+    def sharing(self) -> frozenset[str]:
+        """The values that lie in another one's memory, or have others in theirs."""
+        return frozenset((*self.homes, *self.homes.values()))
+
     def home(self, value: str) -> str:
         """The value in whose memory one lies."""
         return self.homes.get(value, value)

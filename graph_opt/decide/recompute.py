@@ -28,13 +28,12 @@ def recomputable(prepared: Prepared, n: Node) -> bool:
 
     Nothing that it reads may change in between.
     """
-    shared = {*prepared.homes, *prepared.homes.values()}
     return (
         isinstance(n, Nest)
         and n.reducer is None
         and len(n.outs) == 1
         and n.out.name not in prepared.fixed
-        and shared.isdisjoint((n.out.name, *used_deep(n)))
+        and prepared.sharing.isdisjoint((n.out.name, *used_deep(n)))
     )
 
 
@@ -44,7 +43,9 @@ def may_be_anew(stages: Iterable[Nest]) -> bool:
     for n in stages:
         before = max((rows.get(r.value, 0) for e in n.body for r in reads(e)), default=0)
         rows[n.out.name] = before + max(map(depth, n.body))
-    return max(rows.values(), default=0) <= MOST_FOLLOWING
+        if rows[n.out.name] > MOST_FOLLOWING:
+            return False
+    return True
 
 
 def without_recomputed(prepared: Prepared, values: Iterable[str]) -> tuple[Node, ...]:

@@ -127,10 +127,11 @@ def _read_instead(first: Nest, n: Nest, editor: Editor) -> None:
 
 def _fingerprint(n: Node, editor: Editor) -> Hashable:
     """A cheap value that equal nodes share."""
-    kinds = tuple((v.dtype, v.dims) for v in outs(n))
     if isinstance(n, Nest):
-        sizes = tuple(sorted(str(editor.extents[d]) for d in n.out.dims))
-        kinds = tuple((v.dtype, sizes) for v in outs(n))
+        sizes = tuple(sorted([str(editor.extents[d]) for d in n.out.dims]))
+        kinds = tuple([(v.dtype, sizes) for v in n.outs])
+    else:
+        kinds = tuple([(v.dtype, v.dims) for v in outs(n)])
     match n:
         case Const():
             return kinds, n.axes, n.data.few

@@ -53,8 +53,7 @@ def compute_once(n: Node, editor: Editor) -> Result:
 
 def _of_one_read(e: Expr) -> Iterator[tuple[Apply, Read]]:
     """The largest expressions that are elementary functions of one plain read, with it."""
-    given = set(reads(e))
-    if len(given) == 1 and isinstance(e, Apply) and e.op in ELEMENTARY:
+    if isinstance(e, Apply) and e.op in ELEMENTARY and len(given := set(reads(e))) == 1:
         (r,) = given
         if is_plain(r) and not any(isinstance(x, IndexValue) for x in walk(e)):
             yield e, r

@@ -22,7 +22,7 @@ from rutc.graph_opt.affine_steps import (
     slope_and_offset,
 )
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import at_point, atoms, index_coords, indices
+from rutc.graph_opt.exprs import at_point, atoms, index_coords, indices, reads_at_point
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, over_budget, rounds
@@ -66,8 +66,7 @@ def combine_scales(n: Node, editor: Editor) -> Result:
     if isinstance(found, Reason):
         return found
     assert isinstance(n, Nest)
-    whole, nests = found
-    before = sum(f.operations for c in (n, *nests) if (f := _form(c, editor)) is not None)
+    whole, nests, before = found
     steps = _distributed(whole, editor)
     why = steps if isinstance(steps, Reason) else None
     if isinstance(steps, Reason | None) or not (nests or len(steps) < before):
@@ -171,15 +170,15 @@ def _form(n: Nest, editor: Editor) -> _Form | None:
     return form
 
 
-def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | Reason:
-    """A nest as steps around a read, with the nests before it that are such steps too."""
+def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...], int] | Reason:
+    """(a nest as steps around a read, the nests before it that are such steps too, operations)."""
     if not isinstance(n, Nest) or n.reducer is not None or n.out.dtype not in WIDE:
         return Reason("not elementwise in f32 or f64")
     nests, last = list[Nest](), n
     form = _form(n, editor)
     if form is None or not form.affine.steps:
         return Reason("not a scale and shift by constants")
-    found = form.affine
+    found, operations = form.affine, form.operations
     while len(found.steps) < MOST_STEPS and (before := editor.nest(found.x.value)) is not None:
         if before.reducer is not None or before.out.dtype not in WIDE:
             break
@@ -191,12 +190,13 @@ def _affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | R
         at = _at(inner.affine, found.x)
         found, last = Affine(at.x, at.steps + found.steps), before
         nests.append(before)
-    return found, tuple(nests)
+        operations += inner.operations
+    return found, tuple(nests), operations
 
 
 def _at(inner: Affine, place: Read) -> Affine:
     """What a nest computes where it is read: over the reader's dims."""
-    if all(isinstance(c, Index) and c.as_var == d for d, c in place.coords):
+    if reads_at_point(place):
         return inner
     env = dict(index_coords(place))
     x = substitute(inner.x, env)
