@@ -12,6 +12,36 @@ def leaves_rest(size: Size, factor: int) -> bool:
     return Index.of(size) % factor != ZERO
 
 
+def has_even_blocks(extent: int, factor: int) -> bool:
+    """Whether several blocks of a loop need one iteration less than `factor`, and none has fewer.
+
+    17 iterations in blocks of 6 are 6, 6 and 5, of which one is shorter, 16 are 6, 5 and 5.
+    """
+    blocks = -(-extent // factor)
+    return 1 < blocks * factor - extent < blocks
+
+
+def even_blocks(extent: int, factor: int) -> list[tuple[int, int]]:
+    """(number, size) of the blocks of a loop: those of one iteration less last, if there are such.
+
+    even_blocks(16, 6) == [(1, 6), (2, 5)] and even_blocks(9, 6) == [(1, 6), (1, 3)]
+    """
+    if not has_even_blocks(extent, factor):
+        return whole_blocks(extent, factor)
+    blocks = -(-extent // factor)
+    short = blocks * factor - extent
+    return [(blocks - short, factor), (short, factor - 1)]
+
+
+def whole_blocks(extent: int, factor: int) -> list[tuple[int, int]]:
+    """(number, size) of the blocks of a loop: whole ones, and what is left over.
+
+    whole_blocks(14, 4) == [(3, 4), (1, 2)]
+    """
+    whole, rest = divmod(extent, factor)
+    return [(n, size) for n, size in ((whole, factor), (1, rest)) if n and size]
+
+
 def affordable(
     edges: Iterable[tuple[str, tuple[int, ...]]], most: int
 ) -> Iterator[tuple[str, tuple[int, ...]]]:

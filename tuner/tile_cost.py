@@ -8,6 +8,7 @@ from math import ceil, inf, log2, prod
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.windows import share_inside
 from rutc.tuner.access import Shape
+from rutc.tuner.lengths import even_blocks, whole_blocks
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cycles import TileCosts
 from rutc.tuner.tile_loads import vector_load
@@ -115,7 +116,8 @@ def _cost_inside(
     """
     w, lanes = machine.coefficients.tiles, machine.width
     pieces: list[tuple[float, int, Rows]] = [
-        (count, chunk, ()) for count, chunk in _parts(-(-shape.extents[vector] // lanes), vectors)
+        (count, chunk, ())
+        for count, chunk in whole_blocks(-(-shape.extents[vector] // lanes), vectors)
     ]
     wanted, unknown = shape.extents[vector], 1.0
     if vector in shape.symbolic:
@@ -125,7 +127,7 @@ def _cost_inside(
         if shape.varies(v, f):
             unknown *= 1 + w.unknown * f / extent
         wanted *= extent
-        parts = _parts(extent, f)
+        parts = whole_blocks(extent, f) if v in shape.symbolic else even_blocks(extent, f)
         pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
     key = machine, vector, tuple(shares.items())
     costs = shape.tile_costs.get(key)
@@ -139,15 +141,6 @@ def _cost_inside(
         if k < vectors:
             cycles += n * costs.passed(vectors - k, part)
     return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))
-
-
-def _parts(extent: int, factor: int) -> list[tuple[int, int]]:
-    """(number, size) of the tiles along a loop: whole ones, and a shorter one at the end.
-
-    _parts(14, 4) == [(3, 4), (1, 2)]
-    """
-    whole, rest = divmod(extent, factor)
-    return [(n, size) for n, size in ((whole, factor), (1, rest)) if n and size]
 
 
 def lanes_cost(shape: Shape, machine: Machine) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
@@ -86,17 +87,21 @@ class Peel(Step):
             if n == 1:
                 return (replace(loop, body=with_index(loop.body, {self.var: last})),)
 
-            def branched(outer: Loop) -> Loop:
-                inner = _shared_within(outer)
-                if inner is not None and self.var not in inner.lo.names() | inner.hi.names():
-                    return replace(outer, body=(branched(inner),))
-                main = simplified(outer.body, {self.var: (low, max(low, low + n - 2))})
-                edge = with_index(outer.body, {self.var: last})
-                return replace(outer, body=(Branch(Index.of(self.var), last, main, edge),))
+            def by_end(body: tuple[Stmt, ...]) -> Branch:
+                main = simplified(body, {self.var: (low, max(low, low + n - 2))})
+                return Branch(Index.of(self.var), last, main, with_index(body, {self.var: last}))
 
-            return (branched(loop),)
+            return (_branched(loop, self.var, by_end),)
 
         return with_replaced(kernel, self.var, peel)
+
+
+def _branched(loop: Loop, var: str, chosen: Callable[[tuple[Stmt, ...]], Branch]) -> Loop:
+    """A loop whose body is `chosen` by an iteration of `var`, inside of the parallel ones in it."""
+    inner = _shared_within(loop)
+    if inner is not None and var not in inner.lo.names() | inner.hi.names():
+        return replace(loop, body=(_branched(inner, var, chosen),))
+    return replace(loop, body=(chosen(loop.body),))
 
 
 def _shared_within(loop: Loop) -> Loop | None:
@@ -110,7 +115,7 @@ def _shared_within(loop: Loop) -> Loop | None:
 
 @record
 class Even(Step):
-    """Make the last blocks of a symbolic loop about equal.
+    """Make the last blocks of a loop about equal.
 
     for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S[i: f*v + i] } }
       ->  for v in [0, ceil(n/f)) { for i in [0, min(f, end - start)) { S[i: start + i] } }
@@ -125,6 +130,9 @@ class Even(Step):
 
     The last block may be `longer` than the others by so many iterations, where that saves a block:
     with `longer` = 1, 17 iterations are 8 and 9, and v goes up to max(ceil((n-1)/f), min(n, 1)).
+
+    Where n is constant, the last blocks are shorter by one iteration, and have code of their own:
+    17 iterations in blocks of 6 are 6, 6 and 5, and 14 in blocks of 5 are 5, 5 and 4.
     """
 
     var: str
@@ -145,7 +153,7 @@ class Even(Step):
                 raise NotApplicable(f"no loop, or several, are cut short by {self.var}")
             factor, total = next(iter(ends.values()))
             if total.is_const:
-                raise NotApplicable(f"the extent of {self.var} is constant: peel it")
+                return (self._of_constant(loop, set(ends), factor, total.const),)
             if self.longer >= factor:
                 raise NotApplicable(f"{self.longer} iterations are a block of their own")
             number = Index.of(self.var)
@@ -172,6 +180,26 @@ class Even(Step):
             return (replace(loop, hi=blocks, body=rest),)
 
         return with_replaced(kernel, self.var, even)
+
+    def _of_constant(self, loop: Loop, ends: AbstractSet[Index], factor: int, total: int) -> Loop:
+        """The loop over blocks of `factor` iterations or one less, of which there are `total`."""
+        blocks = -(-total // factor)
+        whole = blocks - (blocks * factor - total)
+        if whole < 1 or self.longer:
+            raise NotApplicable(f"blocks of {factor} iterations and one less make no {total}")
+        number = Index.of(self.var)
+
+        def by_length(body: tuple[Stmt, ...]) -> Branch:
+            longer = _with_ends(body, dict.fromkeys(ends, Index.of(factor)), ZERO)
+            rest = _with_ends(body, dict.fromkeys(ends, Index.of(factor - 1)), whole - number)
+            return Branch(
+                number,
+                Index.of(whole),
+                simplified(longer, {self.var: (0, whole - 1)}),
+                simplified(rest, {self.var: (whole, blocks - 1)}),
+            )
+
+        return _branched(loop, self.var, by_length)
 
 
 def _last_blocks(

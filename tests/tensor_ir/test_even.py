@@ -6,15 +6,17 @@ import pytest
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Kernel, Kind, walk_loops
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, walk_loops
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import (
     Balance,
     Even,
+    Mark,
     NotApplicable,
     Overlap,
+    Reorder,
     Split,
     Tile,
     apply_schedule,
@@ -127,6 +129,51 @@ def test_blocks_of_multiples_have_code_for_no_fewer_rows(
     least = min(n for n in numbers_of_rows(factor + longer) if n >= shortest)
     assert min(made) == least
     check_rows(tiled, 0, 6, times)
+
+
+@pytest.mark.parametrize(
+    ("rows", "factor", "blocks"),
+    [
+        (17, 6, [6, 6, 5]),
+        (14, 5, [5, 5, 4]),
+        (49, 6, [6, 6, 6, 6, 5, 5, 5, 5, 5]),
+        (56, 6, [6] * 6 + [5] * 4),
+    ],
+)
+def test_last_blocks_of_a_constant_number_of_rows_are_shorter_by_one(
+    rows: int, factor: int, blocks: list[int]
+) -> None:
+    even = apply_schedule(kernel(rows, rows), (Split("i", factor), Even("i.o", 0)))
+    (outer,) = (s for s in walk_loops(even.body) if s.var == "i.o")
+    (branch,) = outer.body
+    assert isinstance(branch, Branch)
+    lengths: list[int] = []
+    for number in range(int(outer.hi.evaluate({}))):
+        arm = branch.then if number < branch.right.evaluate({}) else branch.orelse
+        (inner,) = (s for s in walk_loops(arm) if s.var == "i.i")
+        lengths.append(int(inner.hi.evaluate({})))
+    assert lengths == blocks
+    check(rows, rows, factor, "even")
+
+
+def test_parallel_loops_stay_nested_around_blocks_of_a_constant_number_of_rows() -> None:
+    marks = (Mark("i.o", Kind.PARALLEL), Mark("j", Kind.PARALLEL))
+    steps = (Split("i", 5), Reorder(("i.o", "j", "i.i")), *marks, Even("i.o", 0))
+    even = apply_schedule(kernel(14, 14), steps)
+    (outer,) = even.body
+    assert isinstance(outer, Loop)
+    (within,) = outer.body
+    assert isinstance(within, Loop)
+    assert [type(s) for s in within.body] == [Branch]
+    check_rows(even, 14, 14)
+
+
+@pytest.mark.parametrize(("rows", "factor", "longer"), [(14, 6, 0), (7, 6, 0), (17, 6, 1)])
+def test_blocks_of_a_constant_number_of_rows_are_shorter_by_one_at_most(
+    rows: int, factor: int, longer: int
+) -> None:
+    with pytest.raises(NotApplicable, match="iterations and one less make no"):
+        apply_schedule(kernel(rows, rows), (Split("i", factor), Even("i.o", longer)))
 
 
 @pytest.mark.parametrize("end", ["even", "overlap"])

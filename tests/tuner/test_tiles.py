@@ -9,12 +9,12 @@ import pytest
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
-from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.kernel import Kernel, walk_loops
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import ROW_REGISTERS, Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import Inside, PrefetchBlock
+from rutc.tensor_ir.steps import Inside, PrefetchBlock, apply_schedule
 from rutc.tensor_ir.windows import Window, share_inside
 from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
@@ -22,7 +22,7 @@ from rutc.tuner.tile_cost import lanes_cost
 from rutc.tuner.tile_cycles import TileCosts
 from rutc.tuner.tile_loads import _crammed, kept_places
 from rutc.tuner.tiles import choose_tile, register_tiles
-from tests.tuner.test_schedules import PRODUCTS
+from tests.tuner.test_schedules import PRODUCTS, lowered
 
 WINDOWS = """
 graph "windows"
@@ -178,6 +178,15 @@ def test_loops_around_long_ones_are_inside_though_all_are_of_windows(
     tile = choose_tile(shape, MACHINES[1])
     assert tile is not None
     assert tile.inside == inside
+
+
+@pytest.mark.parametrize(("rows", "tiles"), [(49, {6, 5}), (48, {6}), (53, {6, 5})])
+def test_the_rows_of_the_last_tiles_are_about_as_many(rows: int, tiles: set[int]) -> None:
+    """A tile of one row would wait for its sums: 49 rows are four tiles of six and five of five."""
+    kernel, constants = lowered(OPEN.replace("i = n", f"i = {rows}").replace("j = 37", "j = 96"))
+    made = apply_schedule(kernel, choose(kernel, MACHINES[0], constants).schedule)
+    loops = [s.hi.value for s in walk_loops(made.body) if s.var == "i.i"]
+    assert set(loops) == tiles
 
 
 def test_a_last_row_leaves_out_no_more_than_its_part() -> None:

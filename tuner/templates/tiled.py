@@ -31,6 +31,7 @@ from rutc.tuner.access import Reduction, Shape, Touch, moves_evenly
 from rutc.tuner.blocking import batch_loops, sole_output, takes_one_more, tiles_at_once
 from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_steps, products_together
+from rutc.tuner.lengths import has_even_blocks
 from rutc.tuner.packing import grouped_packing, packed, packing
 from rutc.tuner.prepare import Prepared, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
@@ -244,11 +245,19 @@ class _Making:
             shared = [*self.outer, *self.inner] if all_of_them else self.outer
             self.steps += [Mark(v, Kind.PARALLEL) for v in shared]
         ended = [v for v in reversed(self.around) if v in self.edges]
-        self.steps += [self.even.get(v, Peel(v)) for v in ended]
+        self.steps += [self._ended(v) for v in ended]
         own = self.loops.moved
         self.steps.append(Tile(tuple(v for v, _ in own), tuple(k for _, k in own)))
         if self.block is None and self.tiling.prefetch:
             self.steps += results_asked_for(self.shape, self.tile, self.machine)
+
+    def _ended(self, v: str) -> Step:
+        """The step that gives the last ones of the blocks of `v` code of their own."""
+        extents = self.loops.extents
+        for row, factor in self.tile.rows:
+            if v == f"{row}.o" and v not in self.even and has_even_blocks(extents[row], factor):
+                return Even(v, 0)
+        return self.even.get(v, Peel(v))
 
     def reduce(self) -> None:
         """Orders and unrolls reductions, packs what they read and asks for it."""
