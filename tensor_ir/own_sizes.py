@@ -83,13 +83,14 @@ def own_sizes(
     own |= {n: of_atom(a) for n, a in bases.items()}
     own |= {n: of_atom(a) for a, n in formulas.items()}
     ranges = {n: known[n] if n in counters else _open(x, known) for n, x in own.items()}
-    moved = kernel
+    at = _Moved(bases, formulas).index
+    moved = replace(
+        kernel, locals=tuple([_moved_local(b, at, known, ranges) for b in kernel.locals])
+    )
     if bases or formulas:
-        at = _Moved(bases, formulas).index
         moved = replace(
-            kernel,
+            moved,
             args=tuple([replace(b, layout=_moved_layout(b.layout, at)) for b in kernel.args]),
-            locals=tuple([_moved_local(b, at, known, ranges) for b in kernel.locals]),
             body=rewrite(kernel.body, index=at),
         )
     moved = with_symbols(moved, ranges)

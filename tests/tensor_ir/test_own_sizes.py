@@ -151,3 +151,16 @@ def test_lengths_have_names_and_buffers_know_how_large_they_are() -> None:
         sizes = {"h": h, "w": w, "t": t}
         found, wanted = results(own.kernel, told(own, sizes)), results(before, sizes)
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_buffers_know_how_large_they_are_where_nothing_but_ranges_is_another() -> None:
+    """Of any size, (h - 4 + 63) // 64 slices may be none, among which no rows are shared out."""
+    before = kernel("h - 4", "w", symbols=f"h = 7..{1 << 31}, w = 1..8")
+    length = parse_index("min((h - 5) // ((h + 59) // 64) + 1, 64)")
+    local = Buffer("near", DType.F32, dense(("y",), {"y": length}), Space.STACK)
+    before = Kernel("slice", before.args, (local,), before.body, (), before.symbols)
+    assert local.most_elements(dict(before.symbols)) == 64
+    own = own_sizes(before)
+    assert dict(own.kernel.symbols)["h"] == (1, 1 << 31)
+    (moved,) = own.kernel.locals
+    assert moved.most_elements(dict(own.kernel.symbols)) == 64
