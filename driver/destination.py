@@ -33,8 +33,10 @@ def check_destination(output: Path, source: Path) -> Path:
     for path in (output, *companions):
         check_replaceable(path)
         if path.exists() and source.exists() and path.samefile(source):
+            written = path != output and output.exists()
+            instead = "the model that it was written for" if written else "another name with -o"
             raise UserError(
-                f"cannot write {shown(path)}: it is the model itself; give another name with -o"
+                f"cannot write {shown(path)}: it is the file to compile itself; give {instead}"
             )
     check_folder(unverified_folder(output))
     return output

@@ -204,8 +204,18 @@ def test_the_model_is_not_overwritten(rutc: Rutc, tmp_path: Path, name: str, out
     before = path.read_bytes()
     result = rutc("compile", path, "-o", tmp_path / output)
     assert result.status == 2
-    assert "it is the model itself" in result.stderr
+    assert "it is the file to compile itself; give another name with -o" in result.stderr
     assert path.read_bytes() == before
+
+
+def test_a_header_is_not_taken_for_the_model_that_it_was_written_for(
+    rutc: Rutc, tmp_path: Path, model: Path
+) -> None:
+    assert rutc("compile", model, "-o", tmp_path / "m.so", "--no-verify").status == 0
+    result = rutc("compile", tmp_path / "m.h", "-o", tmp_path / "m.so")
+    assert result.status == 2
+    assert "m.h: it is the file to compile itself" in result.stderr
+    assert "give the model that it was written for" in result.stderr
 
 
 def test_no_c_compiler(
