@@ -8,6 +8,7 @@ and the fraction keeps more than 64 correct bits however close `x` is to a multi
 from __future__ import annotations
 
 from rutc.emit import ir
+from rutc.emit.ir_vectors import i64
 from rutc.emit.vector_math.lanes import Lanes, Mask, Real, Whole
 from rutc.emit.vector_math.slow_lanes import where_wanted
 
@@ -150,8 +151,3 @@ def fraction_times_half_pi(builder: ir.IRBuilder, fraction: ir.Value) -> ir.Valu
     scale = builder.bitcast(builder.shl(exponent, i64(52)), F64)
     r = builder.fmul(builder.uitofp(high, F64), scale)
     return builder.select(negative, builder.fneg(r), r)
-
-
-def i64(value: int) -> ir.Constant:
-    """A 64-bit constant."""
-    return ir.Constant(I64, value)
