@@ -1,4 +1,4 @@
-"""ONNX files that tests write: a few nodes over float32."""
+"""ONNX files that tests write, a few nodes over float32, and what such nodes read."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,3 +32,8 @@ def write_model(
     opsets = [helper.make_opsetid("", opset)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     return path
+
+
+def i64(*values: object) -> np.ndarray:
+    """An array of int64, as sizes, axes and positions are."""
+    return np.array(values, np.int64)

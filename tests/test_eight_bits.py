@@ -25,7 +25,7 @@ from rutc.runtime import load
 from rutc.tensor_ir.parse import parse
 from rutc.verify import VerificationFailed
 from rutc.verify.budget import relative_error
-from tests.cli.conftest import Rutc, invoke
+from tests.cli.conftest import invoke
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
 from tests.machines import V3, V4, needs
@@ -36,12 +36,6 @@ PAIRS = replace(SHORT, features=SHORT.features | {"avx512vnni"})
 
 DIGITS = Path(digits.__file__).with_name("digits.onnx")
 IMAGES = Path(digits.__file__).with_name("images.npz")
-
-
-@pytest.fixture
-def command() -> Rutc:
-    """The command line, in this process."""
-    return invoke
 
 
 @pytest.fixture(scope="module")
@@ -220,11 +214,11 @@ def test_windows_are_filtered_in_bf16_where_that_is_faster(windows: Path) -> Non
 @needs(PAIRS)
 @pytest.mark.parametrize("precision", ["int8", "auto"])
 def test_what_is_filtered_is_no_less_accurate(
-    command: Rutc, windows: Path, tmp_path: Path, precision: str
+    windows: Path, tmp_path: Path, precision: str
 ) -> None:
     inputs = {"x0": np.random.default_rng(5).standard_normal((1, 61, 29, 31), np.float32)}
     done = rutc.compile(windows, tmp_path / "net.so", precision=precision)
-    told = command("inspect", str(done.library)).stdout
+    told = invoke("inspect", str(done.library)).stdout
     assert "2 of 3 sums of products in 8 bits, 1 filtered instead" in told
     graph = normal(import_model(windows), PAIRS)
     every = sites(graph)
@@ -247,9 +241,7 @@ def test_nothing_is_rounded_where_bf16_alone_is_too_far_off(windows: Path) -> No
 
 
 @needs(PAIRS)
-def test_those_factors_are_rounded_that_cost_least_of_the_tolerance(
-    command: Rutc, tmp_path: Path
-) -> None:
+def test_those_factors_are_rounded_that_cost_least_of_the_tolerance(tmp_path: Path) -> None:
     n = Net()
     x = n.input(64, 256)
     # Functions that are steep where inputs are large cost more the earlier they are rounded.
@@ -271,7 +263,7 @@ def test_those_factors_are_rounded_that_cost_least_of_the_tolerance(
     with load(done.library) as session:
         told = str(session.manifest["stored"])
     assert told.count("bf16") == 2
-    shown = command("inspect", str(done.library)).stdout
+    shown = invoke("inspect", str(done.library)).stdout
     assert "0 of 3 sums of products in 8 bits, factors of 2 in bf16" in shown
 
 
@@ -319,20 +311,20 @@ def test_other_cases_make_another_artifact(layers: Path, tmp_path: Path) -> None
     assert made[0] != made[1]
 
 
-def test_the_command_says_what_was_done(command: Rutc, layers: Path, tmp_path: Path) -> None:
+def test_the_command_says_what_was_done(layers: Path, tmp_path: Path) -> None:
     library = tmp_path / "net.so"
     options = ("--precision", "int8", "--calibrate-by", "minmax", "--dim", "batch=64")
-    done = command("compile", layers, "-o", library, *options)
+    done = invoke("compile", layers, "-o", library, *options)
     assert done.status == 0, done.stderr
     on = "calibrated on 16 generated cases by minmax; --calibrate DIR takes typical inputs"
     assert f"2 of 2 sums of products in 8 bits, {on}\n" in done.stdout
-    shown = command("inspect", library)
+    shown = invoke("inspect", library)
     assert "calibrated on 16 generated cases by minmax; tolerance 0.1" in " ".join(
         shown.stdout.split()
     )
-    checked = command("verify", layers, library)
+    checked = invoke("verify", layers, library)
     assert checked.status == 0, checked.stderr
-    told = command("explain", layers, "v0", "--precision", "int8", "--dim", "batch=64")
+    told = invoke("explain", layers, "v0", "--precision", "int8", "--dim", "batch=64")
     assert told.status == 0, told.stderr
     assert "quantise" in told.stdout
 
@@ -353,22 +345,21 @@ def test_the_command_says_what_was_done(command: Rutc, layers: Path, tmp_path: P
     ],
 )
 def test_what_cannot_be_asked_for_is_one_error(
-    command: Rutc,
     layers: Path,
     tmp_path: Path,
     arguments: tuple[str, ...],
     words: str,
 ) -> None:
-    done = command("compile", layers, "-o", tmp_path / "net.so", *arguments)
+    done = invoke("compile", layers, "-o", tmp_path / "net.so", *arguments)
     assert done.status == 2
     assert done.stderr.count("error:") == 1
     assert words in done.stderr
 
 
-def test_a_folder_without_cases_is_one_error(command: Rutc, layers: Path, tmp_path: Path) -> None:
+def test_a_folder_without_cases_is_one_error(layers: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     options = ("--precision", "int8", "--calibrate", tmp_path / "data")
-    done = command("compile", layers, "-o", tmp_path / "net.so", *options)
+    done = invoke("compile", layers, "-o", tmp_path / "net.so", *options)
     assert done.status == 2
     assert "holds no case" in done.stderr
     assert "--data" not in done.stderr

@@ -17,14 +17,10 @@ from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
+from tests.onnx_files import i64
 from tests.test_computed_sizes import compiled
 
 Arrays = Mapping[str, np.ndarray]
-
-
-def i64(*values: object) -> np.ndarray:
-    """An array of int64."""
-    return np.array(values, np.int64)
 
 
 def model_of(

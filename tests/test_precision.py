@@ -32,19 +32,13 @@ from rutc.tensor_ir.parse import parse
 from rutc.verify import verify_model
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
-from tests.cli.conftest import Rutc, invoke
+from tests.cli.conftest import invoke
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
 from tests.machines import TILES, TILES_V3, V3, V4, needs, weighing
 
 TYPES = {"bf16": "bf16", "fp16": "f16", "w8": "i8"}
-
-
-@pytest.fixture
-def command() -> Rutc:
-    """The command line, in this process."""
-    return invoke
 
 
 def layers(n: Net, rows: int = 1, width: int = 384) -> str:
@@ -324,33 +318,31 @@ def test_a_dump_says_what_is_stored_how(tmp_path: Path) -> None:
     assert len(re.findall(r"^store %\S+ as i8 by {\S+}$", said, re.MULTILINE)) == 3
 
 
-def test_commands_tell_what_is_stored_how(command: Rutc, tmp_path: Path) -> None:
+def test_commands_tell_what_is_stored_how(tmp_path: Path) -> None:
     model, library = saved(layers, tmp_path), tmp_path / "made.so"
     # Processors with registers for bf16 have more values in it.
     target = "--target", "x86-64-v3"
-    done = command("compile", model, "-o", library, "--precision", "bf16", *target, "-q")
+    done = invoke("compile", model, "-o", library, "--precision", "bf16", *target, "-q")
     assert done.status == 0, done.stderr
     assert "3 values stored as bf16: 651 KiB instead of 1.27 MiB" in done.stdout
-    shown = command("inspect", library)
+    shown = invoke("inspect", library)
     assert "precision bf16" in shown.stdout
     assert "stored as bf16: 3 values, 651 KiB instead of 1.27 MiB" in shown.stdout
-    told = command("compile", model, "-o", library, "--precision", "bf16", *target, "--json")
+    told = invoke("compile", model, "-o", library, "--precision", "bf16", *target, "--json")
     assert json.loads(told.stdout)["narrow_values"] == 3
-    told = command("explain", model, "v0", "--precision", "bf16", *target)
+    told = invoke("explain", model, "v0", "--precision", "bf16", *target)
     assert "is stored as bf16, 288 KiB instead of 576 KiB" in told.stdout
-    assert "stored as bf16" not in command("explain", model, "v0", *target).stdout
+    assert "stored as bf16" not in invoke("explain", model, "v0", *target).stdout
     many = saved(layers, tmp_path, 256)
-    told = command("compile", many, "-o", library, "--precision", "fp16", *target)
+    told = invoke("compile", many, "-o", library, "--precision", "fp16", *target)
     assert "no values stored as fp16: no kernel would be faster by it" in told.stdout
 
 
 @pytest.mark.parametrize("name", ["compile", "explain"])
-def test_precisions_that_there_are_not_are_refused(
-    command: Rutc, name: str, tmp_path: Path
-) -> None:
+def test_precisions_that_there_are_not_are_refused(name: str, tmp_path: Path) -> None:
     model = saved(layers, tmp_path)
     node = ["v0"] if name == "explain" else ["-o", tmp_path / "made.so"]
-    done = command(name, model, *node, "--precision", "int4")
+    done = invoke(name, model, *node, "--precision", "int4")
     assert done.status == 2
     assert "'int4'" in done.stderr
     assert "fp32, bf16, fp16, w8, w4, int8, auto" in done.stderr

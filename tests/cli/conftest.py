@@ -81,3 +81,28 @@ def artifact(model: Path) -> Path:
     result = CliRunner().invoke(app, ["compile", str(model), "-o", str(output)])
     assert result.exit_code == 0, result.stderr
     return output
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where records go if nobody says it."""
+    monkeypatch.setenv("RUTC_DB", str(tmp_path / "records.sqlite"))
+    return tmp_path / "records.sqlite"
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose kernels take some microseconds."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((8, 512)).astype(np.float32),
+        "v": rng.standard_normal((512, 256)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
+        helper.make_node("Tanh", ["h"], ["t"], name="curve"),
+        helper.make_node("MatMul", ["t", "v"], ["y"], name="second"),
+    ]
+    path = tmp_path_factory.mktemp("wide") / "wide.onnx"
+    onnx.save(build(nodes, weights), path)
+    return path

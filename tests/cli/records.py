@@ -8,10 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import numpy as np
-import onnx
-from onnx import helper
-
 from rutc.driver.in_model import Planned, Subject
 from rutc.driver.planning import planned
 from rutc.driver.tuning_records import BELIEVED, origin_of, task_of
@@ -25,25 +21,8 @@ from rutc.tuner.database import Database
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.search import text_of
 from rutc.tuner.trial import Trial, digest
-from tests.cli.conftest import build
 
 MACHINE = native_target().machine
-
-
-def wide_model(path: Path) -> Path:
-    """Writes a model whose kernels take some microseconds."""
-    rng = np.random.default_rng(0)
-    weights = {
-        "w": rng.standard_normal((8, 512)).astype(np.float32),
-        "v": rng.standard_normal((512, 256)).astype(np.float32),
-    }
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
-        helper.make_node("Tanh", ["h"], ["t"], name="curve"),
-        helper.make_node("MatMul", ["t", "v"], ["y"], name="second"),
-    ]
-    onnx.save(build(nodes, weights), path)
-    return path
 
 
 def subject_of(model: Path, node: str) -> Subject:

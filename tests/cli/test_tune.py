@@ -40,21 +40,10 @@ from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from rutc.tuner.database import Database
 from tests.cli.conftest import Rutc
-from tests.cli.records import another, others, put_on_record, subject_of, usual_of, wide_model
+from tests.cli.records import another, others, put_on_record, subject_of, usual_of
 from tests.signals import as_in_foreground
 
-
-@pytest.fixture(autouse=True)
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where records go if nobody says it."""
-    monkeypatch.setenv("RUTC_DB", str(tmp_path / "records.sqlite"))
-    return tmp_path / "records.sqlite"
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose kernels take some microseconds."""
-    return wide_model(tmp_path_factory.mktemp("wide") / "wide.onnx")
+pytestmark = pytest.mark.usefixtures("database")
 
 
 def schedules(library: Path) -> set[str]:

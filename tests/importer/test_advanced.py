@@ -13,10 +13,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir import Nest, Scan, While
 from rutc.tensor_ir.expr import Apply, reads, walk
 from rutc.tensor_ir.interpret import interpret
-
-
-def i64(*values):
-    return np.array(values, np.int64)
+from tests.onnx_files import i64
 
 
 @pytest.fixture

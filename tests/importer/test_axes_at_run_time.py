@@ -12,13 +12,10 @@ from rutc.runtime import ModelError
 from rutc.tensor_ir.interpret import interpret
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
+from tests.onnx_files import i64
 from tests.test_computed_sizes import compiled
 
 REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
-
-
-def i64(*values):
-    return np.array(values, np.int64)
 
 
 @pytest.fixture

@@ -11,10 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from rutc.importer import import_model
 from rutc.tensor_ir import Nest, Read
 from rutc.tensor_ir.interpret import interpret
-
-
-def i64(*values):
-    return np.array(values, np.int64)
+from tests.onnx_files import i64
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.ranges import COMMON_SIZE, common_sizes, without_common
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
+from tests.onnx_files import i64
 
 TABLE = np.arange(33 * 4, dtype="f4").reshape(33, 4)
 
@@ -34,10 +35,6 @@ def text_model(path, nodes, **constants):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
     )
     return path
-
-
-def i64(*values):
-    return np.array(values, np.int64)
 
 
 @pytest.fixture

@@ -11,14 +11,11 @@ from rutc.importer.pieces import pieces
 from rutc.tensor_ir import Index
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.ranges import without_common
+from tests.onnx_files import i64
 
 ROWS = 9
 """A table of positions for texts of up to 9 words has 17 rows: -8 to 8."""
 TABLE = np.arange(17 * 2, dtype="f4").reshape(17, 2)
-
-
-def i64(*values):
-    return np.array(values, np.int64)
 
 
 def model(path, nodes, **constants):

@@ -10,10 +10,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir import Call, Nest
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.interpret import interpret
-
-
-def i64(*values):
-    return np.array(values, np.int64)
+from tests.onnx_files import i64
 
 
 @pytest.fixture

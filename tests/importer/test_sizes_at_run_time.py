@@ -14,14 +14,11 @@ from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.interpret import interpret
 from tests.close import assert_close
+from tests.onnx_files import i64
 
 LOWEST = -1 << 63
 WRAPPED = (1722007169, 630138255, 17, 1722007169, 630138255, 17)
 """Sizes whose product is 1 modulo 2^64."""
-
-
-def i64(*values):
-    return np.array(values, np.int64)
 
 
 @pytest.fixture
