@@ -7,7 +7,6 @@ back.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from rutc.emit import ir
@@ -20,7 +19,7 @@ from rutc.emit.cast import (
     splat_real,
 )
 from rutc.emit.narrow_float import lane_count, with_lanes
-from rutc.emit.short_quotient import EXACT_BITS, short_quotient
+from rutc.emit.short_quotient import EXACT_BITS, Part, short_quotient
 from rutc.emit.vector_math import BINARY_OPS, UNARY_OPS, emit_binary, emit_unary
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
@@ -207,13 +206,8 @@ def _quotient(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, dtype: DType) -> 
     """
     divisor = _safe_divisor(builder, b, dtype)
     if dtype.quotient is None or lane_count(a) is None or isinstance(b, ir.Constant):
-        divide = builder.sdiv if dtype.is_signed else builder.udiv
-        any_size: Callable[[], ir.Value] = functools.partial(divide, a, divisor)
-    else:
-        any_size = functools.partial(_real_quotient, builder, a, divisor, dtype)
-    if _asks_for_size(a, b, dtype):
-        return short_quotient(builder, a, divisor, dtype, any_size, rest=False)
-    return any_size()
+        return (builder.sdiv if dtype.is_signed else builder.udiv)(a, divisor)
+    return _real_quotient(builder, a, divisor, dtype)
 
 
 def _real_quotient(builder: ir.IRBuilder, a: ir.Value, divisor: ir.Value, dtype: DType) -> ir.Value:
@@ -240,7 +234,25 @@ def _asks_for_size(a: ir.Value, b: ir.Value, dtype: DType) -> bool:
     return dtype.quotient is None and not shifts
 
 
+def _by_size(
+    builder: ir.IRBuilder,
+    args: Args,
+    dtype: DType,
+    part: Part,
+    any_size: Callable[[ir.IRBuilder, Args, DType], ir.Value],
+) -> ir.Value:
+    """A part of a division of floats where vectors of integers are small, else that of any size."""
+    a, b = args
+    if not _asks_for_size(a, b, dtype):
+        return any_size(builder, args, dtype)
+    return short_quotient(builder, a, b, dtype, lambda: any_size(builder, args, dtype), part)
+
+
 def _divide(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    return _by_size(builder, args, dtype, Part.QUOTIENT, _divide_any)
+
+
+def _divide_any(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
     a, b = args
     quotient = _quotient(builder, a, b, dtype)
     if dtype.is_signed:
@@ -251,22 +263,24 @@ def _divide(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
 
 
 def _remainder(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    return _by_size(builder, args, dtype, Part.REMAINDER, _remainder_any)
+
+
+def _remainder_any(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
     a, b = args
     divisor = _safe_divisor(builder, b, dtype)
-
-    def any_size() -> ir.Value:
-        if lane_count(a) is None or dtype.quotient is None or isinstance(b, ir.Constant):
-            return builder.srem(a, divisor) if dtype.is_signed else builder.urem(a, divisor)
-        return builder.sub(a, builder.mul(_real_quotient(builder, a, divisor, dtype), divisor))
-
-    if _asks_for_size(a, b, dtype):
-        return short_quotient(builder, a, divisor, dtype, any_size, rest=True)
-    return any_size()
+    if lane_count(a) is None or dtype.quotient is None or isinstance(b, ir.Constant):
+        return builder.srem(a, divisor) if dtype.is_signed else builder.urem(a, divisor)
+    return builder.sub(a, builder.mul(_real_quotient(builder, a, divisor, dtype), divisor))
 
 
 def _modulo(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    return _by_size(builder, args, dtype, Part.MODULUS, _modulo_any)
+
+
+def _modulo_any(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
     b = args[1]
-    rest = _remainder(builder, args, dtype)
+    rest = _remainder_any(builder, args, dtype)
     if not dtype.is_signed:
         return rest
     zero = splat_int(b.type, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 from rutc.emit import ir
 from rutc.emit.cast import splat_int, splat_real
@@ -17,35 +18,50 @@ MAGIC = 1.5 * 2.0**52
 MAGIC_BITS = Format(64).pattern(MAGIC)
 
 
+class Part(Enum):
+    """What is asked for of a division."""
+
+    QUOTIENT = "quotient"
+    """Without its fraction."""
+    REMAINDER = "remainder"
+    """It has the sign of the dividend."""
+    MODULUS = "modulus"
+    """It has the sign of the divisor."""
+
+    @property
+    def rounding(self) -> str:
+        """How the quotient is rounded, as LLVM calls that."""
+        return "floor" if self is Part.MODULUS else "trunc"
+
+
 def short_quotient(
     builder: ir.IRBuilder,
     a: ir.Value,
     b: ir.Value,
     dtype: DType,
     otherwise: Callable[[], ir.Value],
-    *,
-    rest: bool,
+    part: Part,
 ) -> ir.Value:
-    """`a / b` without its fraction, or the remainder, of vectors of integers of 32 or 64 bits.
+    """`a / b` without its fraction, or what is left, of vectors of integers of 32 or 64 bits.
 
-    all lanes below 2**23, or 2**51  ->  floats of the same size; else what `otherwise` emits
+    all lanes below 2**23, or 2**51, no b is 0  ->  floats of the same size; else `otherwise`
 
     The exact quotient of two numbers of n bits is a whole number or at least 2**-n away from the
-    next one, relatively, so rounding to more bits does not reach it; the remainder is exact.
+    next one, relatively, so rounding to more bits does not reach it; what is left is exact.
 
     Args:
         builder: Where to emit; it ends in a new block.
         a: The dividends.
-        b: The divisors, none of which is 0.
+        b: The divisors.
         dtype: The type of both.
         otherwise: Emits the same of any integers.
-        rest: Whether the remainder is asked for, which has the sign of `a`.
+        part: What is asked for.
     """
 
     def quick() -> ir.Value:
         x, y = _real(builder, a, dtype), _real(builder, b, dtype)
-        found = builder.intrinsic("trunc", builder.fdiv(x, y))
-        if rest:
+        found = builder.intrinsic(part.rounding, builder.fdiv(x, y))
+        if part is not Part.QUOTIENT:
             found = builder.intrinsic("fma", builder.fneg(found), y, x)
         return _whole(builder, found, a.type, dtype)
 
@@ -53,13 +69,15 @@ def short_quotient(
 
 
 def _some_long(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, dtype: DType) -> ir.Value:
-    """Whether the bits of any lane are too many, as one i1."""
+    """Whether the bits of any lane are too many, or a divisor is 0, as one i1."""
+    zero = builder.icmp_unsigned("==", b, splat_int(b.type, 0))
     bits = EXACT_BITS[dtype.bits]
     if dtype.is_signed:
         # From the least such number on, they are no negative numbers and have a bit more.
         a, b = (builder.add(x, splat_int(x.type, 1 << bits)) for x in (a, b))
         bits += 1
     beyond = builder.and_(builder.or_(a, b), splat_int(a.type, -1 << bits))
+    beyond = builder.select(zero, splat_int(a.type, -1), beyond)
     element = ir.IntType(dtype.bits)
     name = f"llvm.vector.reduce.or.v{lane_count(a)}i{dtype.bits}"
     some = builder.call_named(name, element, [beyond])
