@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import ceil, inf, log2, prod
 
 from rutc.tensor_ir.machine import Machine
@@ -25,6 +26,29 @@ def row_factors(extent: int, most: int) -> Iterator[int]:
 
 def cheapest(shape: Shape, tiles: Iterable[Blocks], machine: Machine) -> RegisterTile | None:
     """The tile that costs least, of equal ones the first; None where there is none.
+
+    Rows along a loop of symbolic size may be one, as those of tokens that follow one another: where
+    others can be rows, too, tiles are weighed by what they cost then as well.
+    """
+    given = list(tiles)
+    best = _cheapest(shape, given, machine)
+    if best is None or shape.symbolic.isdisjoint(v for v, _ in best.rows):
+        return best
+    one = {x.var: 1 for x in shape.shared if x.var in shape.symbolic}
+    few = replace(shape, extents={**shape.extents, **one}, symbolic=frozenset())
+    most = machine.coefficients.tiles.uneven * best.cost
+    weighed = [best]
+    for vector, vectors, rows in given:
+        if any(v not in shape.symbolic for v, _ in rows):
+            found = _costed(shape, vector, vectors, rows, machine, most)
+            weighed += [found] if found is not None else []
+    return min(
+        weighed, key=lambda t: t.cost * costed(few, t.vector, t.vectors, t.rows, machine).cost
+    )
+
+
+def _cheapest(shape: Shape, tiles: Sequence[Blocks], machine: Machine) -> RegisterTile | None:
+    """The tile that costs least at the extents that loops commonly have.
 
     Those are counted first that load least for each product: a tile is left as soon as it is seen
     to cost more than the best one.

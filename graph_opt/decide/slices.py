@@ -103,8 +103,9 @@ class Slicer(Chains):
     def _best(self, steps: Sequence[PlanStep], start: int) -> Chain | None:
         """The chain from this step on that saves most; None if none pays.
 
-        Of several that save as much, it is the one whose slices have least to keep: where sizes are
-        not the common ones, less leaves the cache.
+        Of several that save as much, it is the one whose slices read least again where symbols are
+        least, and then the one whose slices have least to keep: where sizes are not the common
+        ones, less leaves the cache.
         """
         first = steps[start]
         found: list[Chain] = []
@@ -114,7 +115,11 @@ class Slicer(Chains):
         for d in self._cut(first.group):
             most = max((chain.gain for chain in found), default=0.0)
             found += self._over(first.group, along, (d,), most)
-        return max(found, key=lambda chain: (chain.gain, -chain.least), default=None)
+        return max(
+            found,
+            key=lambda chain: (chain.gain, -self._again_where_least(chain), -chain.least),
+            default=None,
+        )
 
     def _cut(self, group: Group) -> list[str]:
         """The dims of which there may be several slices."""
@@ -360,6 +365,22 @@ class Slicer(Chains):
                 again = self._waited_for(members, level, size)
             reread += prod(trips[:level]) * (count - 1) * again
         return self._passed(members) - w.reread * reread
+
+    def _again_where_least(self, chain: Chain) -> float:
+        """Bytes that slices read again where symbols are least; 0 where there are none.
+
+        One token attends to many that came before: what heads share is read by each of them, or by
+        one slice that has the rows of all.
+        """
+        members = chain.members
+        if self.is_fixed(members):
+            return 0.0
+        *outer, last = members[0].dims
+        trips = [*(self._fewest((d,), 1) for d in outer), self._fewest((last,), chain.size)]
+        return sum(
+            prod(trips[:level]) * (count - 1) * self._read_again(members, level)
+            for level, count in enumerate(trips)
+        )
 
     def _passed(self, members: tuple[Member, ...]) -> int:
         """Bytes that pass between the kernels, written and read."""

@@ -512,6 +512,42 @@ def test_heads_are_slices_however_few_queries_there_are() -> None:
     assert slicing.dims == ("b", "h", "s")
 
 
+SHARED = """
+graph "heads of queries that share keys and values"
+symbols few = 1..512, many = 1..2558@640
+dims g = 4, h = 3, k = 64, n = 64, s = few, t = many
+%q : f32{g,h,k,s} = input "q" [s, g, h, k]
+%r : f32{g,k,t} = input "r" [g, t, k]
+%v : f32{g,n,t} = input "v" [g, t, n]
+%p : f32{g,h,s,t} = sum{k} %q[g, h, k, s] * %r[g, k, t]
+%a : f32{g,h,s} = max{t} %p[g, h, s, t]
+%e : f32{g,h,s,t} = exp(%p[g, h, s, t] - %a[g, h, s])
+%z : f32{g,h,s} = sum{t} %e[g, h, s, t]
+%w : f32{g,h,s,t} = %e[g, h, s, t] / %z[g, h, s]
+%u : f32{g,h,n,s} = sum{t} %w[g, h, s, t] * %v[g, n, t]
+output "u" [s, g, h, n] = %u
+"""
+
+
+def test_a_slice_has_all_heads_that_share_values() -> None:
+    """Slices of one head each would read the values of all tokens again, also for one query."""
+    (slicing,) = decide(parse(SHARED), replace(V4, l2=1 << 20)).assignment.slices
+    assert slicing.dims == ("g", "s")
+
+
+@pytest.mark.parametrize(("few", "many"), [(1, 1), (1, 71), (5, 38)])
+@pytest.mark.parametrize("machine", [V3, V4], ids=lambda m: m.name)
+def test_heads_that_share_values_compute_the_same(
+    few: int, many: int, machine: Machine, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"q": (few, 4, 3, 64), "r": (4, many, 64), "v": (4, many, 64)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    inputs["v"][2, many // 2, 5] = np.nan
+    inputs["v"][1, many // 2, 7] = np.inf
+    check(SHARED, tmp_path, machine=machine, inputs=inputs)
+
+
 BATCH = """
 graph "two products of each pixel of any number of images"
 symbols batch = 0..2147483648@1

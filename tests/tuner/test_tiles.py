@@ -86,6 +86,30 @@ def test_it_is_the_first_of_the_cheapest(text: str, machine: Machine) -> None:
     assert len(every) > 1
 
 
+SCORES = """
+graph "scores of the keys that several heads share, of as many tokens as there are"
+symbols s = 1..512, m = 1..2558@640
+dims g = 4, h = 3, d = 64, s_i = s, e = m
+%q : f32{d,g,h,s_i} = input "q" [s_i, g, h, d]
+%r : f32{d,e,g} = input "r" [g, e, d]
+%y : f32{e,g,h,s_i} = sum{d} %q[d, g, h, s_i] * %r[d, e, g]
+output "y" [g, s_i, h, e] = %y
+"""
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
+def test_rows_of_which_there_may_be_one_are_not_the_only_ones(machine: Machine) -> None:
+    """For a single token, too, lanes are filled, and what heads share is read once for all."""
+    shape = shape_of(SCORES)
+    heads, keys = (next(x.var for x in shape.shared if shape.extents[x.var] == n) for n in (3, 640))
+    tile = choose_tile(shape, machine)
+    assert tile is not None
+    assert tile.vector == keys
+    assert dict(tile.rows)[heads] == 3
+    least = min(t.cost for t in register_tiles(shape, machine))
+    assert tile.cost <= machine.coefficients.tiles.uneven * least
+
+
 BYTES = """
 graph "bytes"
 dims i = 64, j = 96, k = {products}
