@@ -191,7 +191,7 @@ class Shape:
     `SOME` of them at least, and `common_extents` also where they are fewer. `shared_extents` is
     what decides whether threads share the kernel: what the extents would be if nothing said what
     sizes commonly are, as many a run has more. `longest` has the most that those in `symbolic` may
-    be, where that is known.
+    be, where that is known, and those in `single` may be a single iteration.
     """
 
     shared: tuple[Loop, ...]
@@ -204,6 +204,7 @@ class Shape:
     common_extents: Mapping[str, int] = field(default_factory=dict)
     shared_extents: Mapping[str, int] = field(default_factory=dict)
     longest: Mapping[str, int] = field(default_factory=dict)
+    single: frozenset[str] = frozenset()
 
     def may_exceed(self, loop: str, iterations: int) -> bool:
         """Whether a run tells how long a loop is, and that may be more than so many iterations."""
@@ -253,6 +254,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     shared_extents: dict[str, int] = {}
     symbolic: set[str] = set()
     longest: dict[str, int] = {}
+    single: set[str] = set()
     sizes: dict[str, Size] = {}
     for x in walk_loops(kernel.body):
         low, high = x.lo.value, typical(x.hi, some)
@@ -265,6 +267,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         if not x.hi.is_const:
             symbolic.add(x.var)
             longest |= {x.var: most[1] - low} if most is not None else {}
+            single |= {x.var} if most is not None and most[0] - low <= 1 else set()
             extents[x.var] = max(extents[x.var], 1)
             shared_extents[x.var] = max(shared_extents[x.var], 1)
     ranges |= symbols
@@ -304,6 +307,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         common_extents,
         shared_extents,
         longest,
+        frozenset(single),
     )
 
 

@@ -27,14 +27,14 @@ def row_factors(extent: int, most: int) -> Iterator[int]:
 def cheapest(shape: Shape, tiles: Iterable[Blocks], machine: Machine) -> RegisterTile | None:
     """The tile that costs least, of equal ones the first; None where there is none.
 
-    Rows along a loop of symbolic size may be one, as those of tokens that follow one another: where
-    others can be rows, too, tiles are weighed by what they cost then as well.
+    Of rows along a loop of symbolic size there may be one, as of tokens that follow one another:
+    where others can be rows, too, tiles are weighed by what they cost then as well.
     """
     given = list(tiles)
     best = _cheapest(shape, given, machine)
-    if best is None or shape.symbolic.isdisjoint(v for v, _ in best.rows):
+    if best is None or shape.single.isdisjoint(v for v, _ in best.rows):
         return best
-    one = {x.var: 1 for x in shape.shared if x.var in shape.symbolic}
+    one = {x.var: 1 for x in shape.shared if x.var in shape.single}
     few = replace(shape, extents={**shape.extents, **one}, symbolic=frozenset())
     most = machine.coefficients.tiles.uneven * best.cost
     weighed = [best]
