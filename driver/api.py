@@ -281,28 +281,36 @@ def _made(
         from rutc.runtime import ModelError
         from rutc.verify import BRIEF, VerificationFailed, targets_in, verify_model, verify_targets
 
+        def verified(library: Path, target: str | None) -> Verification:
+            return verify_model(
+                source,
+                library,
+                values,
+                data=given.data,
+                threads=threads,
+                graph=imported[0] if imported else None,
+                effort=BRIEF,
+                on_progress=on_progress,
+                target=target,
+            )
+
         try:
             values = given.values(report.library)
             targets = targets_in(report.library)
-            refused = refusals_of(source, report.library, values, threads, targets.here)
-            if refused:
-                for file in place.path.iterdir():
-                    file.unlink()
-                report = made(replace(options, spread=tuple(r.name for r in refused)))
-            verification = verify_targets(
-                targets,
-                lambda target: verify_model(
-                    source,
-                    report.library,
-                    values,
-                    data=given.data,
-                    threads=threads,
-                    graph=imported[0] if imported else None,
-                    effort=BRIEF,
-                    on_progress=on_progress,
-                    target=target,
-                ),
-            )
+            refused: tuple[Refusal, ...] = ()
+            # What filters lose may be little of their sums and much of what is made of these.
+            for every in (False, True):
+                found = refusals_of(source, report.library, values, threads, targets.here, every)
+                if every and not found:
+                    break
+                if found:
+                    refused += found
+                    for file in place.path.iterdir():
+                        file.unlink()
+                    report = made(replace(options, spread=tuple(r.name for r in refused)))
+                verification = verify_targets(targets, partial(verified, report.library))
+                if verification.passed:
+                    break
         except ModelError as error:
             raise UserError(
                 f"{source} was compiled, but cannot be checked here: {error}. "

@@ -97,10 +97,14 @@ def refusals_of(
     values: Mapping[str, Value] | None,
     threads: int | None,
     targets: Sequence[str | None],
+    every: bool = False,
 ) -> tuple[Refusal, ...]:
-    """Returns the layers that filters cost accuracy in the code for any target, each once."""
+    """Returns the layers that filters cost accuracy in the code for any target, each once.
+
+    They are those that lose too much of their outputs, or `every` one.
+    """
     found: dict[str, Refusal] = {}
     for target in targets:
-        for refusal in refusals(source, library, values, threads, target):
+        for refusal in refusals(source, library, values, threads, target, every):
             found.setdefault(refusal.name, refusal)
     return tuple(found.values())

@@ -256,6 +256,37 @@ def test_layers_that_real_inputs_spread_in_are_not_filtered(tmp_path: Path) -> N
     assert (np.abs(y[..., 1:-1, 1:-1] - exact) <= 32 * 9 * U * sizes).all()
 
 
+def test_layers_whose_losses_grow_in_what_reads_them_are_not_filtered(tmp_path: Path) -> None:
+    """Where a window is zero a filter leaves a trace of its neighbours, which becomes a number.
+
+    So it is with the rows of tokens that pad, which are zero, before they are normalised.
+    """
+    path, library = tmp_path / "model.onnx", tmp_path / "model.so"
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((32, 32, 3, 3)).astype(np.float32),
+        "ones": np.ones(32, np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="layer", pads=[1] * 4),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+        helper.make_node("LayerNormalization", ["b", "ones"], ["y"]),
+    ]
+    write_model(path, nodes, {"x": [1, 32, 28, 28]}, {"y": [1, 28, 28, 32]}, weights)
+    assert rutc.compile(path, library).refusals == ()
+    (algorithm,) = facts(library)
+    assert algorithm["reach"] != algorithm["taps"]
+    x = np.zeros((1, 32, 28, 28), np.float32)
+    x[..., ::9, ::9] = 30
+    np.save(tmp_path / "x.npy", x)
+    (refusal,) = rutc.compile(path, library, inputs=[f"x={tmp_path / 'x.npy'}"]).refusals
+    assert "'layer'" in str(refusal)
+    assert all(a["reach"] == a["taps"] for a in facts(library))
+    with rutc.load(library) as session:
+        (y,) = session.run(None, {"x": x})
+    assert not y[0, 4, 4].any()
+
+
 def facts(library: Path) -> list[Mapping[str, object]]:
     """What the manifest says of algorithms."""
     with rutc.load(library) as session:

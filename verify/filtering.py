@@ -76,8 +76,9 @@ def refusals(
     inputs: Mapping[str, Value] | None = None,
     threads: int | None = None,
     target: str | None = None,
+    every: bool = False,
 ) -> tuple[Refusal, ...]:
-    """Returns the filtered layers of a compiled model that inputs lose accuracy in.
+    """Returns the filtered layers of a compiled model that inputs lose accuracy in, or `every` one.
 
     None where ONNX Runtime does not run the model, which a verification then tells. Inputs that
     are not given are generated. Of a library of several targets it is told of one, None: the best.
@@ -92,13 +93,20 @@ def refusals(
             return ()
         if inputs is None:
             inputs = session_values(session, (), dims=modest_common_sizes(session))
-    return lossy(model, filters, inputs, threads)
+    return lossy(model, filters, inputs, threads, every)
 
 
 def lossy(
-    model: Path, filters: Sequence[Filter], inputs: Mapping[str, Value], threads: int | None = None
+    model: Path,
+    filters: Sequence[Filter],
+    inputs: Mapping[str, Value],
+    threads: int | None = None,
+    every: bool = False,
 ) -> tuple[Refusal, ...]:
-    """Returns those of some layers that inputs lose accuracy in if they are filtered."""
+    """Returns those of some layers that inputs lose accuracy in if they are filtered.
+
+    `every` one that is looked at is among them, however little it loses.
+    """
     parts = ModelParts(model)
     layers = {f.name: node for f in filters if (node := _layer(f, parts.nodes)) is not None}
     names = sorted({node.inputs[0] for node in layers.values()} - set(inputs))
@@ -119,7 +127,7 @@ def lossy(
             continue
         weight = parts.constant(node.inputs[1])
         factor, share = measure(f, x, weight, transposed=node.op == "ConvTranspose")
-        if share > SHARE:
+        if every or share > SHARE:
             found.append(Refusal(f.name, str(node), factor, share))
     return tuple(found)
 
