@@ -10,8 +10,9 @@ input of several dims, unless another input has one of them that is none.
 A size of which the model divides blocks, as the samples of a sound, is as large as leaves some of
 the largest blocks.
 A size that a run computes from others, as one to which two extents must be equal, is what they
-make it. One that data tell is what most are: an axis is as long after it is resized or padded as
-before, and the parts of one are equal.
+make it, and sizes that must be equal are what is known of one of them. One that data tell is what
+most are: an axis is as long after it is resized or padded as before, and the parts of one are
+equal.
 
     x{n, 3, h, w}                                   n is a batch, h and w are sides of a picture
     ids{n, seq}, mask{n, seq}, state{2, n, 128}     none by its place; `batch` in the place of n is
@@ -47,6 +48,7 @@ def with_common_sizes(
     usual: Mapping[str, int],
     params: Mapping[str, str],
     computed: Mapping[str, Index],
+    equal: Sequence[tuple[Index, Index]] = (),
 ) -> Graph:
     """The graph whose symbols have common sizes.
 
@@ -56,10 +58,12 @@ def with_common_sizes(
         usual: What symbols are that nothing else tells of.
         params: The names that the model has for symbols.
         computed: What symbols are that a run computes from others.
+        equal: Sizes that a run ends unless they are equal: what is known of one holds of both.
     """
     batches = _batches(g, params)
+    told = _with_equal(told, equal)
+    known = _with_equal({**usual, **dict.fromkeys(batches, BATCH), **told}, equal)
     sides = {s: n for s, n in _sides(g, frozenset(batches)).items() if s not in told}
-    known = {**usual, **dict.fromkeys(batches, BATCH), **told}
     made = _taken(g, {**known, **sides}, computed)
     while _largest(made) > HELD and any(n > 1 for n in sides.values()):
         sides = {s: max(n // 2, 1) for s, n in sides.items()}
@@ -68,6 +72,23 @@ def with_common_sizes(
     if examples == BATCH:
         return made
     return _taken(g, {**known, **sides, **dict.fromkeys(batches, examples), **told}, computed)
+
+
+def _with_equal(known: Mapping[str, int], equal: Sequence[tuple[Index, Index]]) -> dict[str, int]:
+    """Known sizes, and those of symbols that must be equal to one of them."""
+    found = dict(known)
+    partners: dict[str, list[str]] = {}
+    for a, b in ((x.as_var, y.as_var) for x, y in equal):
+        if a is not None and b is not None:
+            partners.setdefault(a, []).append(b)
+            partners.setdefault(b, []).append(a)
+    waiting = [s for s in found if s in partners]
+    while waiting:
+        one = waiting.pop()
+        others = [s for s in partners[one] if s not in found]
+        found |= dict.fromkeys(others, found[one])
+        waiting += others
+    return found
 
 
 def _taken(g: Graph, common: Mapping[str, int], computed: Mapping[str, Index]) -> Graph:

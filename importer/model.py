@@ -174,7 +174,8 @@ class _Importer:
         params = {symbol: param for param, symbol in inputs.symbols.items()}
         alike = {symbol: size for symbol, (size, _) in b.alike.items()}
         computed = {**b.usual, **b.longest_of, **alike}
-        made = with_common_sizes(made, inputs.common, inputs.usual, params, computed)
+        equal = tuple(b.alike.values())
+        made = with_common_sizes(made, inputs.common, inputs.usual, params, computed, equal)
         interface = Interface(takes, gives)
         return made if interface.is_plain else replace(made, interface=interface)
 

@@ -296,6 +296,42 @@ def test_a_size_that_two_extents_must_have_is_what_they_commonly_are(tmp_path: P
     assert common_size(symbols["same"]) == 160
 
 
+@pytest.mark.parametrize(
+    ("dims", "common"),
+    [({}, 1), ({"m": (0, 9, 1, 4)}, 4), ({"batch": (0, 9, 1, 4)}, 4)],
+)
+def test_sizes_that_must_be_equal_are_commonly_equal(
+    tmp_path: Path, dims: dict[str, tuple[int, ...]], common: int
+) -> None:
+    """States of as many examples as there are, of which only a branch tells."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 32, 4), "r": (1, 32, 8)}
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(s, np.float32), n) for n, s in shapes.items()
+    ]
+    branches = [
+        helper.make_graph(
+            [
+                helper.make_node("LSTM", ["x", "w", "r", "", "", "h", "h"], [name], hidden_size=8),
+                helper.make_node("Neg" if name == "then" else "Abs", [name], [f"{name}_y"]),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [3, 1, "any", 8])],
+        )
+        for name in ("then", "else")
+    ]
+    node = helper.make_node("If", ["p"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    sizes: Shapes = {"x": [3, "batch", 4], "h": [1, "m", 8]}
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in sizes.items()]
+    ports.append(helper.make_tensor_value_info("p", TensorProto.BOOL, []))
+    graph = helper.make_graph([node], "g", ports, [onnx.ValueInfoProto(name="y")], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, tmp_path / "m.onnx")
+    found = common_sizes(dict(import_model(tmp_path / "m.onnx", dims=dims).symbols))
+    assert (found["batch"], found["m"]) == (common, common)
+
+
 @pytest.mark.parametrize(("dims", "common"), [({}, 512), ({"t": (0, 200)}, 200), ({"t": 7}, None)])
 def test_what_windows_in_steps_leave_of_a_sound_is_commonly_several(
     tmp_path: Path, dims: dict[str, int | tuple[int, int]], common: int | None
