@@ -75,9 +75,8 @@ class MemoryEmitter:
             place = self.place(buffer, start)
             if mask is None or (guard is None and self._may_read_on(buffer, start, lanes)):
                 return b.load(place, type_=vector, align=align(buffer))
-            if self._is_better_whole(buffer, start, lanes):
-                whole = b.load(place, type_=vector, align=align(buffer))
-                return b.select(mask, whole, other)
+            if not self.machine.has_masks and buffer.dtype.bytes < NARROWEST_MASKED:
+                return self._whole_where_inside(buffer, start, vector, mask, other)
             if guard is not None and not is_vector(guard):
                 # A load of no lanes takes hundreds of cycles where there is no memory.
                 place = b.select(guard, place, self.place(buffer, first))
@@ -178,10 +177,30 @@ class MemoryEmitter:
         behind = not any(active[count:]) and bounds[0] + count == size
         return behind and bounds[1] + len(active) <= room(buffer, size)
 
-    def _is_better_whole(self, buffer: Buffer, start: Index, lanes: int) -> bool:
-        """Whether idle lanes are better loaded and left out then: else each has its own load."""
-        masked = self.machine.has_masks or buffer.dtype.bytes >= NARROWEST_MASKED
-        return not masked and self.is_inside(buffer, start, lanes)
+    def _whole_where_inside(
+        self, buffer: Buffer, start: Index, vector: ir.VectorType, mask: ir.Value, other: ir.Value
+    ) -> ir.Value:
+        """A vector of neighbours too narrow for masks, `other` in idle lanes.
+
+        They are loaded, too, and left out then, where the buffer has them: else each lane has its
+        own load. Where only a run tells, only the first and last rows of a buffer branch there.
+        """
+        b, lanes = self.builder, vector.count
+        place, least = self.place(buffer, start), align(buffer)
+
+        def near() -> ir.Value:
+            return b.load(place, type_=vector, align=least)
+
+        def part() -> ir.Value:
+            return self.masked_load(buffer, place, vector, mask, other)
+
+        if self.is_inside(buffer, start, lanes):
+            return b.select(mask, near(), other)
+        if not isinstance(buffer.layout.size, int) or buffer.layout.size < lanes:
+            return part()
+        first, last = self.index.emit(start), i64(buffer.layout.size - lanes)
+        beyond = b.or_(b.icmp_signed("<", first, i64(0)), b.icmp_signed(">", first, last))
+        return b.select(mask, b.either(beyond, "inside", near, part), other)
 
     def is_inside(self, buffer: Buffer, start: Index, count: int) -> bool:
         """Whether so many elements from a place on are known to be the buffer's."""

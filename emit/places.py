@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rutc.emit import ir
 from rutc.emit.index import FARTHEST, IndexEmitter
-from rutc.emit.ir_vectors import i64, is_vector, splat
+from rutc.emit.ir_vectors import I32, i64, is_vector, splat
 from rutc.emit.load_store import BOOL, both, constant_lanes
 from rutc.emit.site import Sites
 from rutc.tensor_ir.affine import ZERO, Index, Size
@@ -104,7 +104,7 @@ class PlaceEmitter:
             inside = self._lanes_within(index, low, high)
             if inside is None and sure:
                 return None, None
-            inside = inside or self._within(index, low, high)
+            inside = inside or self._within(index, low, high, 8 * buffer.dtype.bytes)
             lanes = constant_lanes(inside)
             if lanes is not None and all(lanes):
                 continue
@@ -205,24 +205,56 @@ class PlaceEmitter:
         emitted = self.index.emit(limit)
         return splat(self.builder, emitted, value.lanes) if is_vector(value) else emitted
 
-    def _within(self, index: Index, low: int, high: Index) -> ir.Value:
-        """The condition that an index is within, computed once for equal ones."""
-        key = "within", index, low, high, self.index.window(index)
-        return self.index.shared(key, lambda: self._compared(index, low, high), index, high)
+    def _within(self, index: Index, low: int, high: Index, bits: int) -> ir.Value:
+        """The condition that an index is within, computed once for equal ones.
 
-    def _compared(self, index: Index, low: int, high: Index) -> ir.Value:
+        Elements of so many bits are loaded where it holds.
+        """
+        key = "within", index, low, high, bits, self.index.window(index)
+        return self.index.shared(key, lambda: self._compared(index, low, high, bits), index, high)
+
+    def _compared(self, index: Index, low: int, high: Index, bits: int) -> ir.Value:
         bounds, last = self.index.bounds(index), high.bounds(self.index.ranges)
-        value = self.index.emit(index)
+        begin = self._first_of_neighbours(index)
+        value = self.index.emit(index) if begin is None else None
         condition: ir.Value | None = None
         for op, limit, known in (
             (">=", Index.of(low), bounds is not None and bounds[0] >= low),
             ("<=", high, bounds is not None and last is not None and bounds[1] <= last[0]),
         ):
-            if not known:
+            if known:
+                continue
+            if begin is not None:
+                test = self._numbers(op, limit - begin, bits)
+            else:
+                assert value is not None
                 test = self.builder.icmp_signed(op, value, self._limit(limit, value))
-                condition = test if condition is None else self.builder.and_(condition, test)
+            condition = test if condition is None else self.builder.and_(condition, test)
         assert condition is not None
         return condition
+
+    def _first_of_neighbours(self, index: Index) -> Index | None:
+        """What the first lane's index is, where each lane's is one more than that before it."""
+        lane = self.index.lane
+        if lane is None or index.coefficient(lane.var) != 1 or self.index.holds_vectors(index):
+            return None
+        first = index - Index.of(lane.var) + lane.base
+        return None if lane.var in first.names() else first
+
+    def _numbers(self, op: str, limit: Index, bits: int) -> ir.Value:
+        """The lanes whose numbers compare so with a limit.
+
+        Numbers are as long as the elements that are loaded then: a vector of them is compared in as
+        many registers as it has, and is their mask.
+        """
+        b, lane = self.builder, self.index.lane
+        assert lane is not None
+        number = ir.IntType(min(bits, I32.width) if lane.lanes < 1 << (bits - 1) else I32.width)
+        # Beyond both ends all limits are alike.
+        above = b.intrinsic("smax", self.index.emit(limit), i64(-1))
+        near = b.intrinsic("smin", above, i64(lane.lanes))
+        numbers = ir.Constant(ir.VectorType(number, lane.lanes), list(range(lane.lanes)))
+        return b.icmp_signed(op, numbers, splat(b, b.trunc(near, number), lane.lanes))
 
     def _lanes_within(self, index: Index, low: int, high: Index) -> ir.Value | None:
         """The lanes whose coordinate is within, as a constant; None where they are not known.

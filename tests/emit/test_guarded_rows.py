@@ -85,3 +85,42 @@ def test_a_fused_number_of_pictures_is_not_tested(machine: Machine, count: int) 
     rows = np.pad(x.reshape(-1, 34), [(0, 0), (1, 0)])
     want = np.max([rows[:, k::2][:, :17] for k in range(3)], axis=0)
     np.testing.assert_array_equal(buffers["y"].reshape(-1, 17), want)
+
+
+PADDED = """
+    graph "rows with their edges"
+    dims i = 3, x = 53, o = 67
+    %x : {type}{{i,x}} = input "x" [i, x]
+    %y : {type}{{i,o}} = %x[i, x=o-5 else {fill}]
+    output "y" [i, o] = %y
+"""
+
+
+@on_machines
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("u8", "7"), ("i16", "0"), ("f16", "0.0"), ("f32", "1.5")]
+)
+@pytest.mark.parametrize("lanes", [8, 32, 64, 160])
+def test_lanes_beyond_a_row_are_left_out(
+    machine: Machine, dtype: str, fill: str, lanes: int
+) -> None:
+    """Vectors reach beyond both ends of rows, those of the first and last row beyond the buffer."""
+    steps = f"split(o, {lanes}); mark(o.i, vector)" if lanes < 67 else "mark(o, vector)"
+    source = PADDED.format(type=dtype, fill=fill)
+    kernel = apply_schedule(kernel_of(source), parse_schedule(steps))
+    numpy = kernel.args[0].dtype.numpy
+    x = np.random.default_rng(2).integers(0, 100, 3 * 53).astype(numpy)
+    run_as_interpreted(kernel, machine, {"x": x, "y": np.zeros(3 * 67, numpy)})
+
+
+@on_machines
+def test_lanes_are_told_by_numbers_as_long_as_elements(machine: Machine) -> None:
+    """A loop tells where a vector begins: its lanes' numbers are compared, no places of 64 bits."""
+    for dtype, bits in ("u8", 8), ("i16", 16), ("f32", 32):
+        fill = "0.0" if dtype == "f32" else "0"
+        source = PADDED.format(type=dtype, fill=fill).replace("67", "64")
+        kernel = apply_schedule(
+            kernel_of(source), parse_schedule("split(o, 16); mark(o.i, vector)")
+        )
+        compared = re.findall(r"icmp \S+ <\d+ x i(\d+)>", emit_kernel(kernel, machine).text)
+        assert set(compared) == {str(bits)}

@@ -39,6 +39,14 @@ dims n = 64, c = 8, d = 8, h = 4, k = 12, z = 48
 output "o" [n, d, h, c] = %o
 """
 """No loop lies along memory, which rows of some lie much farther apart in than of others."""
+EDGED = """
+graph "edged"
+dims i = 16, x = 300, o = 306
+%v : {dtype}{{i,x}} = input "v" [i, x]
+%o : {dtype}{{i,o}} = %v[i, x=o-3 else 0]
+output "o" [i, o] = %o
+"""
+"""Rows with edges that are filled."""
 TURNED = """
 graph "turned"
 dims c = {c}, p = {p}
@@ -445,3 +453,16 @@ def test_arms_of_a_single_vector_have_no_columns() -> None:
     with pytest.raises(NotApplicable, match="no columns"):
         space.choice(space.default.rivals[0])
     assert usual((space,)) is not None
+
+
+@on_machines
+@pytest.mark.parametrize("dtype", ["u8", "i16"])
+def test_rows_are_apart_from_their_edges(machine: Machine, dtype: str) -> None:
+    """Without registers for masks, vectors of narrow elements are loaded whole or lane by lane."""
+    found = subject(EDGED.format(dtype=dtype))
+    space, point = usual(spaces(found.kernel, machine, found.free)) or (None, None)
+    assert space is not None
+    assert isinstance(point, Pointwise)
+    if machine is V3:
+        assert (point.form, point.parts) == (Form.PIECES, ("o",))
+    run(found, machine)

@@ -217,6 +217,8 @@ def _pieces(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) ->
     """Vectors of each piece of the innermost loop."""
     *others, vector = point.order
     cuts = cuts_of(kernel, shape, vector)
+    if vector in point.parts:
+        cuts = tuple(sorted({*cuts, *edges_of(kernel, shape, vector)}))
     if not cuts:
         raise NotApplicable(f"nothing changes its course along {vector}")
     yield Cut(vector, cuts)
@@ -225,7 +227,7 @@ def _pieces(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) ->
         if point.vectors:
             yield from vectorised(name, end - start, machine, point.vectors)
     yield from shared_out(others, point.parallel)
-    yield from _parted(kernel, shape, point, others)
+    yield from _parted(kernel, shape, point, others, but=vector)
 
 
 def cuts_of(kernel: Kernel, shape: Shape, v: str) -> tuple[int, ...]:
@@ -241,10 +243,12 @@ def edges_of(kernel: Kernel, shape: Shape, v: str) -> tuple[int, ...]:
     return () if v in shape.symbolic else edges_of_reads(kernel, v, shape.extents[v])
 
 
-def _parted(kernel: Kernel, shape: Shape, point: Pointwise, around: list[str]) -> Iterator[Step]:
-    """Steps that give the ranges between their edges code of their own."""
+def _parted(
+    kernel: Kernel, shape: Shape, point: Pointwise, around: list[str], but: str | None = None
+) -> Iterator[Step]:
+    """Steps that give the ranges between their edges code of their own; `but` one loop has it."""
     arms = 1
-    if not set(point.parts) <= set(around):
+    if not {*point.parts} - {but} <= set(around):
         raise NotApplicable(f"the loops around are {', '.join(around) or 'none'}")
     for v in around:
         if v in point.parts:

@@ -70,7 +70,13 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     copies = copies_of_body(kernel.body, machine)
     made = Pointwise(Form.VECTORS, order, copies, parallel=parallel)
     liked = _longest(kernel, shape, made, ends, machine)
-    return Default(liked, rivals=tuple(_squares_beside(order, shape, parallel)))
+    rivals = list(_squares_beside(order, shape, parallel))
+    if edges_of(kernel, shape, vector):
+        # Between its edges no vector has masks.
+        around = with_edges(others, ends)
+        parts = (*around, vector)
+        rivals.append(Pointwise(Form.PIECES, order, copies, parts=parts, parallel=liked.parallel))
+    return Default(liked, rivals=tuple(rivals))
 
 
 def _in_arms(
@@ -237,12 +243,12 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     orders: Iterable[tuple[str, ...]] = permutations(own)
     if len(own) > MOST_PERMUTED:
         orders = ((*memory_order([v for v in own if v != last], shape), last) for last in own)
+    parted = [v for v in own if edges_of(kernel, shape, v)][:MOST_PARTED]
     forms = [Form.VECTORS]
-    forms += [Form.PIECES] if any(cuts_of(kernel, shape, v) for v in own) else []
+    forms += [Form.PIECES] if any(cuts_of(kernel, shape, v) or v in parted for v in own) else []
     forms += [Form.ARMS, Form.ARMS_IN_COLUMNS] if choosing_loops(kernel, shape.sizes) else []
     forms += [Form.SQUARES, Form.TURNS, Form.COLUMNS] if len(own) > 1 else []
     forms += [Form.BLOCKS] if blocks_of_stores(kernel, shape) else []
-    parted = [v for v in own if edges_of(kernel, shape, v)][:MOST_PARTED]
     return {
         "form": tuple(forms),
         "order": tuple(orders),
