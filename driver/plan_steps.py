@@ -296,7 +296,7 @@ class PlanSteps:
         )
 
     def _work(self, group: Group) -> Index:
-        return work_of(group, dict(self.plan.graph.dims))
+        return work_of(group, self.plan.graph.extents)
 
     def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
         kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.extents, symbols)

@@ -43,7 +43,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/decide/recompute.py": ("MOST_FOLLOWING",),
     "graph_opt/decide/joins.py": ("NEIGHBOURS",),
     "graph_opt/decide/layout.py": ("SWEEPS", "LESS"),
-    "graph_opt/decide/memory.py": ("ROUNDS", "MOST_PLACED"),
+    "graph_opt/decide/memory.py": ("ROUNDS",),
     "graph_opt/decide/own_lines.py": ("ALIGNMENT", "AROUND", "MOST_TOGETHER", "ROUNDS"),
     "graph_opt/decide/searches.py": ("MOST_POINTS",),
     "graph_opt/decide/slices.py": ("MOST_DIMS",),

@@ -109,16 +109,16 @@ class _Choice:
             if not may.join(what) or not (every or self._is_near(name)):
                 continue
             own = arrangements.get(name) or Arrangement(known.fixed[name])
-            parts: list[str] = []
+            parts: dict[str, None] = {}
             for p in what.pieces:
-                if p.value is None or p.value in {*taken, *parts, *kept}:
+                if p.value is None or any(p.value in x for x in (taken, parts, kept)):
                     continue
                 if not may.part(what, p) or not self._fits(what, p):
                     continue
                 if not self._lies(own, arrangements[p.value], what, p):
                     continue
                 if every or self._saved(what, p, makers[name], readers) > 0:
-                    parts.append(p.value)
+                    parts[p.value] = None
             if parts:
                 taken.update(parts)
                 yield Join(name, tuple(parts))

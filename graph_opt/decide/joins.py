@@ -12,6 +12,7 @@ to lie elsewhere, or is computed while it is joined, is a value of its own that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
@@ -23,6 +24,7 @@ from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.exprs import below_zero, index_coords, is_gathered, side_by_side
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain
+from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.expr import Apply, Expr, Lit, Read, map_index, substitute
 from rutc.tensor_ir.graph import Graph, Nest, Node, Value, bound_symbols, used, walk_nodes
 from rutc.tensor_ir.layout import Axis, Layout
@@ -161,6 +163,9 @@ class _Joiner:
         self.views = views(graph)
         self.names = set(graph.values)
         self.dims = {d for d, _ in graph.dims} | {s for s, _ in graph.symbols}
+        self.symbols = dict(graph.symbols)
+        self.ranges = dict(graph.ranges)
+        self.sizes = {d: plain(e) for d, e in graph.dims}
         self.added: list[tuple[str, Index]] = []
         self.parts: dict[str, Part] = {}
         self.joins: list[str] = []
@@ -174,11 +179,11 @@ class _Joiner:
         what = concatenation(self.graph, n, self.views)
         if what is None or not self.may.join(what):
             raise Illegal(f"`{j}`: {value_name(j.value)} is no concatenation that can be joined")
-        left = list(j.parts)
+        left = Counter(j.parts)
         reads: list[Expr] = []
         for p in what.pieces:
-            if p.value in left:
-                left.remove(p.value)
+            if p.value is not None and left[p.value]:
+                left[p.value] -= 1
                 if p.value in self.parts or not self.may.part(what, p):
                     raise Illegal(f"`{j}`: {value_name(p.value)} cannot lie in another value")
                 self.parts[p.value] = Part(j.value, what.along, p.start, p.dims)
@@ -187,8 +192,8 @@ class _Joiner:
                 made, r = self._apart(what, p)
                 reads.append(r)
                 yield made
-        if left:
-            raise Illegal(f"`{j}`: {value_name(left[0])} is no part of {value_name(j.value)}")
+        for v in left.elements():
+            raise Illegal(f"`{j}`: {value_name(v)} is no part of {value_name(j.value)}")
         e: Expr = reads[-1]
         for p, first in zip(what.pieces[:0:-1], reads[-2::-1], strict=True):
             e = side_by_side(Index.of(what.along) - p.start, first, e)
@@ -200,17 +205,23 @@ class _Joiner:
         whole, along = what.nest.out, what.along
         name = fresh(f"{whole.name}.part", self.names)
         d = fresh(f"{along}.part", self.dims)
-        self.added.append((d, p.size))
-        graph = replace(self.graph, dims=(*self.graph.dims, *self.added))
-        ranges, sizes = graph.ranges, {x: plain(e) for x, e in graph.dims}
+        self._add(d, p.size)
         moved = substitute(p.body, {along: p.start + Index.of(d)})
-        body = without_fills(map_index(moved, lambda i: i.simplify(ranges)), sizes)
+        body = without_fills(map_index(moved, lambda i: i.simplify(self.ranges)), self.sizes)
         same = {d if x == along else x: x for x in whole.dims}
         self.parts[name] = Part(whole.name, along, p.start, same)
         made = Value(name, whole.dtype, tuple(sorted(same)))
         at = {**{x: Index.of(x) for x in same}, d: Index.of(along) - p.start}
         read = Read(name, tuple(sorted(at.items())), whole.dtype, Lit(0, whole.dtype))
         return Nest((made,), (), None, (body,), what.nest.origin), read
+
+    def _add(self, dim: str, size: Index) -> None:
+        """Note a dim that the graph did not have."""
+        self.added.append((dim, size))
+        self.sizes[dim] = plain(size)
+        limits = dim_range(size, self.symbols)
+        if limits is not None:
+            self.ranges[dim] = limits
 
 
 class Joinable:

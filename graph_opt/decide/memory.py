@@ -47,9 +47,6 @@ from rutc.tensor_ir.layout import Layout
 
 ROUNDS = 64
 """Orders that values are placed in, at most."""
-MOST_PLACED = 1 << 17
-"""Values that are placed in all orders but the first, at most: of more than 2,048 values fewer
-orders are tried, so that the time grows with their number and not with 64 times that."""
 
 
 class Lifetimes:
@@ -239,8 +236,8 @@ def place_fixed(
     """The bytes in which the values are placed: the fewest of several orders, the largest first.
 
     The value that ends highest is placed first next time, until no order takes fewer bytes: what
-    lives at one time together, or as many as `ROUNDS` have been tried, of many values fewer. In
-    these bytes values move to where several threads write to lines that they had before.
+    lives at one time together, or as many as `ROUNDS` have been tried. In these bytes values
+    move to where several threads write to lines that they had before.
     """
     order = sorted(todo, key=lambda x: (-x[0], lives[x[1]].first, x[1]))
     spans = [lives[name] for _, name in order]
@@ -254,7 +251,8 @@ def place_fixed(
     fewest = live_bytes(sizes, spans)
     offsets, arena = packing.offsets(turns)
     best = arena, offsets, list(turns)
-    for _ in range(min(ROUNDS, MOST_PLACED // max(len(order), 1))):
+    # Where many live together no other order took fewer bytes.
+    for _ in range(ROUNDS if few is not None else 0):
         if best[0] <= fewest:
             break
         highest = next(i for i in turns if offsets[i] + sizes[i] == arena)

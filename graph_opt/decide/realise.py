@@ -329,10 +329,9 @@ class Realisation:
     def _steps(
         self, nodes: tuple[Node, ...], needed: set[str], prefix: str, grouped: set[str]
     ) -> tuple[PlanStep, ...]:
-        order = {v: tuple(dict.fromkeys(a.dim for a in x.axes)) for v, x in self.layouts.items()}
         groups = _GivenGroups(self.known, self._groupings)
         groups.grow(nodes)
-        items = groups.finished(needed, order, prefix)
+        items = groups.finished(needed, self._orders, prefix)
         grouped.update(groups.home)
         steps: list[PlanStep] = []
         for item in items:
@@ -360,6 +359,11 @@ class Realisation:
                 case _:
                     raise InternalError(f"the plan has no step for {type(item).__name__}")
         return tuple(steps)
+
+    @cached_property
+    def _orders(self) -> dict[str, tuple[str, ...]]:
+        """The dims of every value as they lie."""
+        return {v: tuple(dict.fromkeys(a.dim for a in x.axes)) for v, x in self.layouts.items()}
 
     @cached_property
     def _groupings(self) -> dict[str, Grouping]:

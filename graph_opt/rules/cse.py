@@ -63,7 +63,8 @@ class MergeEqual:
                     same = seen.setdefault(canonical(n, editor), [])
             found = next((k for k in same if _merges(editor.nodes[k], n, editor)), None)
             if found is None:
-                same.append(key)
+                if not any(_stands_for(editor.nodes[k], n, editor) for k in same):
+                    same.append(key)
                 continue
             first = editor.nodes[found]
             editor.set_origin(first, merge_origins(first, n))
@@ -87,14 +88,30 @@ def _merges(first: Node, n: Node, editor: Editor) -> bool:
         if not block[0]:
             return False
         block = editor.block(editor.nodes[block[0]])
-    taken = any(editor.is_output(v.name) for v in outs(n))
-    if taken and any(editor.is_output(v.name) for v in outs(first)):
+    taken = _gives_output(n, editor)
+    if taken and _gives_output(first, editor):
         return False
     if isinstance(n, Const) and isinstance(first, Const):
         return n.data == first.data
     if not _same_dims(first, n) and (taken or not _in_nests(n, editor)):
         return False
     return canonical(first, editor) == canonical(n, editor)
+
+
+def _gives_output(n: Node, editor: Editor) -> bool:
+    return any(editor.is_output(v.name) for v in outs(n))
+
+
+def _stands_for(first: Node, n: Node, editor: Editor) -> bool:
+    """Whether whatever may become `n` may become the first one: equal outputs in one block."""
+    return (
+        isinstance(n, Nest)
+        and editor.block(n) == editor.block(first)
+        and _gives_output(n, editor)
+        and _gives_output(first, editor)
+        and _same_dims(first, n)
+        and canonical(first, editor) == canonical(n, editor)
+    )
 
 
 def _same_dims(first: Node, n: Node) -> bool:

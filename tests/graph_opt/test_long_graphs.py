@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 
 from rutc.graph_opt import optimize
+from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.living import Life
 from rutc.graph_opt.decide.memory import place_fixed
 from rutc.graph_opt.decide.own_lines import MOST_TOGETHER, OwnLines
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.plan import Place
 from rutc.graph_opt.rules import cse, scale
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.parse import parse
+from tests.machines import V3
 
 NODES = 100
 
@@ -62,6 +67,47 @@ def test_alike_branches_are_not_compared_each_with_each(monkeypatch: pytest.Monk
     MergeEqual().run(editor)
     assert len(list(editor.names())) == 3 * NODES + 2
     assert NODES <= calls[0] <= 4 * NODES
+
+
+def test_equal_outputs_are_not_compared_each_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ['graph "outputs"', "dims i = 4", '%x : f32{i} = input "x" [i]']
+    lines += [f"%v{n} : f32{{i}} = tanh(%x[i])" for n in range(NODES)]
+    lines += [f'output "y{n}" [i] = %v{n}' for n in range(NODES)]
+    calls = [0]
+    monkeypatch.setattr(cse, "_merges", counted(cse._merges, calls))
+    editor = Editor(parse("\n".join(lines)))
+    MergeEqual().run(editor)
+    assert len(list(editor.names())) == NODES + 1
+    assert NODES - 1 <= calls[0] <= 2 * NODES
+
+
+def test_steps_look_at_layouts_once_for_many_bodies() -> None:
+    lines = ['graph "choices"', "dims i = 4", '%v0 : f32{i} = input "x" [i]']
+    lines.append('%c : bool{} = input "c" []')
+    for n in range(NODES):
+        lines += [
+            f"%v{n + 1} : f32{{i}} = if %c {{",
+            f"  %a{n} : f32{{i}} = abs(%v{n}[i])",
+            f"  yield %a{n}",
+            "} else {",
+            f"  %b{n} : f32{{i}} = tanh(%v{n}[i])",
+            f"  yield %b{n}",
+            "}",
+        ]
+    lines.append(f'output "y" [i] = %v{NODES}')
+    found = greedy(prepare(parse("\n".join(lines))), V3).realisation
+    assert len(found.steps) == NODES
+    looked = [0]
+
+    class Layouts(dict[str, Layout]):
+        def items(self) -> Any:
+            looked[0] += 1
+            return super().items()
+
+    again = Realisation(found.known, found.assignment, V3)
+    vars(again)["layouts"] = Layouts(found.layouts)
+    assert again.steps == found.steps
+    assert looked[0] == 1
 
 
 @pytest.mark.parametrize("several", [False, True])
