@@ -10,7 +10,6 @@ what is missing is ended by the system. So a file is looked at before it is load
 Weights that are in a file beside the library have that digest behind them (`weights_file.py`).
 """
 
-import hashlib
 import json
 import os
 import stat
@@ -19,10 +18,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from rutc.runtime.errors import ModelError
 from rutc.runtime.weights_file import DIGEST_BYTES, Given, weights_path
+
+if TYPE_CHECKING:
+    import hashlib
 
 ELF_MACHINES: Final[Mapping[int, str]] = {62: "x86_64", 183: "aarch64"}
 """The names that the operating system has for the values of `e_machine` (ELF-64, System V ABI)."""
@@ -149,7 +151,7 @@ class ArtifactFile:
 
     def _digest(self, spans: Sequence[Span], between: bytes = b"") -> bytes:
         """The SHA-256 of spans of the file, the first of which some other bytes follow."""
-        digest = hashlib.sha256()
+        digest = _sha256()
         for number, span in enumerate(spans):
             for block in blocks(self.file, span):
                 digest.update(block)
@@ -281,11 +283,19 @@ def _named(file: BinaryIO, sections: Sequence[tuple[int, ...]], names: int) -> M
     }
 
 
+def _sha256() -> "hashlib._Hash":
+    # Not at the top of the file: it loads OpenSSL, a tenth of what the runtime's import takes, and
+    # bytes are compared with digests on request only.
+    import hashlib
+
+    return hashlib.sha256()
+
+
 def _check_weights(weights: Given, manifest: Mapping[str, object]) -> None:
     """Compares weights that their digest follows with the manifest's, unless their size differs."""
     expected = _file_bytes(manifest) or 0
     end = max(expected - DIGEST_BYTES, 0)
-    digest = hashlib.sha256()
+    digest = _sha256()
     stored = b""
     if isinstance(weights, Path):
         file, size = _opened(weights)

@@ -1,6 +1,5 @@
 """A model's inputs and outputs as its manifest describes them."""
 
-import difflib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -226,6 +225,9 @@ def check_names(role: str, names: Iterable[str], known: Mapping[str, object]) ->
     """Raises ModelError where a name is none of those known."""
     for name in names:
         if name not in known:
+            # Not at the top of the file: servers import this, and most never need it.
+            import difflib
+
             close = difflib.get_close_matches(str(name), known, 1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise ModelError(f"the model has no {role} {name!r}{hint}; it has {named(role, known)}")

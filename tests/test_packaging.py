@@ -95,5 +95,7 @@ def test_an_unknown_name_is_an_error() -> None:
 def test_the_runtime_needs_numpy_only() -> None:
     loaded = _modules_after("import rutc.runtime")
     assert loaded.isdisjoint(HEAVY)
+    # What is for errors and requests alone takes as long to import as several of its own modules.
+    assert loaded.isdisjoint({"_hashlib", "difflib"})
     inside = {name for name in loaded if name.startswith("rutc.")}
     assert {name for name in inside if not name.startswith("rutc.runtime")} == set()
