@@ -13,7 +13,6 @@ llama.cpp is not among the packages of this project: `benchmarks.llama` says whe
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,13 +23,13 @@ import onnx
 from benchmarks import layout, llama
 from benchmarks.decoder_models import BITS, Sizes, onnx_model, weights_of, write_gguf
 from benchmarks.line_times import between
-from benchmarks.peak import measured_peaks
-from benchmarks.peers import Inputs
+from benchmarks.peak import run_reading
+from benchmarks.peers import run_in_one_buffer
 from benchmarks.protocol import Page, compiled, medians, timed, told, write
 from benchmarks.store import Entry, case_of
 from rutc.driver.compiler import Options
-from rutc.verify.bench import aligned, room_for, run_onnxruntime, rutc_job
-from rutc.verify.interleaved import Job, Run
+from rutc.verify.bench import room_for, run_onnxruntime, rutc_job
+from rutc.verify.interleaved import Job
 
 KINDS = ("f32", "bf16", "f16", "int8", "int4")
 PASTS = (32, 512, 1024)
@@ -161,43 +160,6 @@ def jobs(made: Decoder, past: int, threads: int, peers: Sequence[str]) -> dict[s
         places["logits"] = (str(made.dtype), (1, 1, made.sizes.words))
         found[SPELLED_OUT] = Job(run_onnxruntime, (made.spelled_out, threads, plain, places))
     return found
-
-
-def run_in_one_buffer(model: Path, threads: int, inputs: Inputs, longest: int) -> Run:
-    """Returns a run of ONNX Runtime that appends to the caches where they lie."""
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    held: list[object] = []
-    for name, array in inputs.items():
-        place = aligned(array)
-        if name.startswith("past"):
-            place = aligned(np.zeros((*array.shape[:2], longest, array.shape[3]), array.dtype))
-            place[:, :, : array.shape[2]] = array
-        value = ort.OrtValue.ortvalue_from_numpy(place)
-        binding.bind_ortvalue_input(name, value)
-        if name.startswith("past"):
-            binding.bind_ortvalue_output(name.replace("past", "present", 1), value)
-        held += [place, value]
-    binding.bind_output("logits")
-
-    def run() -> object:
-        session.run_with_iobinding(binding)
-        return binding, held
-
-    return run
-
-
-def run_reading(bytes_: int, threads: int) -> Run:
-    """Returns a run that reads so many bytes of memory, each thread a part."""
-    traffic = measured_peaks().traffic
-    parts = [traffic(bytes_ // threads, 0) for _ in range(threads)]
-    pool = ThreadPoolExecutor(threads)
-    return lambda: list(pool.map(lambda part: part(), parts))
 
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:

@@ -3,6 +3,7 @@
 import ctypes
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,6 +183,14 @@ def run_fed(architecture: str) -> Run:
 def run_traffic(architecture: str, *sizes: int) -> Run:
     """Returns a run of passes over memory; `sizes` are those of `Peaks.traffic`."""
     return measured_peaks(architecture).traffic(*sizes)
+
+
+def run_reading(bytes_: int, threads: int) -> Run:
+    """Returns a run that reads so many bytes of memory, each thread a part."""
+    traffic = measured_peaks().traffic
+    parts = [traffic(bytes_ // threads, 0) for _ in range(threads)]
+    pool = ThreadPoolExecutor(threads)
+    return lambda: list(pool.map(lambda part: part(), parts))
 
 
 def _line(array: np.ndarray) -> int:

@@ -21,10 +21,10 @@ from benchmarks.decoders import (
     decoder,
     jobs,
     page,
-    run_in_one_buffer,
     tokens,
 )
 from benchmarks.machine import provenance
+from benchmarks.peers import run_in_one_buffer
 from rutc.verify.interleaved import take_turns
 from tests.close import assert_close
 
@@ -108,6 +108,7 @@ def test_a_decoder_is_measured_beside_its_peers(tmp_path: Path) -> None:
     found = take_turns(todo, 0.01)
     assert not any(m.failed for m in found.values())
     expected = {"rutc", MEMORY, GROUPED, SPELLED_OUT}
+    assert all(job.prepare.__module__ != decoder.__module__ for job in todo.values()), "is __main__"
     assert set(found) == expected | ({LLAMA} if llama.folder() is not None else set())
     # What it appends to one buffer changes nothing of what it computes.
     inputs = made.inputs(past)
