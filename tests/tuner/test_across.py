@@ -247,10 +247,11 @@ def outside(text: str, machine: Machine) -> list[str]:
 
 @pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()])
 @pytest.mark.parametrize("dtype", ["f32", "u8", "i64"])
-@pytest.mark.parametrize(("rows", "many", "chosen"), [(5, 200, 131), (3, 70, 64), (1, 200, 131)])
+@pytest.mark.parametrize(("rows", "many", "chosen"), [(5, 200, 131), (3, 300, 64), (1, 200, 131)])
 def test_places_that_a_column_has_for_all_rows_are_found_once(
     machine: Machine, dtype: str, rows: int, many: int, chosen: int
 ) -> None:
+    """Rows of 70 bytes are short enough for registers, in which AVX2 picks from each by itself."""
     kernel, constants = lowered(f"""
     graph "columns in another order"
     dims r = {rows}, c = {many}, k = {chosen}
