@@ -29,7 +29,7 @@ from rutc.graph_opt.decide.chains import (
 )
 from rutc.graph_opt.decide.likeness import Found, Likeness
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
-from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
+from rutc.graph_opt.row_runs import ROWS, matrix_factors, rows_of_sum
 from rutc.tensor_ir.affine import Index, Size, typical
 from rutc.tensor_ir.coefficients import Slices
 from rutc.tensor_ir.lower import Group
@@ -214,7 +214,12 @@ class Slicer(Chains):
         return found[::-1]
 
     def _lose_rows(self, member: Member, size: int) -> bool:
-        """Whether registers for matrices hold fewer rows in a slice than of the whole."""
+        """Whether registers for matrices hold fewer rows in a slice, and too few to hide loads.
+
+        A product takes a cycle for each of its r rows. Two of them, side by side, load r rows of
+        one factor and ROWS of the other one each: 2 * r * loads_per_cycle >= r + 2 * ROWS hides it.
+        """
+        hidden = 2 * ROWS / (2 * self.machine.loads_per_cycle - 1)
         sizes = dict(zip(member.dims, member.ratios, strict=True))
         sizes[member.dims[-1]] *= size
         for s in member.group.stages:
@@ -223,7 +228,7 @@ class Slicer(Chains):
                 extents = {d: self.extent(d) for d in (*s.dims, *order)}
                 before = rows_of_sum(s, r, order, extents)
                 after = rows_of_sum(s, r, order, {**extents, **sizes})
-                if after < before:
+                if after < min(before, hidden):
                     return True
         return False
 
