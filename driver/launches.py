@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from rutc.base.record import record
 from rutc.driver.compile_job import CompileJob, Made
+from rutc.driver.plan_cost import Work
 from rutc.emit import kernel_call
 from rutc.emit.kernel_call import KernelCall, KernelId, Ref
 from rutc.graph_opt.plan import Near
@@ -22,7 +23,7 @@ class Pending:
     """A launch of kernels whose code is not made yet; several are the parts of a chain.
 
     `near` are the values that pass to or from kernels in turn with it, `turns` how many they
-    commonly take; `work` is of all turns: operations, a formula of sizes.
+    commonly take; `work` is of all turns.
     """
 
     id: KernelId
@@ -30,7 +31,7 @@ class Pending:
     kernels: tuple[Kernel, ...]
     canonical: Canonical
     job: CompileJob
-    work: Index
+    work: Work
     origin: tuple[str, ...]
     near: Mapping[str, Near]
     turns: int

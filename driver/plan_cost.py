@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
+from rutc.base.record import record
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -19,13 +21,14 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
-from rutc.tensor_ir.affine import ZERO, Index, Range, maximum, product
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, maximum, plain, product
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Cast, reads, walk
+from rutc.tensor_ir.expr import Apply, Cast, Expr, IndexValue, Lit, children, reads, walk
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.running import running_nest
+from rutc.tuner.arms import period_of
 
 Extents = Mapping[str, Index]
 
@@ -42,7 +45,7 @@ def _cycles(
     for s in steps:
         match s:
             case Run(group):
-                work += work_of(group, extents)
+                work += work_of(group, extents).written
                 total += machine.coefficients.sharing.gather * _gathers(group, extents)
             case Repeat():
                 total += _cycles(s.steps, extents, sizes, machine) * s.trips
@@ -58,23 +61,88 @@ def _cycles(
     return total + work // int(machine.width * machine.fma_per_cycle)
 
 
-def work_of(group: Group, extents: Extents) -> Index:
-    """Floating-point operations of a group: arithmetic in bodies, and one per reduced element.
+@record
+class Work:
+    """Floating-point operations of groups, formulas of the graph's symbols.
+
+    Of arms that an index chooses, as a filter's transform has one for every point, `written` has
+    all: code of many arms takes longer than what a run does of it, so threads are worth more.
+    `done` has each as often as it is chosen.
+    """
+
+    written: Index = ZERO
+    done: Index = ZERO
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.written + other.written, self.done + other.done)
+
+    def times(self, trips: Index) -> Work:
+        """That of so many trips."""
+        return Work(self.written * trips, self.done * trips)
+
+
+def work_of(group: Group, extents: Extents) -> Work:
+    """The work of a group: arithmetic in bodies, and one per reduced element.
 
     All products of the parts of two numbers are one operation, and so is a product of rounded ones.
     """
-    total = ZERO
+    total = Work()
     extents = _with_slices(group, extents)
+    sizes = {name: plain(extent) for name, extent in extents.items()}
     for n in group.stages:
         taken = n.out.dims if running_nest(n, extents.__getitem__) is not None else n.dims
         points = product(extents[d] for d in taken)
-        each = sum(
-            1 for e in n.body for x in walk(e) if isinstance(x, Apply | Cast) and x.dtype.is_float
-        )
+        written = sum(sum(map(_is_operation, walk(e))) for e in n.body)
+        done = ceil(sum(_done(e, sizes) for e in n.body))
         if any(a.dtype is DType.BF16 for a, _ in terms_of(n.reducer, n.body) or ()):
-            each = 1
-        total += points * (each + (1 if n.reducer is not None else 0))
+            written = done = 1
+        reduced = 1 if n.reducer is not None else 0
+        total += Work(points * (written + reduced), points * (done + reduced))
     return total
+
+
+def _is_operation(e: Expr) -> bool:
+    return isinstance(e, Apply | Cast) and e.dtype.is_float
+
+
+def _done(e: Expr, sizes: Mapping[str, Size]) -> float:
+    """The operations of an element, on average."""
+    every = tuple(walk(e))
+    if not any(isinstance(x, Apply) and x.op == "eq" for x in every):
+        return sum(map(_is_operation, every))
+    found = 0.0
+    waiting, seen = [e], set[int]()
+    while waiting:
+        x = waiting.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        arms = _arms(x, sizes)
+        found += sum(share * _done(arm, sizes) for arm, share in arms)
+        if not arms:
+            found += _is_operation(x)
+            waiting += children(x)
+    return found
+
+
+def _arms(e: Expr, sizes: Mapping[str, Size]) -> list[tuple[Expr, float]]:
+    """The arms that an index chooses among, and how often each is; none of other expressions.
+
+    select(i == 0, a, select(i == 1, b, c)), i of 6   ->   a: 1/6, b: 1/6, c: 4/6
+    """
+    found: list[tuple[Expr, float]] = []
+    left, chosen = 1.0, None
+    while True:
+        match e:
+            case Apply(
+                op="select",
+                args=(Apply(op="eq", args=(IndexValue(index=index), Lit())), arm, rest),
+            ) if chosen in (None, index) and (period := period_of(index, sizes)[1]):
+                share = min(1 / period, left)
+                found.append((arm, share))
+                left, chosen, e = left - share, index, rest
+            case _:
+                return [*found, (e, left)] if found else []
 
 
 def _gathers(group: Group, extents: Extents) -> Index:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from rutc.driver.compile_job import CompileJob, Made, Slices
 from rutc.driver.launches import KernelFacts, Launched, Pending
 from rutc.driver.lowered import Lowered
-from rutc.driver.plan_cost import work_of
+from rutc.driver.plan_cost import Work, work_of
 from rutc.driver.weights import Weights
 from rutc.emit import host_steps as host
 from rutc.emit import kernel_call
@@ -112,7 +112,7 @@ class PlanSteps:
                     result += self._reserved((value,))
                     kernel = self._halo(s, self.sizes)
                     if kernel is not None:
-                        result.append(self._launch(kernel.name, (kernel,), ZERO))
+                        result.append(self._launch(kernel.name, (kernel,), Work()))
                 case Repeat() if s.parts:
                     result += self._reserved(s.parts)
                     result.append(self._chain(s, symbols))
@@ -177,7 +177,7 @@ class PlanSteps:
         kernels = self._lowered.kernels(groups, self.plan.layouts, inner, made, around)
         first_name, last_name = kernels[0].name, kernels[-1].name
         name = first_name if len(kernels) == 1 else f"{first_name}-{last_name}"
-        work = product(n for _, n in counters) * sum(map(self._work, groups), ZERO)
+        work = sum(map(self._work, groups), Work()).times(product(n for _, n in counters))
         lengths = tuple(dict.fromkeys(s.size for g in groups for s in g.slices))
         return self._launch(name, kernels, work, (counters, private, lengths))
 
@@ -272,13 +272,13 @@ class PlanSteps:
         layouts = self.plan.layouts
         if turn is None:
             kernel = collect_kernel(v, o, layouts, self.extents, symbols)
-            return self._launch(kernel.name, (kernel,), ZERO)
+            return self._launch(kernel.name, (kernel,), Work())
         d = layouts[source].axes[0].dim
         part = Slice(d, turn.dim, plain(Index.of(self.extents[d]) // turn.trips))
         inner = {**symbols, turn.dim: (0, Index.of(turn.trips).value - 1)}
         kernel = collect_kernel(v, o, layouts, self.extents, inner, part)
         counted: Chained = [(turn.dim, turn.trips)], set(), (part.size,)
-        return self._launch(kernel.name, (kernel,), ZERO, counted)
+        return self._launch(kernel.name, (kernel,), Work(), counted)
 
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
@@ -295,18 +295,18 @@ class PlanSteps:
             group, self.plan.values, self.plan.layouts, self.extents, symbols, finite, small, tables
         )
 
-    def _work(self, group: Group) -> Index:
+    def _work(self, group: Group) -> Work:
         return work_of(group, self.plan.graph.extents)
 
     def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
         kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.extents, symbols)
-        return self._launch(kernel.name, (kernel,), ZERO)
+        return self._launch(kernel.name, (kernel,), Work())
 
     def _launch(
         self,
         name: str,
         kernels: tuple[Kernel, ...],
-        work: Index,
+        work: Work,
         slices: Chained | None = None,
     ) -> host.Step:
         """The launch of kernels that join those pending."""
@@ -377,12 +377,11 @@ class PlanSteps:
         common = typical(tasks, self.sizes)
         found = tuple(way.named(dims) for way in made.ways)
         read = tuple(size.subs(own) for size in made.sizes)
-        flops = typical(pending.work, self.sizes)
         facts = KernelFacts(
             pending.name,
             made.symbol,
             pending.origin,
-            flops,
+            typical(pending.work.done, self.sizes),
             sum(o.bytes for o in operands),
             common,
             pending.named(made.schedule),
@@ -394,7 +393,7 @@ class PlanSteps:
             round(made.computing),
             made.bound_by,
         )
-        shared = Shared(tuple(operands), found, flops)
+        shared = Shared(tuple(operands), found, typical(pending.work.written, self.sizes))
         return Launched(
             made,
             tuple(args),
@@ -404,7 +403,7 @@ class PlanSteps:
             tuple(near),
             facts,
             shared,
-            pending.work,
+            pending.work.written,
             moved,
         )
 

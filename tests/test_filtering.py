@@ -128,3 +128,13 @@ def test_exact_algorithms_leave_filtering_out(tmp_path: Path, *, exact: bool) ->
     compile_model(path, tmp_path / "model.so", options)
     plan = (dump / "plan.txt").read_text(encoding="utf-8")
     assert (".points" in plan) is not exact
+
+
+def test_operations_of_a_filter_are_those_that_a_run_does(tmp_path: Path) -> None:
+    """A transform has an arm for each of 36 points, one of which is computed."""
+    path = tmp_path / "model.onnx"
+    model(path, (1, 64, 56, 56), 64, (3, 3), [1, 1, 1, 1])
+    own = compile_model(path, tmp_path / "own.so", Options(), None)
+    exact = compile_model(path, tmp_path / "exact.so", Options(exact_algorithms=True), None)
+    products = 2 * 64 * 64 * 14 * 14 * 36
+    assert products < own.flops < 1.4 * products < 0.5 * exact.flops

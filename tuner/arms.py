@@ -35,14 +35,14 @@ def choosing_loops(kernel: Kernel, sizes: Mapping[str, Size]) -> dict[str, int]:
     found: dict[str, int] = {}
     for x in expressions_of(kernel):
         if isinstance(x, Apply) and x.op == "eq" and isinstance(x.args[0], IndexValue):
-            name, period = _period(x.args[0].index, sizes)
+            name, period = period_of(x.args[0].index, sizes)
             size = sizes.get(name)
             if size is not None and period <= LONGEST:
                 found[name] = min(period, size) if isinstance(size, int) else period
     return found
 
 
-def _period(index: Index, sizes: Mapping[str, Size]) -> tuple[str, int]:
+def period_of(index: Index, sizes: Mapping[str, Size]) -> tuple[str, int]:
     """(loop, period) of `i` and `i % period`; no loop's name for other indices."""
     if index.as_var is not None:
         size = sizes.get(index.as_var)
