@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from rutc.base.huge_pages import in_huge_pages
 from rutc.emit import ir
 from rutc.emit.cast import llvm_type
+from rutc.emit.elf import HUGE_PAGE_BYTES
 from rutc.emit.jit import Code
 from rutc.emit.kernel import ENTRY as ENTRY_OF_KERNELS
 from rutc.emit.kernel import emit_kernel
@@ -120,6 +121,20 @@ class KernelCode:
 
     def _tasks(self, symbols: Mapping[str, int]) -> int:
         return int(Index.of(self._emitted.tasks).evaluate(dict(symbols)))
+
+
+def in_huge_pages(size: int) -> np.ndarray:
+    """Returns so many bytes, all 0, of which the first one begins a huge page.
+
+    Sessions of compiled models keep theirs so, too.
+    """
+    memory = mmap.mmap(-1, size + 2 * HUGE_PAGE_BYTES)
+    # Advice only: without huge pages the memory works the same.
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    found = np.frombuffer(memory, np.uint8)
+    begin = -found.ctypes.data % HUGE_PAGE_BYTES
+    return found[begin : begin + size]
 
 
 _Words = ctypes.Array[Any]

@@ -16,8 +16,7 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.in_process import KernelCode
-from rutc.base.huge_pages import in_huge_pages
+from benchmarks.in_process import KernelCode, in_huge_pages
 from rutc.base.record import record
 from rutc.driver.served import Served, Unanswered
 from rutc.driver.trials import Clock, Outcome, Timing, interval, sample, unanswered

@@ -17,7 +17,6 @@ from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
-from rutc.base.huge_pages import HUGE_PAGE_BYTES
 from rutc.base.record import record
 from rutc.errors import InternalError
 
@@ -34,6 +33,8 @@ NOTE_SECTION = b".note.rutc\0"
 DIGEST_BYTES = 32
 """Of a SHA-256: of the library, or at the end of a file of weights."""
 
+HUGE_PAGE_BYTES = 2 << 20
+"""What one entry of the second-level page table maps."""
 HUGE_PAGES = 2
 """Segments of so many huge pages begin at one."""
 SECTION = b".rutc_weights\0"
