@@ -114,14 +114,14 @@ def compile(
             CPU can (docs/command_line.md).
         precision: `fp32`; with `bf16`, `fp16`, `w8`, `w4` weights are stored in 16, 8, 4 bits where
             kernels are faster by it, and all is computed in float32, but for `bf16` on processors
-            that multiply it; with `int8` products of
-            weights are summed in 8 bits where that is faster, with `auto` those of which results
-            stay within the tolerance (docs/numerics.md).
-        calibrate: A folder of inputs as of `rutc verify --data`, with `int8`: the ranges of values
-            are those that they have on these; with `bf16` the first tells what filters lose.
-            None: on generated inputs.
+            that multiply it; with `int8` products of weights are summed in 8 bits where that is
+            faster, with `auto` those of which results stay within the tolerance
+            (docs/numerics.md).
+        calibrate: A folder of inputs as of `rutc verify --data`, with `int8` or `auto`: the ranges
+            of values are those that they have on these; with `bf16` the first tells what filters
+            lose. None: on generated inputs.
         calibrate_by: How ranges are found: `minmax`, `percentile` or `mse` (docs/numerics.md).
-        tolerance: How far outputs may be from ONNX Runtime's with `int8`: the norm of the
+        tolerance: How far outputs may be from ONNX Runtime's with `int8` or `auto`: the norm of the
             difference by that of the output; None: 0.1.
         shapes: Extents of inputs by name, for models that leave them open.
         dims: Extents of symbolic dims by name, like `{"batch": 1}`, or ranges: `(1, 64)`, of
