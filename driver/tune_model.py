@@ -137,25 +137,22 @@ def tune_model(
     graph = imported(model, options)
     at = sizes_text(timed_sizes(input_symbols(graph), sizes or {}))
     narrow = in_precision(graph, machine, options, tell)
-    graph, precision = narrow.graph, narrow.options.precision
+    graph = narrow.graph
     found = versions_for(graph, machine, narrow.options)
-    plan, earlier = planned(found, machine, precision)
+    plan, earlier = planned(found, machine, narrow.options.precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.
     if plans and cluster is None and not earlier and not names:
-        most = limits.share(PLANS)
         better = tune_plan(
             graph,
             plan,
             machine,
             database,
             options,
-            most.seconds,
-            most.trials,
+            narrow.options,
+            limits.share(PLANS),
             cpu=cpu,
             seed=seed,
-            precision=precision,
-            only=narrow.options.only,
             sizes=sizes,
             on_round=on_plan,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -11,11 +11,12 @@ from rutc.base.record import record
 from rutc.driver.beside import Ratio
 from rutc.driver.in_model import timed_sizes
 from rutc.driver.on_record import records_in
-from rutc.driver.options import FP32, Options
+from rutc.driver.options import Options
 from rutc.driver.plan_bench import PlanChange
 from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
 from rutc.driver.plan_search import Kept, PlanProgress, PlanSearch
 from rutc.driver.planning import in_types_of
+from rutc.driver.tuning import SearchLimits
 from rutc.driver.tuning_records import origin_of
 from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.plan import Plan
@@ -50,21 +51,19 @@ def tune_plan(
     machine: Machine,
     database: Database,
     options: Options,
-    seconds: float,
-    trials: float,
+    narrow: Options,
+    limits: SearchLimits,
     *,
     cpu: int | None = None,
     seed: int = 0,
-    precision: str = FP32,
-    only: Sequence[str] | None = None,
     sizes: Mapping[str, int] | None = None,
     on_round: Callable[[PlanProgress], None] = lambda outcome: None,
 ) -> PlanFound:
     """Search from the usual plan of an imported graph on, or from that on record.
 
-    It is on record for the `options` as they were given; `precision` is what plans have to do with
-    theirs, and factors are rounded of `only` the sums that are named, if any are. Kernels have the
-    schedules that are on record; runs have these sizes, or common ones.
+    It is on record for the `options` as they were given; `narrow` are those that their precision
+    has become: what plans have to do with it, and of which sums factors are rounded. Kernels have
+    the schedules that are on record; runs have these sizes, or common ones.
 
     Raises:
         UserError: the model does not run.
@@ -95,8 +94,8 @@ def tune_plan(
             chooser=records.schedules,
             exact=exact,
             spread=options.spread,
-            only=only,
-            change=in_types_of(machine, precision) or (lambda found: found),
+            only=narrow.only,
+            change=in_types_of(machine, narrow.precision) or (lambda found: found),
             cpu=cpu,
             seed=seed,
             keep_subnormals=options.keep_subnormals,
@@ -106,7 +105,7 @@ def tune_plan(
         )
         out, interrupted = search.outcome, False
         try:
-            for found in search.run(seconds, trials):
+            for found in search.run(limits.seconds, limits.trials):
                 on_round(found)
         except KeyboardInterrupt:
             interrupted = True
