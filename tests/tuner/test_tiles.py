@@ -14,14 +14,17 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import ROW_REGISTERS, Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import Inside, PrefetchBlock, apply_schedule
+from rutc.tensor_ir.steps import Inside, PrefetchBlock, PrefetchResult, apply_schedule
 from rutc.tensor_ir.windows import Window, share_inside
 from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
+from rutc.tuner.register_tile import RegisterTile
+from rutc.tuner.templates.tiled import Tiling, tiled
 from rutc.tuner.tile_cost import lanes_cost
 from rutc.tuner.tile_cycles import TileCosts
 from rutc.tuner.tile_loads import _crammed, kept_places
 from rutc.tuner.tiles import choose_tile, register_tiles
+from tests.tuner.subjects import of_text
 from tests.tuner.test_schedules import PRODUCTS, lowered
 
 WINDOWS = """
@@ -49,6 +52,14 @@ dims n = 64, t = 96, k = 32, f = {features}
 %w : i64{{k,t}} = input "w" [t, k]
 %y : f32{{n,t}} = sum{{k}} %x[f=%w[k, t], n]
 output "y" [n, t] = %y
+"""
+COLUMNS = """
+graph "columns"
+dims m = 256, n = 256, k = 64
+%x : f32{k,m} = input "x" [m, k]
+%w : f32{k,n} = input "w" [k, n]
+%y : f32{m,n} = sum{k} %x[k, m] * %w[k, n]
+output "y" [n, m] = %y
 """
 TEXTS = {
     "products": PRODUCTS,
@@ -339,3 +350,13 @@ def test_a_single_row_passes_by_what_fills_up_the_last_panel() -> None:
     assert eight is not None
     assert 512 % (one.vectors * machine.width) == 0
     assert 512 % (eight.vectors * machine.width) != 0
+
+
+@pytest.mark.parametrize("chunk", [None, ("m", 32)])
+def test_results_that_lie_along_rows_are_asked_for_in_chunks_of_rows_too(
+    chunk: tuple[str, int] | None,
+) -> None:
+    kernel = of_text(COLUMNS, frozenset(), Random(0)).kernel
+    tiling = Tiling(RegisterTile("n", 1, (("m", 4),), 0.0), chunk=chunk)
+    steps = tiled(kernel, analyse(kernel, frozenset()), tiling, x86.avx512()).schedule
+    assert PrefetchResult("y", 16) in steps

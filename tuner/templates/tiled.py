@@ -249,7 +249,7 @@ class _Making:
         own = self.loops.moved
         self.steps.append(Tile(tuple(v for v, _ in own), tuple(k for _, k in own)))
         if self.block is None and self.tiling.prefetch:
-            self.steps += results_asked_for(self.shape, self.tile, self.machine)
+            self.steps += results_asked_for(self.shape, self.tiling.tile, self.machine)
 
     def _ended(self, v: str) -> Step:
         """The step that gives the last ones of the blocks of `v` code of their own."""
