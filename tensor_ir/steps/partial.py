@@ -189,6 +189,7 @@ class Apart(_Partly):
         check_fresh(kernel, part)
         find_loops(kernel, self.var)
         added: dict[str, Buffer] = {}
+        most_parts: dict[str, int] = {}
 
         def apart(loop: Loop) -> tuple[Stmt, ...]:
             before: list[Stmt] = []
@@ -214,8 +215,8 @@ class Apart(_Partly):
                 after.append(_for_each(each, Update(update.states, merging, taken)))
             self._check_unseen(loop, own)
             for b in own.values():
-                if b.name not in added or added[b.name].layout.size < b.layout.size:
-                    added[b.name] = b
+                if parts > most_parts.get(b.name, 0):
+                    most_parts[b.name], added[b.name] = parts, b
 
             def split(u: Loop) -> tuple[Stmt, ...]:
                 at = Index.of(f"{u.var}.whole") * parts + Index.of(part)
@@ -236,16 +237,18 @@ class Apart(_Partly):
         states, lengths = 0, set[int]()
         for update, around in updates:
             over = _over(update, around)
-            length = next((x.hi for x in around if x.var == self.unrolled), None)
-            if update.lanes is not None or length is None or not length.is_const:
+            inner = next((x for x in around if x.var == self.unrolled), None)
+            if update.lanes is not None or inner is None or inner.kind is not Kind.UNROLL:
+                return 1
+            if inner.lo != ZERO or not inner.hi.is_const:
                 return 1
             if self.unrolled in {x.var for x in over} or not all(x.hi.is_const for x in over):
                 return 1
-            lengths.add(length.value)
+            lengths.add(inner.hi.value)
             states += len(update.states) * prod(x.hi.value for x in over)
         if len(lengths) != 1 or states >= self.least:
             return 1
-        (length,) = lengths
+        length = lengths.pop()
         fitting = [n for n in range(1, length + 1) if length % n == 0 and n * states <= self.most]
         return next((n for n in fitting if n * states >= self.least), max(fitting, default=1))
 

@@ -113,8 +113,8 @@ SCHEDULES = [
     "split(i, 3); split(j, 8); reorder([i.o, j.o, i.i, j.i]); peel(j.o); peel(i.o); "
     "tile([i.i, j.i], [unroll, vector]); partial_sums(k, 3)",
     "split(i, 3); split(j, 8); reorder([i.o, j.o, i.i, j.i]); peel(j.o); peel(i.o); "
-    "tile([i.i, j.i], [unroll, vector]); split(k, 4); mark(k.i, unroll); apart(k.o, k.i, 20, 64); "
-    "partial_sums(k.o, 2)",
+    "tile([i.i, j.i], [unroll, vector]); split(k, 11); mark(k.i, unroll); "
+    "apart(k.o, k.i, 20, 100)",
     "prefetch_later(a, i, 1, 16, 2, [j])",
     "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); peel(i.o); peel(j.o); "
     "tile([i.i, j.i], [unroll, vector]); prefetch_later(b, j.o, 1, 16, 2, [i.o]); "
