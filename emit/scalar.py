@@ -73,6 +73,9 @@ def emit_op(
         result = _bool_op(builder, op, operands)
     elif wide.is_float:
         result = _float_op(builder, op, operands, features)
+        if op in _ROUNDING and dtype is DType.F16:
+            # Their sign is what it was; without it LLVM 22 rounds numbers of 16 bits, one by one.
+            result = builder.intrinsic("copysign", result, operands[0])
     else:
         result = _int_op(builder, op, operands, wide)
     return emit_cast(builder, result, wide, dtype)
