@@ -12,21 +12,22 @@ def leaves_rest(size: Size, factor: int) -> bool:
     return Index.of(size) % factor != ZERO
 
 
-def has_even_blocks(extent: int, factor: int) -> bool:
-    """Whether several blocks of a loop need one iteration less than `factor`, and none has fewer.
+def has_even_blocks(extent: int, factor: int, fewest: int) -> bool:
+    """Whether several blocks of a loop have one iteration less than `factor`, and none still less.
 
-    17 iterations in blocks of 6 are 6, 6 and 5, of which one is shorter, 16 are 6, 5 and 5.
+    Only where the last one alone would have less than `fewest`: of 16 iterations in blocks of 6,
+    where 4 are too few, two blocks have 5.
     """
-    blocks = -(-extent // factor)
-    return 1 < blocks * factor - extent < blocks
+    blocks, rest = -(-extent // factor), extent % factor
+    return 0 < rest < min(fewest, factor - 1) and blocks * factor - extent < blocks
 
 
-def even_blocks(extent: int, factor: int) -> list[tuple[int, int]]:
+def even_blocks(extent: int, factor: int, fewest: int) -> list[tuple[int, int]]:
     """(number, size) of the blocks of a loop: those of one iteration less last, if there are such.
 
-    even_blocks(16, 6) == [(1, 6), (2, 5)] and even_blocks(9, 6) == [(1, 6), (1, 3)]
+    even_blocks(16, 6, 5) == [(1, 6), (2, 5)] and even_blocks(16, 6, 4) == [(2, 6), (1, 4)]
     """
-    if not has_even_blocks(extent, factor):
+    if not has_even_blocks(extent, factor, fewest):
         return whole_blocks(extent, factor)
     blocks = -(-extent // factor)
     short = blocks * factor - extent

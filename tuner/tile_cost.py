@@ -13,7 +13,7 @@ from rutc.tuner.lengths import even_blocks, whole_blocks
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cycles import TileCosts
 from rutc.tuner.tile_loads import vector_load
-from rutc.tuner.tile_registers import LONGEST_UNROLLED, Rows
+from rutc.tuner.tile_registers import LONGEST_UNROLLED, Rows, fewest_rows
 
 Blocks = tuple[str, int, Rows]
 """What makes a tile: the loop of its vectors, how many these are, and its rows."""
@@ -151,7 +151,8 @@ def _cost_inside(
         if shape.varies(v, f):
             unknown *= 1 + w.unknown * f / extent
         wanted *= extent
-        parts = whole_blocks(extent, f) if v in shape.symbolic else even_blocks(extent, f)
+        fewest = 0 if v in shape.symbolic else fewest_rows(vectors, rows, v, machine)
+        parts = even_blocks(extent, f, fewest)
         pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
     key = machine, vector, tuple(shares.items())
     costs = shape.tile_costs.get(key)

@@ -18,6 +18,12 @@ Rows = tuple[tuple[str, int], ...]
 """The rows of a tile: (loop, how many of them)."""
 
 
+def fewest_rows(vectors: int, rows: Rows, var: str, machine: Machine) -> int:
+    """How many rows along `var` a tile has at least whose sums do not wait for each other."""
+    beside = vectors * prod(f for v, f in rows if v != var)
+    return ceil(machine.fma_latency * machine.fma_per_cycle / beside)
+
+
 def crowded(r: Reduction, tile: RegisterTile, inner: str, extent: int, machine: Machine) -> bool:
     """Whether no registers are left to unroll the reduction's loop `inner`.
 

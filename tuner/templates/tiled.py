@@ -46,7 +46,13 @@ from rutc.tuner.tile_prefetch import (
     stays_until_used,
     waits_for_pages,
 )
-from rutc.tuner.tile_registers import LONGEST_UNROLLED, crowded, multiplications, sums_apart
+from rutc.tuner.tile_registers import (
+    LONGEST_UNROLLED,
+    crowded,
+    fewest_rows,
+    multiplications,
+    sums_apart,
+)
 
 MOST_WRITTEN_OUT = 160
 """Multiplications of a reduction that is written out as a whole, and of the part of a long sum of
@@ -253,9 +259,11 @@ class _Making:
 
     def _ended(self, v: str) -> Step:
         """The step that gives the last ones of the blocks of `v` code of their own."""
-        extents = self.loops.extents
-        for row, factor in self.tile.rows:
-            if v == f"{row}.o" and v not in self.even and has_even_blocks(extents[row], factor):
+        tile, extents = self.tile, self.loops.extents
+        for row, factor in tile.rows:
+            fewest = fewest_rows(tile.vectors, tile.rows, row, self.machine)
+            even = v not in self.even and has_even_blocks(extents[row], factor, fewest)
+            if v == f"{row}.o" and even:
                 return Even(v, 0)
         return self.even.get(v, Peel(v))
 
