@@ -189,8 +189,8 @@ def page(entries: Sequence[Entry]) -> str:
         "for past and present; *plain* has attention spelled out, whose caches are copied into",
         "longer ones, in int8 as `quantize_dynamic` makes it. llama.cpp has the same weights as",
         "F32, BF16, F16, Q8_0 and Q4_0, its cache in 16 bits; rutc's and ONNX Runtime's are of 32",
-        "but in f16. int8 and int4 have a scale for 32 weights (`MatMulNBits`), 32 bits wide. A",
-        "pass over memory reads as many bytes as the weights and the caches take; *share* is its",
+        "but in f16; beside bf16 plain is f32. int8 and int4 have a scale for 32 weights, of 32 bits",
+        "(`MatMulNBits`). A pass over memory reads as many bytes as weights and caches; *share* is its",
         "time over rutc's.",
         *layout.LINES,
     )
