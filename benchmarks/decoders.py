@@ -126,7 +126,9 @@ def _quantise(path: Path) -> None:
 
     whole = path.with_name("whole.onnx")
     path.rename(whole)
-    quantize_dynamic(whole, path, op_types_to_quantize=["MatMul"])
+    # Shape inference knows no types behind operators that are not ONNX's own.
+    told = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+    quantize_dynamic(whole, path, op_types_to_quantize=["MatMul"], extra_options=told)
     whole.unlink()
 
 
@@ -189,9 +191,9 @@ def page(entries: Sequence[Entry]) -> str:
         "for past and present; *plain* has attention spelled out, whose caches are copied into",
         "longer ones, in int8 as `quantize_dynamic` makes it. llama.cpp has the same weights as",
         "F32, BF16, F16, Q8_0 and Q4_0, its cache in 16 bits; rutc's and ONNX Runtime's are of 32",
-        "but in f16; beside bf16 plain is f32. int8 and int4 have a scale for 32 weights, of 32 bits",
-        "(`MatMulNBits`). A pass over memory reads as many bytes as weights and caches; *share* is its",
-        "time over rutc's.",
+        "but in f16; beside bf16 plain is f32. int8 and int4 have a float32 scale for 32 weights",
+        "(`MatMulNBits`). A pass over memory reads as many bytes as weights and caches; *share* is",
+        "its time over rutc's.",
         *layout.LINES,
     )
     return layout.page("Decoders, a token at a time", said, entries, _table, method=())

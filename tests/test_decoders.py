@@ -99,8 +99,9 @@ def test_quantised_weights_are_within_half_a_step(bits: int) -> None:
     assert np.median(steps) < 0.3
 
 
-def test_a_decoder_is_measured_beside_its_peers(tmp_path: Path) -> None:
-    made = decoder(tmp_path, SMALL, "int4")
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_a_decoder_is_measured_beside_its_peers(kind: str, tmp_path: Path) -> None:
+    made = decoder(tmp_path, SMALL, kind)
     assert made.facts["agrees"]
     assert made.facts["bound"]
     past = PASTS[0]
