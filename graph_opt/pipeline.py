@@ -52,6 +52,7 @@ from rutc.graph_opt.rules.phases import solve_phase, solve_place
 from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
+from rutc.graph_opt.rules.smaller_checks import check_operand
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.tabulate import Tabulate
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
@@ -169,6 +170,8 @@ def pipeline_for(
         Sweep("leave NaN to sums", (LeaveNaNToSum(machine), *CLEAN)),
         # After all that looks for what is made of a sum. While its dims are those of its reader.
         Sweep("compute functions of rows once", (compute_once, *CLEAN)),
+        # Once nothing looks for what a value is made of.
+        Sweep("check what is small", (check_operand, *CLEAN)),
         # Once sums are what they stay: their dims then take the names and splits of their reader.
         Sweep("compute sums as they are viewed", (sum_as_viewed, *CLEAN)),
         # Last of all that looks for patterns: it gives values and dims that the model does not

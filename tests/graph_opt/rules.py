@@ -38,6 +38,7 @@ from rutc.graph_opt.rules.phases import solve_phase, solve_place
 from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
+from rutc.graph_opt.rules.smaller_checks import check_operand
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.tabulate import Tabulate
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
@@ -67,6 +68,7 @@ RULES: tuple[Rule, ...] = (
     SliceConstant(0),
     SplitForReaders(),
     Tabulate(V3),
+    check_operand,
     choose_branch,
     combine_scales,
     compute_once,

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rutc
 from rutc.emit.step_tables import MAX_SYMBOLS
 from rutc.errors import UserError
+from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.importer.common_sizes import SIDE
 from rutc.importer.expressions import OperatorError
@@ -16,6 +17,7 @@ from rutc.importer.fitting import fitted
 from rutc.importer.inputs import Inputs
 from rutc.importer.registry import OPERATORS
 from rutc.runtime import ModelError
+from rutc.tensor_ir import If
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.ranges import COMMON_SIZE, common_sizes, without_common
@@ -423,6 +425,31 @@ def test_a_reshape_that_may_not_fit_is_checked_in_the_run(tmp_path, rng):
             np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.reshape(2, 3, 5))
         with pytest.raises(ModelError, match=r"turn: f32\[a, b\] cannot be reshaped to \[2, 3, 5"):
             session.run(None, {"x": np.zeros((7, 5), "f4")})
+
+
+def test_a_check_copies_nothing_but_a_bias(tmp_path, rng):
+    """Keys of an encoder, whose number of texts is another size than a decoder's."""
+    nodes = [
+        helper.make_node("Add", ["x", "bias"], ["keys"]),
+        helper.make_node("Shape", ["z"], ["texts"], end=1),
+        helper.make_node("Concat", ["texts", "rest"], ["s"], axis=0),
+        helper.make_node("Reshape", ["keys", "s"], ["split"], name="turn"),
+        helper.make_node("Transpose", ["split"], ["y"], perm=[0, 2, 1, 3]),
+    ]
+    bias = rng.standard_normal(8).astype("f4")
+    shapes = {"x": ["a", "b", 8], "z": ["n", 1]}
+    path = told(tmp_path / "m.onnx", nodes, shapes, bias=bias, rest=i64(-1, 2, 4))
+    rutc.compile(path, tmp_path / "m.so", verify=False)
+    with rutc.load(tmp_path / "m.so") as session:
+        for a, b, texts in ((2, 5, 2), (1, 3, 1), (2, 5, 5), (3, 4, 2)):
+            x = rng.standard_normal((a, b, 8)).astype("f4")
+            z = np.zeros((texts, 1), "f4")
+            wanted = (x + bias).reshape(texts, -1, 2, 4).transpose(0, 2, 1, 3)
+            np.testing.assert_array_equal(session.run(None, {"x": x, "z": z})[0], wanted)
+        with pytest.raises(ModelError, match=r"turn: f32\[a, b, 8\] cannot be reshaped to"):
+            session.run(None, {"x": np.zeros((2, 5, 8), "f4"), "z": np.zeros((3, 1), "f4")})
+    (check,) = (n for n in optimize(import_model(path)).nodes if isinstance(n, If))
+    assert len(check.outs[0].dims) == 1
 
 
 def test_old_broadcasts_of_symbolic_sizes(tmp_path, rng):
