@@ -269,21 +269,26 @@ class Operands:
         b.longest_of[next(iter(steps.names()))] = full
         return steps
 
-    def initial(self, given: Tensor | None, direction: int) -> Tensor:
-        """The initial state {batch, hidden} of a direction; 0 where none is given."""
+    def initial(self, given: Sequence[Tensor | None], direction: int) -> list[Tensor]:
+        """The initial states {batch, hidden} of a direction; 0 where none is given."""
         b = self.b
-        batch = self.x.shape[0 if self.layout else 1]
-        shape = (batch, self.r.shape[2])
-        if given is None:
-            axes = b.axes(shape, ("n", "h"))
-            return b.nest(axes, lit(0, self.x.dtype))
-        at = swapped(b, given) if self.layout else given
-        if at.rank != 3 or (at.shape[2].is_const and at.shape[2] != shape[1]):
-            raise OperatorError(f"the initial state {given} does not fit {self.x}")
-        shape = (b.same(shape[0], at.shape[1]), b.same(shape[1], at.shape[2]))
-        if at.shape[0] == ONE and at.shape[1:] == shape:
-            return b.reshaped(at, at.axes[1:])
-        return b.view(at, shape, lambda n, h: [Index.of(direction), n, h], ("n", "h"))
+        shape = (self.x.shape[0 if self.layout else 1], self.r.shape[2])
+        states = [swapped(b, s) if s is not None and self.layout else s for s in given]
+        for s in states:
+            if s is None:
+                continue
+            if s.rank != 3 or (s.shape[2].is_const and s.shape[2] != self.r.shape[2]):
+                raise OperatorError(f"the initial state {s} does not fit {self.x}")
+            shape = (b.same(shape[0], s.shape[1]), b.same(shape[1], s.shape[2]))
+
+        def start(s: Tensor | None) -> Tensor:
+            if s is None:
+                return b.nest(b.axes(shape, ("n", "h")), lit(0, self.x.dtype))
+            if s.shape[0] == ONE and s.shape[1:] == shape:
+                return b.reshaped(s, s.axes[1:])
+            return b.view(s, shape, lambda n, h: [Index.of(direction), n, h], ("n", "h"))
+
+        return [start(s) for s in states]
 
 
 @operator("LSTM")
@@ -368,8 +373,7 @@ def lstm_of(
             shown = b.nest(axes, apply("mul", out, fn[2](b.spread(after, axes))))
             return shown, after
 
-        start = [shared.initial(given, d) for given in initial]
-        return layer.run(step, start)
+        return layer.run(step, shared.initial(initial, d))
 
     return shared.run(cell, functions)
 
@@ -443,7 +447,7 @@ def gru(
 
             return (b.map(mixed, update, fresh, hidden),)
 
-        return layer.run(step, [shared.initial(initial_h, layer.direction)])
+        return layer.run(step, shared.initial([initial_h], layer.direction))
 
     return shared.run(cell, functions)
 
@@ -487,6 +491,6 @@ def rnn(
             total = apply("add", b.read(inputs, [t, n, 0, h]), b.read(part, [n, 0, h]))
             return (b.nest(axes, fn[0](total)),)
 
-        return layer.run(step, [shared.initial(initial_h, layer.direction)])
+        return layer.run(step, shared.initial([initial_h], layer.direction))
 
     return shared.run(cell, functions)

@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
@@ -63,6 +64,46 @@ def test_a_run_of_other_features_than_the_weights_ends(op, tmp_path, make_node, 
     for other in (FEATURES - 1, FEATURES + 2):
         with pytest.raises(UserError, match=f"the sizes m and {FEATURES} differ"):
             interpret(graph, {"x": np.ones((2, 1, other), np.float32)})
+
+
+@pytest.mark.parametrize("given", [["h"], ["", "c"], ["h", "c"]])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_states_may_have_a_size_of_another_name(given, layout, tmp_path, make_node, rng):
+    """What nothing outside of a branch tells to be the same, a run that takes it finds out."""
+    arrays = operands("LSTM", 1, 3, 2, rng)
+    states = [n for n in given if n]
+    if layout:
+        arrays |= {n: np.swapaxes(arrays[n], 0, 1) for n in ("x", *states)}
+    node = make_node("LSTM", ["x", "w", "r", "b", "", *given], ["y"], layout=layout, hidden_size=5)
+    info = helper.make_tensor_value_info
+    other = make_node("Identity", ["none"], ["z"])
+    shape = (2, 3, 1, 5) if layout else (3, 1, 2, 5)
+    branches = [
+        helper.make_graph([n], "branch", [], [info(n.output[0], TensorProto.FLOAT, None)])
+        for n in (node, other)
+    ]
+    taken = make_node("If", ["k"], ["out"], then_branch=branches[0], else_branch=branches[1])
+    axes = {"x": [3, "batch", FEATURES], **{n: [1, f"{n} batch", 5] for n in states}}
+    if layout:
+        axes = {n: [a[1], a[0], a[2]] for n, a in axes.items()}
+    inputs = [info("k", TensorProto.BOOL, [])]
+    inputs += [info(n, TensorProto.FLOAT, a) for n, a in axes.items()]
+    weights = {n: arrays[n] for n in "wrb"} | {"none": np.zeros(shape, "f4")}
+    tensors = [onnx.numpy_helper.from_array(a, n) for n, a in weights.items()]
+    outputs = [info("out", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([taken], "net", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    made = optimize(import_model(tmp_path / "m.onnx"))
+    feed = {"k": np.array(True), **{n: arrays[n] for n in axes}}
+    # ONNX Runtime has no layout of batches first.
+    session = ReferenceEvaluator(str(tmp_path / "m.onnx"))
+    (want,) = session.run(None, feed)
+    assert_close(interpret(made, feed)["out"], want)
+    short = states[0]
+    feed[short] = feed[short][:1] if layout else feed[short][:, :1]
+    with pytest.raises(UserError, match=r"the sizes .* differ"):
+        interpret(made, feed)
 
 
 @pytest.mark.parametrize("op", GATES)
