@@ -303,7 +303,10 @@ def _chosen(
 
 
 class _Keeper:
-    """Adds trials to the database, and counts them: `sizes` are those of each subject's runs."""
+    """Adds trials to the database, and counts them, but for those of default schedules.
+
+    `sizes` are those of each subject's runs.
+    """
 
     def __init__(
         self, database: Database, origin: Origin, sizes: Mapping[Subject, Mapping[str, int]]
@@ -317,7 +320,7 @@ class _Keeper:
         own = self._sizes[t.subject]
         # Of one schedule there is one time: that of the sizes that were asked for last.
         self._database.add(rows_of(t, self._origin, own), replace=t.final or bool(own))
-        if t.final:
+        if t.final or t.candidate is t.default:
             return
         self.trials += 1
         self.failed += t.outcome.status != "measured"

@@ -258,7 +258,7 @@ class Tuning:
 
     @property
     def trials(self) -> int:
-        """How many schedules were tried."""
+        """How many schedules were tried besides the default ones."""
         return sum(t.trials for t in self.subjects)
 
     def run(self, limits: SearchLimits) -> Iterator[Progressing]:
@@ -327,7 +327,7 @@ class Tuning:
         if not final:
             # One that is fast by chance has a wide interval.
             t.search.observe(c, outcome.most_cycles if c is not default else t.default_cycles)
-            t.trials += 1
+            t.trials += c is not default
 
     def faster(self) -> dict[Subject, Candidate]:
         """Returns what is faster than default schedules when both take turns again."""

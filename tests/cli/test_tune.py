@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import pytest
 
@@ -81,7 +81,9 @@ def test_a_search_keeps_what_it_measures(rutc: Rutc, wide: Path, database: Path)
         trials = list(db.trials())
         again = db.count()
     assert {t.state for t in trials} == {"model"}
-    assert again == int(str(said["trials"]))
+    # Those of default schedules are kept, too, and are none.
+    assert again == int(str(said["trials"])) + len(kernels)
+    assert sum(k["trials"] for k in kernels) == said["trials"]
     assert all("regions" in json.loads(t.summary) for t in trials)
     assert all(
         r.ratio is not None and r.place is not None
@@ -97,6 +99,17 @@ def test_a_search_keeps_what_it_measures(rutc: Rutc, wide: Path, database: Path)
     assert "timed in runs of the model on one thread, by its processor time" in more.stdout
     with Database.open(database, create=False) as db:
         assert db.count() > again
+
+
+def test_default_schedules_are_no_trials(rutc: Rutc, wide: Path, database: Path) -> None:
+    """As many others are tried as are asked for, however many kernels there are."""
+    found = rutc("tune", wide, "--trials", "1", "--no-plans", "--json")
+    assert found.status == 0, found.stderr
+    kernels = cast(list[dict[str, int]], found.json["kernels"])
+    assert kernels
+    assert (found.json["trials"], sum(k["trials"] for k in kernels)) == (1, 1)
+    with Database.open(database, create=False) as db:
+        assert db.count() == len(kernels) + 1
 
 
 def test_a_search_says_that_it_had_no_time_for_schedules(

