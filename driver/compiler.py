@@ -39,6 +39,7 @@ from rutc.graph_opt.algorithms import Algorithms
 from rutc.importer.external import ModelFolder
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.divisors import divisors
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import MOST_SIZE, common_sizes, sizes_text
 
@@ -280,6 +281,9 @@ class _Made:
             found["versions"] = [str(a.where) for a in earlier]
             sizes = [common_sizes(dict(a.plan.graph.symbols)) for a in earlier]
             found["version_sizes"] = list(map(sizes_text, sizes))
+        own = divisors(planned.graph)
+        if own:
+            found["divisors"] = sorted(own)
         if planned.graph.interface is not None:
             found["interface"] = planned.graph.interface.facts()
         return found

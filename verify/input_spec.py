@@ -33,8 +33,8 @@ ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
 class InputSpec:
     """One input of a model: its name, dtype, and shape with symbols for what is not fixed.
 
-    `value` is what alone it may hold. A sequence or optional of `depth` levels has its length in
-    front of the shape of the tensors in it.
+    `value` is what alone it may hold. One that `divides` integers holds no 0. A sequence or optional
+    of `depth` levels has its length in front of the shape of the tensors in it.
     """
 
     name: str
@@ -42,10 +42,16 @@ class InputSpec:
     shape: tuple[int | str, ...]
     value: Array | None = None
     depth: int = 0
+    divides: bool = False
 
 
 def spec(
-    name: str, onnx_type: str, shape: Iterable[int | str | None], value: Array | None = None
+    name: str,
+    onnx_type: str,
+    shape: Iterable[int | str | None],
+    value: Array | None = None,
+    *,
+    divides: bool = False,
 ) -> InputSpec:
     """Returns the spec of an input whose type is written as ONNX Runtime does: `tensor(float)`.
 
@@ -60,4 +66,4 @@ def spec(
     extents = tuple(
         f"{name}.{axis}" if extent is None else extent for axis, extent in enumerate(shape)
     )
-    return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents, value, len(levels))
+    return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents, value, len(levels), divides)

@@ -64,7 +64,8 @@ def generate(
     are 0 or 1, which is valid as an index, a token, a mask and a length alike. They are 1 in what
     has an element for each token before and each new one, where an extent is a sum or the one that
     is `joined` of two others: nothing of a cache is masked. With a `length` of sequences, a single
-    one is this, and those in a row are the last position before it. A symbol of a shape has the
+    one is this, and those in a row are the last position before it. What divides integers has 1 in
+    place of each 0, and wider integers are up to 2 there. A symbol of a shape has the
     extent that `dims` gives it, or else 2. An input that may hold one value only gets that.
 
     Raises:
@@ -72,7 +73,11 @@ def generate(
     """
     extents = dict(dims or {})
     _check_memory(specs, extents)
-    return {item.name: _draw(item, seed, extents, spread, joined, length) for item in specs}
+    found = {item.name: _draw(item, seed, extents, spread, joined, length) for item in specs}
+    for item in specs:
+        if item.divides:
+            found[item.name][found[item.name] == 0] = 1
+    return found
 
 
 def is_length(item: InputSpec) -> bool:
@@ -132,7 +137,7 @@ def _draw(
         return np.full(shape, length if is_length(item) else length - 1, dtype)
     names = [extent for extent in item.shape if isinstance(extent, str)]
     low = 1 if any(name == joined or JOINED.fullmatch(name) for name in names) else 0
-    return random.integers(low, 1, shape, endpoint=True).astype(dtype)
+    return random.integers(low, 1 + item.divides, shape, endpoint=True).astype(dtype)
 
 
 def _draw_boxes(

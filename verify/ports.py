@@ -51,7 +51,12 @@ def input_specs(model: Ports | InferenceSession) -> tuple[InputSpec, ...]:
     Raises:
         UserError: an input is a map, or of a type that is unknown.
     """
-    return tuple(spec(port.name, port.type, port.shape, port.value) for port in model.get_ports())
+    told = model.manifest.get("divisors") if isinstance(model, InferenceSession) else None
+    divisors = told if isinstance(told, list) else []
+    return tuple(
+        spec(p.name, p.type, p.shape, p.value, divides=p.name in divisors)
+        for p in model.get_ports()
+    )
 
 
 def graph_inputs(ports: Ports, inputs: Mapping[str, Value]) -> dict[str, Array]:

@@ -8,14 +8,16 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from rutc.driver.api import compile, verify
 from rutc.errors import UserError
+from rutc.runtime import load
 from rutc.verify.input_files import read
 from rutc.verify.input_spec import InputSpec, spec
 from rutc.verify.input_values import gather, generate
 from rutc.verify.npz import open_npz
+from rutc.verify.session_values import session_values
 
 X = InputSpec("x", np.dtype(np.float32), (1, 3, 4, 5))
 IDS = InputSpec("ids", np.dtype(np.int64), ("batch", 7))
@@ -233,7 +235,7 @@ def test_strings_that_an_input_may_not_be_held_to_are_told_beside_given_ones(
 ) -> None:
     source = """<ir_version: 9, opset_import: ["" : 20]>
         g (string[2] x, string[2] z) => (string[2] y) { y = StringConcat (x, z) }"""
-    onnx.save(onnx.parser.parse_model(source), tmp_path / "m.onnx")
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
     np.save(tmp_path / "z.npy", np.array(["a", "b"]))
     with pytest.raises(UserError, match="input 'x' is of strings"):
         compile(
@@ -315,3 +317,25 @@ def test_lengths_are_those_of_sequences_and_last_positions() -> None:
     plain = generate(others, dims={"batch": 3})
     for item in others:
         np.testing.assert_array_equal(made[item.name], plain[item.name])
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint8", "int8"])
+def test_nothing_is_divided_by_zero(tmp_path: Path, kind: str) -> None:
+    """ONNX Runtime ends where it is."""
+    text = (
+        f"g ({kind}[n, 3] x, {kind}[n, 3] d, {kind}[1] e) => ({kind}[n, 3] q, {kind}[n, 3] r)"
+        " { q = Div (x, d) r = Mod (x, e) }"
+    )
+    header = '<ir_version: 10, opset_import: ["" : 17]> '
+    onnx.save(parser.parse_model(header + text), tmp_path / "m.onnx")
+    library = compile(tmp_path / "m.onnx", tmp_path / "m.so").library
+    assert verify(tmp_path / "m.onnx", library).passed
+    with load(library) as session:
+        given = session_values(session, ["random:7"])
+        (q, r) = session.run(None, given)
+    assert given["d"].all()
+    assert given["e"].all()
+    assert (given["x"] == 0).any()
+    exact = given["x"].astype(object)
+    np.testing.assert_array_equal(r, exact % given["e"].astype(object))
+    assert q.any()
