@@ -14,7 +14,7 @@ def assert_close(
     *,
     reduction: int | None = None,
     level: Level = Level.KERNEL,
-    dtype: npt.DTypeLike = None,
+    dtype: npt.DTypeLike | None = None,
     err_msg: str = "",
 ) -> None:
     """Asserts that results of a type, by default that of `got`, are those of a reference.
