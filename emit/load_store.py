@@ -75,7 +75,7 @@ class MemoryEmitter:
             place = self.place(buffer, start)
             if mask is None or (guard is None and self._may_read_on(buffer, start, lanes)):
                 return b.load(place, type_=vector, align=align(buffer))
-            if not self.machine.has_masks and buffer.dtype.bytes < NARROWEST_MASKED:
+            if not self.masks_loads(buffer):
                 return self._whole_where_inside(buffer, start, vector, mask, other)
             if guard is not None and not is_vector(guard):
                 # A load of no lanes takes hundreds of cycles where there is no memory.
@@ -229,6 +229,10 @@ class MemoryEmitter:
         outside, inside = self.index.apart(varying)
         base = self.place(buffer, outside)
         return self.builder.gep(base, [self.index.emit(inside)], type_=memory_type(buffer.dtype))
+
+    def masks_loads(self, buffer: Buffer) -> bool:
+        """Whether loads of neighbours may leave lanes out."""
+        return self.machine.has_masks or buffer.dtype.bytes >= NARROWEST_MASKED
 
     def masked_load(
         self, buffer: Buffer, place: ir.Value, vector: ir.Type, mask: ir.Value, other: ir.Value

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.index import Lane
-from rutc.emit.ir_vectors import I32
-from rutc.emit.load_store import BOOL, MemoryEmitter, align, constant_lanes, pieces
+from rutc.emit.ir_vectors import I32, i64
+from rutc.emit.load_store import BOOL, MemoryEmitter, align, both, constant_lanes, pieces
 from rutc.emit.storage import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed
 from rutc.tensor_ir.affine import Index
@@ -73,12 +73,15 @@ class TransposeEmitter:
         """A vector across memory, transposed from loads along it; None where that does not pay.
 
         It pays where an unrolled loop goes along the memory: its iterations share the loads. Lanes
-        that are near each other share them anyway.
+        that are near each other share them anyway. Lanes that are no iterations have what the last
+        one has, where a run tells which these are.
         """
         lane = self.index.lane
         if lane is None or not self._crosses(buffer, address):
             return None
-        if not isinstance(lane.mask, ir.Constant | None) and not self._has_all(r, buffer, lane):
+        counted = not isinstance(lane.mask, ir.Constant | None)
+        counted = counted and not self._has_all(r, buffer, lane)
+        if counted and not (self.memory.masks_loads(buffer) or self._has_one(lane)):
             return None
         if address.coefficient(lane.var) in NEAR_STRIDES:
             return None
@@ -91,7 +94,8 @@ class TransposeEmitter:
             return None
         key = (buffer.name, start, lane.key, there)
         if key not in self._transposed:
-            self._transposed[key] = self._columns(buffer, start, lane, there)
+            places = self._clamped(buffer, start, lane) if counted else None
+            self._transposed[key] = self._columns(buffer, start, lane, there, places)
         return self._transposed[key][self.index.constants[v].value - first]
 
     def defer(self, target: Access, buffer: Buffer, address: Index, value: ir.Value) -> bool:
@@ -288,22 +292,58 @@ class TransposeEmitter:
                     return False
         return True
 
+    def _has_one(self, lane: Lane) -> bool:
+        """Whether the loop of a lane is known to have an iteration."""
+        bounds = lane.end.bounds(self.index.ranges)
+        return bounds is not None and bounds[0] > self.index.ranges[lane.var][0]
+
+    def _clamped(self, buffer: Buffer, start: Index, lane: Lane) -> list[ir.Value]:
+        """The place of each lane, or of the last one that is an iteration, if any is."""
+        b, step = self.builder, start.factor(lane.var)
+        assert step is not None
+        first = self.memory.place(buffer, start.subs({lane.var: Index.of(0)}))
+        last = b.sub(self.index.emit(lane.end), i64(1))
+        apart, element = self.index.emit(step), memory_type(buffer.dtype)
+        places: list[ir.Value] = []
+        for number in range(lane.base, lane.base + lane.lanes):
+            at = b.select(b.icmp_signed("<", i64(number), last), i64(number), last)
+            places.append(b.gep(first, [b.mul(at, apart)], type_=element))
+        return places
+
     def _columns(
-        self, buffer: Buffer, start: Index, lane: Lane, there: Sequence[bool]
+        self,
+        buffer: Buffer,
+        start: Index,
+        lane: Lane,
+        there: Sequence[bool],
+        places: Sequence[ir.Value] | None,
     ) -> list[ir.Value]:
-        """Of each lane the neighbours from `start` that are there, transposed: a vector each."""
+        """Of each lane the neighbours from `start` that are there, transposed: a vector each.
+
+        Lanes whose `places` are told are read only if one of them is an iteration.
+        """
         vector = ir.VectorType(memory_type(buffer.dtype), lane.lanes)
+        active = [*there, *[False] * (lane.lanes - len(there))]
+        mask: ir.Value | None = None
+        if not all(active):
+            mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), active)
+        if places is not None and not self._has_one(lane):
+            low = i64(self.index.ranges[lane.var][0])
+            some = self.builder.icmp_signed("<", low, self.index.emit(lane.end))
+            mask = both(self.builder, mask, self.memory.widen(some, lane.lanes))
         rows: list[ir.Value] = []
         for number in range(lane.lanes):
             if _is_idle(lane, number):
                 rows.append(ir.Constant(vector, None))
                 continue
-            place = self.memory.place(buffer, start.subs({lane.var: Index.of(lane.base + number)}))
-            if sum(there) == lane.lanes:
+            if places is not None:
+                place = places[number]
+            else:
+                at = start.subs({lane.var: Index.of(lane.base + number)})
+                place = self.memory.place(buffer, at)
+            if mask is None:
                 rows.append(self.builder.load(place, type_=vector, align=align(buffer)))
                 continue
-            active = [*there, *[False] * (lane.lanes - len(there))]
-            mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), active)
             rows.append(
                 self.memory.masked_load(buffer, place, vector, mask, ir.Constant(vector, None))
             )
