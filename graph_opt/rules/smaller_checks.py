@@ -41,6 +41,8 @@ def check_operand(n: Node, editor: Editor) -> Result:
     made = None if source is None else editor.nest(source)
     if made is None or len(made.outs) != 1 or copy.body[0] != at_point(made.out):
         return Reason("what it passes on is no result of a nest, as it is")
+    if copy.out.dims != made.out.dims:
+        return Reason(f"it repeats %{made.out.name}, which would be computed as often")
     if editor.readers(made.out.name) != (copy,) or editor.is_output(made.out.name):
         return Reason(f"%{made.out.name} has other readers")
     if editor.block(made) != editor.block(n):
