@@ -49,6 +49,12 @@ def check_declared(output: ValueInfoProto, item: Item) -> None:
         )
 
 
+def has_more_axes(output: ValueInfoProto, item: Item) -> bool:
+    """Whether an output has a higher rank than the model says it has."""
+    kind = output.type.tensor_type
+    return isinstance(item, Tensor) and kind.HasField("shape") and item.rank > len(kind.shape.dim)
+
+
 def check_node(node: NodeProto, inputs: Sequence[Item | None]) -> None:
     """Raises UserError where a node breaks the standard's rules for its operator.
 

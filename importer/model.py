@@ -19,7 +19,13 @@ from rutc.importer.builder import Builder
 from rutc.importer.bundles import bundled_output
 from rutc.importer.common_sizes import with_common_sizes
 from rutc.importer.convert import prepare
-from rutc.importer.declared import check_declared, check_node, given_text, needed
+from rutc.importer.declared import (
+    check_declared,
+    check_node,
+    given_text,
+    has_more_axes,
+    needed,
+)
 from rutc.importer.dims import clean_dim
 from rutc.importer.expressions import KnownSizesError, OperatorError
 from rutc.importer.external import ModelFolder
@@ -90,21 +96,30 @@ def import_model(
     def of_sizes(dims: Dims) -> Graph:
         learned: Learned = {}
         least = 0
+        known: Graph | None = None
         while True:
-            inputs = Inputs(Builder(), dict(dims), given, fixed, learned, least)
+            b = Builder(any_ranks=known is not None)
+            inputs = Inputs(b, dict(dims), given, fixed, learned, least)
+            importer = _Importer(folder, b)
             try:
-                return _Importer(folder, inputs.b).run(graph, weights, inputs, name)
+                made = importer.run(graph, weights, inputs, name)
+                if b.any_ranks or not (b.kept_axes and importer.longer):
+                    return made
+                # Runs may be meant in which there are fewer axes; if so, the run decides.
+                known = made
             except SizeFoundError as found:
                 learned = {**learned, **inputs.learn(found)}
             except UserError:
+                if known is not None:
+                    return known
                 # What an operator computes of a size may have a meaning only where there is
                 # something.
-                if least or not inputs.b.open_sizes:
+                if least or not b.open_sizes:
                     raise
                 learned, least = {}, 1
             finally:
                 # It and the importer hold each other, which nothing looks for while one compiles.
-                inputs.b.run_graph = None
+                b.run_graph = None
 
     try:
         return of_sizes(dims or {})
@@ -149,11 +164,15 @@ def _check_supported(graph: GraphProto, path: Path) -> None:
 
 @dataclass
 class _Importer:
-    """One import: where external data lies, the builder, and how deep in functions it is."""
+    """One import: where external data lies, the builder, and how deep in functions it is.
+
+    An output is `longer` than declared if it has more axes.
+    """
 
     folder: ModelFolder
     b: Builder
     inside: int = 0
+    longer: bool = False
 
     def run(
         self, graph: GraphProto, weights: Mapping[str, np.ndarray], inputs: Inputs, name: str
@@ -189,6 +208,7 @@ class _Importer:
             if o.name not in env:
                 raise UserError(f"output {o.name!r} is not computed by any node")
             check_declared(o, env[o.name])
+            self.longer = self.longer or has_more_axes(o, env[o.name])
             bundle, made = bundled_output(o.name, env[o.name], o.type, self.b)
             if o.type.WhichOneof("value") == "optional_type" and bundle.kind != "optional":
                 bundle = Bundle("optional", parts=(bundle,))

@@ -33,8 +33,8 @@ ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
 class InputSpec:
     """One input of a model: its name, dtype, and shape with symbols for what is not fixed.
 
-    `value` is what alone it may hold. One that `divides` integers holds no 0. A sequence or optional
-    of `depth` levels has its length in front of the shape of the tensors in it.
+    `value` is what alone it may hold. One that `divides` integers holds no 0. A sequence or
+    optional of `depth` levels has its length in front of the shape of the tensors in it.
     """
 
     name: str

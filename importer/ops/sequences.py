@@ -27,7 +27,7 @@ from rutc.importer.ops.cuts import concat, split
 from rutc.importer.ops.operands import axis_of, ints, static
 from rutc.importer.ops.scans import collected
 from rutc.importer.ops.size_operands import bound, checked, number
-from rutc.importer.ops.unit_axes import squeeze, unsqueeze
+from rutc.importer.ops.unit_axes import squeezed, unsqueeze
 from rutc.importer.ops.value_range import definition
 from rutc.importer.registry import operator
 from rutc.importer.tensor import (
@@ -181,7 +181,7 @@ def split_to_sequence(
         given = (*[part] * (n // part), *([n % part] if n % part else []))
     parts = split(b, x, b.constant(np.array(given, np.int64)), axis=at)
     if sizes is None and not keepdims:
-        parts = tuple(squeeze(b, p, b.constant(np.array([at]))) for p in parts)
+        parts = tuple(squeezed(b, p, b.constant(np.array([at]))) for p in parts)
     return TensorList(parts)
 
 

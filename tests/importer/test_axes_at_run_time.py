@@ -1,14 +1,17 @@
 """Operands that name axes and are inputs of the model, against ONNX Runtime."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
+from rutc.driver.api import compile
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.runtime import ModelError
+from rutc.runtime import ModelError, load
 from rutc.tensor_ir.interpret import interpret
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
@@ -176,3 +179,47 @@ def test_mel_weights(check, make_node):
     names = ["bins", "n", "rate", "low", "high"]
     values = [np.array(v) for v in (8, 16, 8192)] + [np.array(v, "f4") for v in (0, 4000)]
     check(make_node("MelWeightMatrix", names), dict(zip(names, values, strict=True)))
+
+
+ELEMENTWISE = "e = Sigmoid (s) y = Mul (e, half)"
+
+
+def squeezing(path: Path, rank: int, rest: str) -> Path:
+    """A model that leaves out all axes of extent 1, with an output of that declared rank."""
+    text = f"g (float[a, 1, b] x) => (float y) <float half = {{0.5}}> {{ s = Squeeze (x) {rest} }}"
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 17]> {text}')
+    declared = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"][:rank])
+    model.graph.output[0].CopyFrom(declared)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_models_may_declare_the_rank_of_some_runs(rank, tmp_path):
+    """Exported at sizes of 1, they leave out axes that they keep at others."""
+    path = squeezing(tmp_path / "m.onnx", rank, ELEMENTWISE)
+    oracle = onnxruntime.InferenceSession(path)
+    with load(compile(path, tmp_path / "m.so").library) as session:
+        for shape in [(4, 1, 3), (4, 1, 1), (1, 1, 3), (1, 1, 1)]:
+            x = np.random.default_rng(0).random(shape, np.float32)
+            (want,) = oracle.run(None, {"x": x})
+            (got,) = session.run(None, {"x": x})
+            assert got.shape == want.shape
+            assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("rank", "rest"),
+    [
+        (2, ELEMENTWISE),
+        # What needs to know the rank has the one of most runs.
+        (0, "y = Softmax (s)"),
+    ],
+)
+def test_axes_stay_where_nothing_may_leave_them_out(rank, rest, tmp_path):
+    graph = import_model(squeezing(tmp_path / "m.onnx", rank, rest))
+    x = np.random.default_rng(0).random((4, 1, 3), np.float32)
+    (y,) = interpret(graph, {"x": x}).values()
+    assert y.shape == (4, 3)
+    with pytest.raises(UserError, match="name the axes to leave out"):
+        interpret(graph, {"x": x[:1]})
