@@ -55,9 +55,17 @@ def panel_loop(t: Touch, tile: RegisterTile, order: Sequence[str]) -> str | None
 
 
 def stays_until_used(
-    t: Touch, over: str, order: Sequence[str], shape: Shape, tile: RegisterTile, machine: Machine
+    t: Touch,
+    over: str,
+    order: Sequence[str],
+    extents: Mapping[str, int],
+    tile: RegisterTile,
+    machine: Machine,
 ) -> bool:
     """Whether what the next iteration of the loop `over` reads may be asked for in this one.
+
+    The loops of the `order` and the rows of the tile may be parts of the kernel's own: of chunks
+    `m.o` of rows, the rows `m.i` go on in tiles `m.i.o`.
 
     What every tile uses stays in the second cache beside it. What lies outside of windows for most
     tiles is used now and then, and leaves first: where the cache has no room for both, it comes
@@ -68,9 +76,11 @@ def stays_until_used(
     done = set(order[: order.index(over) + 1])
     sizes = {**dict(tile.rows), tile.vector: tile.vectors * machine.width}
     read = t.bytes
-    for v in t.loops:
-        if t.depends(v) and v not in done:
-            read *= sizes.get(v, 1) if f"{v}.o" in done else shape.extents[v]
+    for v in filter(t.depends, t.loops):
+        while f"{v}.o" in done and f"{v}.i" in extents:
+            v = f"{v}.i"
+        if v not in done:
+            read *= sizes.get(v, 1) if f"{v}.o" in done else extents[v]
     return 2 * read <= machine.l2
 
 

@@ -17,12 +17,13 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Inside, PrefetchBlock, PrefetchResult, apply_schedule
 from rutc.tensor_ir.windows import Window, share_inside
 from rutc.tuner import choose
-from rutc.tuner.access import Shape, analyse
+from rutc.tuner.access import Shape, Touch, analyse
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.templates.tiled import Tiling, tiled
 from rutc.tuner.tile_cost import lanes_cost
 from rutc.tuner.tile_cycles import TileCosts
 from rutc.tuner.tile_loads import _crammed, kept_places
+from rutc.tuner.tile_prefetch import stays_until_used
 from rutc.tuner.tiles import choose_tile, register_tiles
 from tests.tuner.subjects import of_text
 from tests.tuner.test_schedules import PRODUCTS, lowered
@@ -360,3 +361,33 @@ def test_results_that_lie_along_rows_are_asked_for_in_chunks_of_rows_too(
     tiling = Tiling(RegisterTile("n", 1, (("m", 4),), 0.0), chunk=chunk)
     steps = tiled(kernel, analyse(kernel, frozenset()), tiling, x86.avx512()).schedule
     assert PrefetchResult("y", 16) in steps
+
+
+@pytest.mark.parametrize(
+    ("rows", "order", "k", "stays"),
+    [
+        # All rows of a chunk, 16 columns and 64 steps: 1 MiB.
+        ("m.i", ("m.o", "n.o", "m.i.o"), 64, False),
+        ("m.i", ("m.o", "n.o", "m.i.o"), 16, True),
+        # The rows of a tile: 16 KiB, 1 MiB and 256 KiB.
+        ("m.i", ("m.o", "m.i.o", "n.o"), 64, True),
+        ("m.i", ("m.o", "m.i.o", "n.o"), 4096, False),
+        ("m.i", ("m.o", "m.i.o", "n.o"), 1024, True),
+        ("m", ("m.o", "n.o"), 4096, False),
+        ("m", ("m.o", "n.o"), 1024, True),
+        # All rows: 4 MiB.
+        ("m.i", ("n.o", "m.o", "m.i.o"), 64, False),
+        ("m", ("n.o", "m.o"), 64, False),
+    ],
+)
+def test_what_stays_until_it_is_used_is_counted_in_rows_of_chunks(
+    rows: str, order: tuple[str, ...], k: int, stays: bool
+) -> None:
+    machine = replace(x86.avx512(), l2=1 << 20)
+    names = ("m", "n", "k")
+    weights = Touch("w", False, dict.fromkeys(names, 1), names, True, 4, 1 << 24)
+    tile = RegisterTile("n", 1, ((rows, 4),), 0.0, ("kx",))
+    extents = {"m": 1024, "n": 1024, "k": k, "m.o": 4, "n.o": 64}
+    if rows == "m.i":
+        extents |= {"m.i": 256, "m.i.o": 64}
+    assert stays_until_used(weights, "n.o", order, extents, tile, machine) == stays

@@ -362,7 +362,7 @@ class _Making:
         over = panel_loop(t, tile, around)
         if over is not None and comes_from_afar(t, shape, machine):
             again = bool(self.even) or any(self.extents[v] > 1 for v in around if v != over)
-            near = stays_until_used(t, over, around, shape, tile, machine)
+            near = stays_until_used(t, over, around, self.extents, tile, machine)
             asked = near and (again or waits_for_pages(r, tile, machine))
             rows = rows_that_wait(r, tile, machine) if self.even else 0
             return [PrefetchBlock(t.buffer, over, 0, line, rows=rows)] if asked else []
