@@ -96,10 +96,21 @@ const char *{prefix}_last_error(const rutc_session *session);
 
 /* Stops the session's threads and releases its memory; NULL is allowed. */
 void {prefix}_close(rutc_session *session);
-{_states(prefix) if program.states else ""}{_targets(prefix, targets) if targets else ""}
+{_kept(prefix) if any(port.block is not None for port in program.given) else ""}{
+        _states(prefix) if program.states else ""
+    }{_targets(prefix, targets) if targets else ""}
 #ifdef __cplusplus
 }}
 #endif"""
+
+
+def _kept(prefix: str) -> str:
+    return f"""
+/* Gives the caller the memory of an output whose shape only a run can tell, in the descriptor that
+ * the last run filled in. With 1 it is the caller's, to be released with free(), and the next run
+ * takes other memory; with 0 it stays the session's. */
+int32_t {prefix}_keep_output(rutc_session *session, const DLTensor *output);
+"""
 
 
 def _states(prefix: str) -> str:

@@ -175,14 +175,25 @@ def _link(
         )
     ]
     keeps = bool(programs[0].states)
+    computed = any(port.block is not None for p in programs for port in p.given)
     names = [t.name for t in targets]
     in_file = weights is not None
-    entry = entry_source(name, len(programs), image, in_file=in_file, states=keeps, targets=names)
+    entry = entry_source(
+        name,
+        len(programs),
+        image,
+        in_file=in_file,
+        computed=computed,
+        states=keeps,
+        targets=names,
+    )
     tables[0] = entry + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
     sources |= {
         "data.s": data_source(outline=outline is not None),
-        "exports.map": export_map(name, objects=exchanges, states=keeps, targets=bool(targets)),
+        "exports.map": export_map(
+            name, objects=exchanges, computed=computed, states=keeps, targets=bool(targets)
+        ),
     }
     for file, source in sources.items():
         (folder / file).write_text(source)

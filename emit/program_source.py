@@ -92,6 +92,7 @@ def entry_source(
     image: WeightImage,
     *,
     in_file: bool,
+    computed: bool,
     states: bool,
     targets: Sequence[str],
 ) -> str:
@@ -122,6 +123,7 @@ def entry_source(
         lines += ["  rutc_weights_locate(&model);", "}", ""]
     prefix = symbol_prefix(name)
     entries = list(_entry_points(prefix, targets=bool(targets)))
+    entries += _keeping_entry_point(prefix) if computed else ()
     entries += _state_entry_points(prefix) if states else ()
     entries += _target_entry_points(prefix) if targets else ()
     return "\n".join([*lines, *entries, ""])
@@ -146,16 +148,18 @@ def data_source(*, outline: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def export_map(name: str, *, objects: bool, states: bool, targets: bool) -> str:
+def export_map(name: str, *, objects: bool, computed: bool, states: bool, targets: bool) -> str:
     """Returns the linker's version script, with what the library exports.
 
     It has the artifact's entry points, and the string that tells their prefix. With `objects` also
-    what exchanges Python's objects (`python.h`), with `states` what reads and sets them, with
-    `targets` what chooses and tells one of several.
+    what exchanges Python's objects (`python.h`), with outputs of a `computed` shape what hands
+    their memory over, with `states` what reads and sets them, with `targets` what chooses and tells
+    one of several.
     """
     prefix = symbol_prefix(name)
     entries = ["abi_version", "manifest", "open", "output_shapes", "run", "profile", "last_error"]
     entries += ["close", *(["reset", "get_state", "set_state"] if states else [])]
+    entries += ["keep_output"] if computed else []
     entries += ["open_target", "target"] if targets else []
     exchanging = [f"rutc_python_{what}" for what in ("read", "write", "maps")] if objects else []
     exported = (*(f"{prefix}_{entry}" for entry in entries), "rutc_artifact_prefix", *exchanging)
@@ -354,6 +358,13 @@ EXPORT const char *{prefix}_last_error(const rutc_session *session) {{
 }}
 
 EXPORT void {prefix}_close(rutc_session *session) {{ rutc_session_close(session); }}"""
+
+
+def _keeping_entry_point(prefix: str) -> Iterator[str]:
+    yield f"""
+EXPORT int32_t {prefix}_keep_output(rutc_session *session, const DLTensor *output) {{
+  return rutc_session_keep_output(session, &model, output);
+}}"""
 
 
 def _state_entry_points(prefix: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from rutc.runtime.c_interface import CPU, DLTensor
 from rutc.runtime.dtypes import dlpack_type, numpy_dtype
 from rutc.runtime.errors import ModelError
 from rutc.runtime.objects import Objects
+from rutc.runtime.received import Keep
 from rutc.runtime.tensors import Array, Slot, TensorInfo
 from rutc.runtime.texts import TextSlot, records_of, texts_at
 
@@ -76,7 +77,7 @@ class BoxSlot(Slot):
         if self._array is not None:
             self._array[:] = _objects(self._addresses[: self._array.size])
 
-    def read(self) -> Array:
+    def read(self, keep: Keep) -> Array:
         """Returns copies of the elements that the library has described, as objects."""
         count = self._tensor.shape[0]
         return _objects(_pointers(self._tensor, count))

@@ -106,6 +106,18 @@ class EntryPoints:
         self.close.restype = None
 
 
+class KeepingEntryPoint:
+    """The function `PREFIX_keep_output` of an opened library, where a run computes shapes.
+
+    Raises:
+        AttributeError: the library lacks it.
+    """
+
+    def __init__(self, library: ctypes.CDLL, prefix: str) -> None:
+        self.keep_output = library[f"{prefix}_keep_output"]
+        self.keep_output.restype = ctypes.c_int32
+
+
 class StateEntryPoints:
     """The functions `PREFIX_reset`, ... of an opened library whose sessions keep states.
 

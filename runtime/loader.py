@@ -13,6 +13,7 @@ from rutc.runtime.artifact import open_artifact, parsed_manifest, programs_of
 from rutc.runtime.c_interface import (
     ABI_VERSION,
     EntryPoints,
+    KeepingEntryPoint,
     Options,
     StateEntryPoints,
     TargetEntryPoints,
@@ -50,6 +51,7 @@ class Library:
             self.entries = _entry_points(path, self._handle)
             self.manifest = parsed_manifest(path, self.entries.manifest())
             self.objects = _exchange(self._handle)
+            self.keeping = _keeping_entry_point(self._handle)
             self.states = _state_entry_points(self._handle)
             self._targets = _target_entry_points(self._handle)
         except ModelError:
@@ -143,6 +145,14 @@ def _exchange(handle: ctypes.CDLL) -> Objects | None:
     """Returns what exchanges Python's objects; None where the library has none of them."""
     try:
         return Objects(handle)
+    except _MISSING:
+        return None
+
+
+def _keeping_entry_point(handle: ctypes.CDLL) -> KeepingEntryPoint | None:
+    """Returns what hands memory of outputs over; None where the library has none of it."""
+    try:
+        return KeepingEntryPoint(handle, _prefix(handle))
     except _MISSING:
         return None
 

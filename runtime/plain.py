@@ -11,6 +11,7 @@ from rutc.runtime.binding import Addresses, Arguments, arguments_of
 from rutc.runtime.c_interface import CPU, DLTensor, first_byte
 from rutc.runtime.dtypes import dlpack_type
 from rutc.runtime.objects import Objects, address_of
+from rutc.runtime.received import Keep, received
 from rutc.runtime.tensors import Array, TensorInfo, check_shape
 
 Held = list[object]
@@ -79,18 +80,23 @@ class Provided:
         self.tensor: Final = _descriptor(info, None)
         self._extents: ctypes.Array[ctypes.c_int64] | None = None
 
-    def read(self, objects: Objects | None) -> Array:
-        """Returns a copy of the tensor that the session has described."""
+    def read(self, objects: Objects | None, keep: Keep) -> Array:
+        """Returns what the session has described: its memory, if that can be kept, or a copy."""
         extents = self._extents
         if extents is None:
             # The session's own numbers, which stay in their place.
             numbers = ctypes.addressof(self.tensor.shape.contents)
             extents = self._extents = (ctypes.c_int64 * self._ndim).from_address(numbers)
-        result: Array = np.empty(extents[:], self._dtype)
+        shape = tuple(extents[:])
+        texts = objects is not None and self._dtype.kind == "O"
+        whole = None if texts else received(self.tensor, shape, self._dtype, keep)
+        if whole is not None:
+            return whole
+        result: Array = np.empty(shape, self._dtype)
         if not result.size:
             return result
         place = ctypes.addressof(first_byte(result))
-        if objects is not None and self._dtype.kind == "O":
+        if objects is not None and texts:
             objects.write(self.tensor.data, result.size, place)
         else:
             ctypes.memmove(place, self.tensor.data, result.nbytes)
@@ -179,10 +185,10 @@ class PlainTensors:
             results.append(result)
         return results
 
-    def finish(self, results: list[Any]) -> None:
-        """Completes the results of a run."""
+    def finish(self, results: list[Any], keep: Keep) -> None:
+        """Completes the results of a run; `keep` makes memory of the session their own."""
         for place, output in self._provided:
-            results[place] = output.read(self._objects)
+            results[place] = output.read(self._objects, keep)
 
     def describe_into(
         self, inputs: Mapping[str, object], outputs: Mapping[str, object]

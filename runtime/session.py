@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rutc.runtime.binding import Arguments, Binding
 from rutc.runtime.boxes import slot_of
-from rutc.runtime.c_interface import Options, Pointer, pointer_to
+from rutc.runtime.c_interface import DLTensor, Options, Pointer, pointer_to
 from rutc.runtime.errors import ModelError
 from rutc.runtime.forks import Locked
 from rutc.runtime.kept import States
@@ -230,7 +230,7 @@ class InferenceSession:
             plain.learn()
         results = plain.make()
         self._check(self._library.entries.run(self._handle, *plain.arguments))
-        plain.finish(results)
+        plain.finish(results, self._keep)
         return results
 
     def _run_tensors(self, names: Sequence[str], inputs: Mapping[str, object]) -> list[Array]:
@@ -247,10 +247,15 @@ class InferenceSession:
                 }
                 self._run_into(results)
                 read = [name for name in names if name not in results]
-                results |= {name: self._output_slots[name].read() for name in read}
+                results |= {name: self._output_slots[name].read(self._keep) for name in read}
             finally:
                 self._release()
         return [results[name] for name in names]
+
+    def _keep(self, tensor: DLTensor) -> bool:
+        """Takes the memory of an output that the last run described; returns whether it could."""
+        keeping = self._library.keeping
+        return keeping is not None and bool(keeping.keep_output(self._handle, ctypes.byref(tensor)))
 
     def _output_shapes(self) -> list[tuple[int, ...]]:
         """Returns the shape of every output for the inputs that are described."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rutc.runtime.c_interface import CPU, DLTensor, first_byte
 from rutc.runtime.dtypes import dlpack_type, numpy_dtype
 from rutc.runtime.errors import ModelError
+from rutc.runtime.received import Keep, received
 
 Array = npt.NDArray[np.generic]
 
@@ -163,9 +164,12 @@ class Slot:
         """The shape in the descriptor."""
         return tuple(self._shape[:])
 
-    def read(self) -> Array:
-        """Returns a copy of the tensor that the library has described."""
+    def read(self, keep: Keep) -> Array:
+        """Returns what the library has described: its memory, if that can be kept, or a copy."""
         tensor = self._tensor
+        whole = received(tensor, tensor.extents, self._usual_dtype, keep)
+        if whole is not None:
+            return whole
         result = np.empty(tensor.extents, self._usual_dtype)
         if result.size:
             address = result.__array_interface__["data"][0]

@@ -7,6 +7,7 @@ import numpy as np
 
 from rutc.runtime.errors import ModelError
 from rutc.runtime.objects import Objects, address_of
+from rutc.runtime.received import Keep
 from rutc.runtime.tensors import Array, Slot, TensorInfo
 
 
@@ -78,7 +79,7 @@ class TextSlot(Slot):
         self._objects.write(address, texts.size, address_of(texts))
         return texts
 
-    def read(self) -> Array:
+    def read(self, keep: Keep) -> Array:
         """Returns a copy of the strings that the library has described."""
         return self._made(self._tensor.data or 0, self._tensor.extents)
 

@@ -38,7 +38,7 @@ static rutc_region_memory lent_memory(const rutc_session *session, int32_t port)
   const rutc_port *description = &session->program->ports[port];
   if (description->block >= 0) return session->blocks[description->block];
   const rutc_binding *binding = &session->bindings[port];
-  return (rutc_region_memory){binding->memory, binding->capacity};
+  return (rutc_region_memory){.memory = binding->memory, .capacity = binding->capacity};
 }
 
 /* Whether memory is that of an output of an earlier run. */

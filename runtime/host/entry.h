@@ -30,6 +30,11 @@ int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries,
  * calling thread's last failed call with such a one. Empty when nothing failed. */
 const char *rutc_session_error(const rutc_session *session, const rutc_model *model);
 
+/* Gives the caller the memory of an output of a computed shape, as the last run described it; returns
+ * whether it has it now, to be released with free(). */
+int rutc_session_keep_output(rutc_session *session, const rutc_model *model,
+                             const DLTensor *output);
+
 /* Makes the states as they were at first. */
 int rutc_session_reset(rutc_session *session, const rutc_model *model);
 

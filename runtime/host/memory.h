@@ -15,4 +15,8 @@ enum { READ_ON_BYTES = 64 };
  * when the block is that large; NULL without memory. Release it with free(). */
 void *rutc_allocate(int64_t bytes);
 
+/* As rutc_allocate, but always aligned to 64 bytes, and without the advice: what is released with
+ * every run, or about as often, is in memory that the C library takes from the system once. */
+void *rutc_allocate_passing(int64_t bytes);
+
 #endif

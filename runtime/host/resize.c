@@ -95,9 +95,9 @@ int rutc_reserve(rutc_session *session, const rutc_step *step) {
   rutc_region_memory *block = &session->blocks[step->target];
   if (block->memory != NULL && bytes <= block->capacity) return RUTC_OK;
   /* Some more, so that a value that grows from run to run is not moved in each. */
-  int64_t capacity = bytes + bytes / 4;
+  int64_t capacity = block->passes ? bytes : bytes + bytes / 4;
   free(block->memory);
-  block->memory = rutc_allocate(capacity);
+  block->memory = block->passes ? rutc_allocate_passing(capacity) : rutc_allocate(capacity);
   block->capacity = capacity;
   if (block->memory == NULL) {
     return rutc_fail(&session->error, RUTC_OUT_OF_MEMORY, "no memory for %lld bytes",

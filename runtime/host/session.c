@@ -344,6 +344,24 @@ int rutc_session_run(rutc_session *session, const rutc_model *model,
   return status;
 }
 
+int rutc_session_keep_output(rutc_session *session, const rutc_model *model,
+                             const DLTensor *output) {
+  uint64_t mode = 0;
+  if (output == NULL || output->data == NULL || enter(session, model, &mode) != RUTC_OK) return 0;
+  const rutc_program *program = session->program;
+  int kept = 0;
+  for (int32_t i = 0; i < program->output_count; i++) {
+    int64_t number = program->ports[program->input_count + i].block;
+    rutc_region_memory *block = number < 0 ? NULL : &session->blocks[number];
+    if (block == NULL || block->memory != output->data) continue;
+    /* The next run reserves it anew. */
+    *block = (rutc_region_memory){.passes = 1};
+    kept = 1;
+  }
+  leave(session, mode);
+  return kept;
+}
+
 int rutc_session_reset(rutc_session *session, const rutc_model *model) {
   uint64_t mode = 0;
   int status = enter(session, model, &mode);

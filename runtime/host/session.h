@@ -41,6 +41,7 @@ typedef struct rutc_binding {
 typedef struct rutc_region_memory {
   char *memory;
   int64_t capacity; /* bytes */
+  int passes; /* whether the caller kept the last one, and may keep all to come */
 } rutc_region_memory;
 
 struct rutc_session {

@@ -1,6 +1,8 @@
 """Runs that compute the shape of an output, which the session then provides."""
 
+import copy
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from onnx import TensorProto, helper
 
 import rutc
 from rutc.runtime import InferenceSession, load
+from rutc.runtime.received import LEAST_KEPT_BYTES, Memory
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +159,66 @@ def test_numbers_of_all_kinds_of_a_computed_shape(tmp_path: Path, dtype: str) ->
             assert (found.dtype, found.tolist()) == (values.dtype, values[::2].tolist())
             assert found.flags.owndata
             assert found.flags.writeable
+
+
+@pytest.fixture(scope="module")
+def filling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ones of a shape that an input says."""
+    folder = tmp_path_factory.mktemp("filling")
+    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
+    graph = helper.make_graph(
+        [helper.make_node("ConstantOfShape", ["shape"], ["y"], value=one)],
+        "filling",
+        [helper.make_tensor_value_info("shape", TensorProto.INT64, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["m", "n"])],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / "m.onnx")
+    rutc.compile(folder / "m.onnx", folder / "m.so", verify=False)
+    return folder / "m.so"
+
+
+def test_large_outputs_are_handed_over_and_small_ones_copied(filling: Path) -> None:
+    """Nothing is copied of a large one, which nobody else writes to as long as it is there."""
+    held: list[np.ndarray] = []
+    with load(filling, threads=1) as session:
+        for rows in (1, 300, 300, 0, 1000, 1, 300, 299):
+            # As the only output, and where the inputs need a closer look.
+            for shape in (np.array([rows, 256]), np.array([rows, 0, 256])[::2]):
+                (y,) = session.run(["y"], {"shape": shape})
+                assert y.flags.owndata == (y.nbytes < LEAST_KEPT_BYTES)
+                assert y.shape == (rows, 256)
+                assert y.flags.writeable
+                assert (y == 1).all()
+                y[:] = len(held)
+                held.append(y)
+    # Without their session, and without those that were before them.
+    for number, y in enumerate(held):
+        assert (y == number).all()
+    kept = held[2][1:]
+    with pytest.raises(TypeError, match="can be neither copied nor pickled"):
+        copy.copy(_owner(kept))
+    held.clear()
+    del y
+    assert (kept == 2).all()
+
+
+def test_memory_that_was_handed_over_is_released(filling: Path) -> None:
+    with load(filling, threads=1) as session:
+        alive = None
+        for _ in range(3):
+            (y,) = session.run(None, {"shape": np.array([64, 4096])})
+            alive = weakref.ref(_owner(y))
+            del y
+            assert alive() is None
+        (y,) = session.run(None, {"shape": np.array([64, 4096])})
+        session.run_into({"shape": np.array([64, 4096])}, {"y": (room := np.zeros_like(y))})
+    np.testing.assert_array_equal(room, y)
+
+
+def _owner(array: np.ndarray) -> Memory:
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    assert isinstance(base, Memory)
+    return base

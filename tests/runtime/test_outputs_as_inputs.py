@@ -19,6 +19,7 @@ N = Index.of("n")
 
 HEAD = """
 #include <stdio.h>
+#include <stdlib.h>
 #include "model.h"
 #include "tensors.h"
 
@@ -136,6 +137,18 @@ int main(void) {
   y.data = room;
   run(&x, &m, &y);
   printf("%g %g %g %g\\n", room[0], room[1], room[2], room[3]);
+  /* What the caller keeps is no memory of the session any more, and may be none before a run. */
+  y = (DLTensor){0};
+  printf("%d ", model_keep_output(session, &y));
+  run(&x, &m, &y);
+  DLTensor kept = y, next = {0};
+  printf("%d ", model_keep_output(session, &y));
+  printf("%d ", model_keep_output(session, &kept));
+  run(&kept, &m, &next);
+  printf("%d ", next.data != kept.data);
+  run(&x, &m, &kept);
+  printf("%g %g\\n", ((float *)kept.data)[0], ((float *)next.data)[0]);
+  free(kept.data);
   model_close(session);
   return 0;
 }
@@ -177,10 +190,11 @@ def test_outputs_of_computed_shapes(compile_c: Compile, tmp_path: Path) -> None:
     for i in range(40):
         x = reversed_x(x, len(x) if i % 4 == 0 else len(x) * 5 // 4 + 1)
     total = float(np.sum(x.astype(np.float64) * (np.arange(len(x)) % 7)))
-    *sums, refused, room = run_c(tmp_path, COMPUTED).splitlines()
+    *sums, refused, room, kept = run_c(tmp_path, COMPUTED).splitlines()
     assert sums == [f"{len(x)}: {total:.17g}"] * 2
     assert refused == 'output "y" lies in memory that belongs to the session'
     assert room == "3 2 3 2"
+    assert kept == "0 1 0 1 3 3"
 
 
 class Exported:
