@@ -43,7 +43,7 @@ SEVERAL = " for several"
 MOST_PLACES = 1 << 62
 """Products of sizes stay below this."""
 
-RANDOM = frozenset({"normal", "uniform"})
+RANDOM = frozenset({"uniform"})
 """Routines that give other numbers in each run, by how often the same step ran before."""
 
 

@@ -1,4 +1,4 @@
-"""Random numbers: routines make uniform or normal ones, nests the rest.
+"""Random numbers: a routine makes uniform ones, nests the rest.
 
 A node without a seed has one of its own, made of its name, so that artifacts are reproducible; the
 numbers of a session's runs differ all the same.
@@ -7,7 +7,8 @@ numbers of a session's runs differ all the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import pi
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
@@ -32,7 +33,7 @@ def random_uniform(
     seed: float | None = None,
 ) -> Tensor:
     """Numbers uniform in [low, high)."""
-    return _scaled(b, "uniform", _extents(shape), dtype_of(dtype), high - low, low, seed)
+    return _scaled(b, _drawn, _extents(shape), dtype_of(dtype), high - low, low, seed)
 
 
 @operator("RandomUniformLike")
@@ -47,7 +48,7 @@ def random_uniform_like(
 ) -> Tensor:
     """Numbers uniform in [low, high), as many as the operand has."""
     kind = dtype_of(dtype) if dtype else x.dtype
-    return _scaled(b, "uniform", x.shape, kind, high - low, low, seed)
+    return _scaled(b, _drawn, x.shape, kind, high - low, low, seed)
 
 
 @operator("RandomNormal")
@@ -61,7 +62,7 @@ def random_normal(
     seed: float | None = None,
 ) -> Tensor:
     """Numbers of the normal distribution."""
-    return _scaled(b, "normal", _extents(shape), dtype_of(dtype), scale, mean, seed)
+    return _scaled(b, _normal, _extents(shape), dtype_of(dtype), scale, mean, seed)
 
 
 @operator("RandomNormalLike")
@@ -76,14 +77,14 @@ def random_normal_like(
 ) -> Tensor:
     """Numbers of the normal distribution, as many as the operand has."""
     kind = dtype_of(dtype) if dtype else x.dtype
-    return _scaled(b, "normal", x.shape, kind, scale, mean, seed)
+    return _scaled(b, _normal, x.shape, kind, scale, mean, seed)
 
 
 @operator("Bernoulli")
 def bernoulli(b: Builder, x: Tensor, *, dtype: int = 0, seed: float | None = None) -> Tensor:
     """1 with the probability that the operand gives, else 0."""
     kind = dtype_of(dtype) if dtype else x.dtype
-    drawn = _drawn(b, "uniform", x.shape, seed)
+    drawn = _drawn(b, x.shape, seed)
 
     def hit(u: Expr, p: Expr) -> Expr:
         return cast(apply("lt", u, cast(p, DType.F64)), kind)
@@ -109,7 +110,7 @@ def multinomial(
     axes = b.axes(x.shape)
     shifted = apply("sub", b.spread(wide, axes), b.read(top, [axes[0].index]))
     sums = running(b, b.nest(axes, apply("exp", shifted)), 1, "sum")
-    drawn = _drawn(b, "uniform", (x.shape[0], Index.of(sample_size)), seed)
+    drawn = _drawn(b, (x.shape[0], Index.of(sample_size)), seed)
     rows, samples = b.axes(drawn.shape)
     last = classes.extent - 1
     # The last class takes what rounding leaves, so it is not counted.
@@ -146,7 +147,7 @@ def dropout(
             return (x,)
         return x, b.nest(b.axes(x.shape), lit(1, DType.BOOL))
     if seed is None:
-        drawn = _drawn(b, "uniform", x.shape, None)
+        drawn = _drawn(b, x.shape, None)
     else:
         axes = b.full_axes(x.shape)
         (drawn,) = b.call("numpy_uniform", (), [(DType.F64, axes)], seed=seed & 0xFFFFFFFF)
@@ -173,15 +174,15 @@ def _extents(shape: Sequence[int]) -> Shape:
 
 def _scaled(
     b: Builder,
-    routine: str,
+    draw: Callable[[Builder, Shape, float | None], Tensor],
     shape: Shape,
     kind: DType,
     scale: float,
     offset: float,
     seed: float | None,
 ) -> Tensor:
-    """offset + scale * (numbers that a routine draws), of a type."""
-    drawn = _drawn(b, routine, shape, seed)
+    """offset + scale * (drawn numbers), of a type."""
+    drawn = draw(b, shape, seed)
 
     def body(u: Expr) -> Expr:
         return cast(apply("add", apply("mul", u, lit(scale, u.dtype)), lit(offset, u.dtype)), kind)
@@ -189,8 +190,25 @@ def _scaled(
     return b.map(body, drawn)
 
 
-def _drawn(b: Builder, routine: str, shape: Shape, seed: float | None) -> Tensor:
-    """What a routine draws under a seed, or under one made of the node's name."""
+def _drawn(b: Builder, shape: Shape, seed: float | None) -> Tensor:
+    """f64 numbers uniform in [0, 1), under a seed, or under one made of the node's name."""
     what = repr(("seed", seed) if seed is not None else ("node", b.origin, len(b.nodes)))
     number = int.from_bytes(hashlib.blake2b(what.encode(), digest_size=SEED_BYTES).digest())
-    return b.call(routine, (), [(DType.F64, b.full_axes(shape))], seed=number)[0]
+    return b.call("uniform", (), [(DType.F64, b.full_axes(shape))], seed=number)[0]
+
+
+def _normal(b: Builder, shape: Shape, seed: float | None) -> Tensor:
+    """f64 numbers of the standard normal distribution, of two uniform ones each [Box & Muller].
+
+    sqrt(-2 * log(1 - u0)) * cos(2 * pi * u1), where 1 - u0 is exact
+    """
+    drawn = _drawn(b, (Index.of(2), *shape), seed)
+    axes = b.axes(shape)
+    u0, u1 = (b.read(drawn, [n, *(a.index for a in axes)]) for n in range(2))
+
+    def number(x: float) -> Lit:
+        return lit(x, DType.F64)
+
+    squared = apply("mul", number(-2.0), apply("log", apply("sub", number(1.0), u0)))
+    angle = apply("mul", number(2 * pi), u1)
+    return b.nest(axes, apply("mul", apply("sqrt", squared), apply("cos", angle)))

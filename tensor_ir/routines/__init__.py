@@ -13,7 +13,7 @@ from rutc.errors import UserError
 from rutc.tensor_ir.routines.boxes import BOX_ROUTINES, Box
 from rutc.tensor_ir.routines.images import image_pixels, image_size
 from rutc.tensor_ir.routines.job import Job, Result, Routine
-from rutc.tensor_ir.routines.random import normal, numpy_uniform, uniform
+from rutc.tensor_ir.routines.random import numpy_uniform, uniform
 from rutc.tensor_ir.routines.selection import check_position, non_max_suppression, nonzero, unique
 from rutc.tensor_ir.routines.sorting import topk
 from rutc.tensor_ir.routines.strings import TEXT_ROUTINES
@@ -32,7 +32,6 @@ ROUTINES: Mapping[str, Routine] = {
     "image_size": image_size,
     "non_max_suppression": non_max_suppression,
     "nonzero": nonzero,
-    "normal": normal,
     "numpy_uniform": numpy_uniform,
     "topk": topk,
     "uniform": uniform,

@@ -1,7 +1,7 @@
 """Random numbers.
 
-`uniform` and `normal` come from Philox 4x32-10 [Salmon et al. 2011], a counter-based generator: the
-numbers are a function of the `seed`, of how often the session has made this call before, and of the
+`uniform` comes from Philox 4x32-10 [Salmon et al. 2011], a counter-based generator: the numbers
+are a function of the `seed`, of how often the session has made this call before, and of the
 element's position. So sessions are reproducible, their runs differ, and no order matters.
 """
 
@@ -38,26 +38,14 @@ def philox(seed: int, draws: int, blocks: int) -> np.ndarray:
     return np.stack(x, axis=1)
 
 
-def _unit(job: Job, count: int) -> np.ndarray:
-    """`count` numbers of [0, 1) with 53 bits."""
+def uniform(job: Job) -> Sequence[np.ndarray]:
+    """f64 numbers, uniform in [0, 1), with 53 bits. Attribute: `seed`."""
+    shape = job.results[0].shape
+    count = prod(shape)
     words = philox(job.integer("seed"), job.draws, -(-count // 2)).reshape(-1, 2)
     bits = (words[:count, 0] >> np.uint64(5)) * np.uint64(1 << 26)
     bits += words[:count, 1] >> np.uint64(6)
-    return bits.astype(np.float64) * 2.0**-53
-
-
-def uniform(job: Job) -> Sequence[np.ndarray]:
-    """f64 numbers, uniform in [0, 1). Attribute: `seed`."""
-    shape = job.results[0].shape
-    return (_unit(job, prod(shape)).reshape(shape),)
-
-
-def normal(job: Job) -> Sequence[np.ndarray]:
-    """f64 numbers of the standard normal distribution [Box & Muller 1958]. Attribute: `seed`."""
-    shape = job.results[0].shape
-    pairs = _unit(job, 2 * prod(shape)).reshape(-1, 2)
-    radius = np.sqrt(-2.0 * np.log1p(-pairs[:, 0]))
-    return ((radius * np.cos(2.0 * np.pi * pairs[:, 1])).reshape(shape),)
+    return ((bits.astype(np.float64) * 2.0**-53).reshape(shape),)
 
 
 def numpy_uniform(job: Job) -> Sequence[np.ndarray]:

@@ -37,6 +37,8 @@ def test_distributions(outputs, make_node):
     assert got["u"].mean() == pytest.approx(1, abs=0.1)
     assert got["n"].mean() == pytest.approx(3, abs=0.1)
     assert got["n"].std() == pytest.approx(2, abs=0.1)
+    assert abs(np.corrcoef(got["n"][:-1], got["n"][1:])[0, 1]) < 0.04
+    assert 2 < (np.abs(got["n"] - 3) > 4).mean() * 100 < 7
     assert got["ul"].shape == (50, 1, 60)
     assert got["ul"].max() < 0.5
     assert got["nl"].std(dtype="f8") == pytest.approx(1, abs=0.1)

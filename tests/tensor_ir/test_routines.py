@@ -47,9 +47,6 @@ def test_random_numbers_have_their_distribution():
     assert u.max() < 1
     assert abs(u.mean() - 0.5) < 0.01
     assert abs(u.std() - 12**-0.5) < 0.01
-    (z,) = _call("normal", [], [Result(DType.F64, (40000,))], seed=1)
-    assert abs(z.mean()) < 0.02
-    assert abs(z.std() - 1) < 0.02
-    assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 0.02
+    assert abs(np.corrcoef(u[:-1], u[1:])[0, 1]) < 0.02
     again = ROUTINES["uniform"](Job([], (Result(DType.F64, (5,)),), {"seed": 1}, (), 1))[0]
     assert not np.array_equal(again, u[:5])
