@@ -16,7 +16,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.evaluate import convert, evaluate_expr, reinterpret
 from rutc.tensor_ir.expr import BITWISE, COMPARE, UNARY_FLOAT, Local, apply
 from rutc.tensor_ir.machine import Machine
-from tests.machines import lacking
+from tests.machines import V3, V4, lacking
 
 pytestmark = pytest.mark.sampled(5)
 
@@ -171,6 +171,36 @@ def test_quotients_of_few_and_of_many_bits(
     def body(builder: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         b = args[1] if by is None else splat_int(args[1].type, by)
         return emit_op(builder, op, [args[0], b], dtype, machine.features)
+
+    got = Elementwise(body, [dtype] * 2, dtype, lanes, machine)(x, y)
+    assert_same(got, expected, [x, y])
+
+
+@pytest.mark.parametrize("machine", [V3, V4], ids=["AVX2", "AVX-512"])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("dtype", [DType.I32, DType.U32, DType.I64, DType.U64], ids=str)
+@pytest.mark.parametrize("op", ["div", "mod", "fmod"])
+def test_quotients_of_numbers_at_the_limits(
+    op: str, dtype: DType, mixed: bool, machine: Machine
+) -> None:
+    """Each by each, in vectors of its own or among others: all signs, 0, and the extremes."""
+    if lacking(machine):
+        pytest.skip("another processor's code")
+    lanes, info = 8, np.iinfo(dtype.numpy)
+    near = (1 << n for n in (0, 22, 23, 24, 31, 50, 51, 52, 53, 62, 63))
+    limits = {0, 7, info.min, info.min + 1, info.max - 1, info.max}
+    limits |= {s * (n + i) for n in near for i in (-1, 0, 1) for s in (1, -1)}
+    numbers = np.array(sorted(n for n in limits if info.min <= n <= info.max), dtype.numpy)
+    x, y = (a.ravel() for a in np.meshgrid(numbers, numbers))
+    if mixed:
+        order = np.random.default_rng(3).permutation(len(x) // lanes * lanes)
+        x, y = x[order], y[order]
+    else:
+        x, y = np.repeat(x, lanes), np.repeat(y, lanes)
+    expected = evaluate_expr(apply(op, Local("a", dtype), Local("b", dtype)), {"a": x, "b": y}, {})
+
+    def body(builder: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        return emit_op(builder, op, list(args), dtype, machine.features)
 
     got = Elementwise(body, [dtype] * 2, dtype, lanes, machine)(x, y)
     assert_same(got, expected, [x, y])
