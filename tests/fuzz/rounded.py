@@ -20,6 +20,9 @@ from typing import Any
 import numpy as np
 
 from rutc.errors import InternalError, UserError
+from rutc.graph_opt.pipeline import optimize
+from rutc.graph_opt.rewrite import Sweep
+from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.tensor_ir import Const, DType, Graph, Input, Nest, Node
 from rutc.tensor_ir.graph import Call, outs, walk_nodes
 from rutc.tensor_ir.interpret import Run
@@ -38,6 +41,9 @@ SUBNORMAL = float(np.finfo(np.float32).smallest_normal)
 
 Bounds = Mapping[str, tuple[np.ndarray, ...]]
 """Of each output what it is, and the least and the most that noise makes of it."""
+
+FOLDED = (Sweep("weights that constants make", (FoldConstants(),)),)
+"""They are rounded as those are that the model has."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +85,11 @@ def bounds(
             made.append([run.results()])
             if rounding.steps:
                 _widen(ranges, run.values)
+        folded = graph if rounding.weights is None else optimize(graph, pipeline=FOLDED)
         for seed in range(NOISY):
-            moved = graph
+            moved = folded
             if rounding.weights is not None:
-                moved = moved_weights(graph, rounding.weights, seed)
+                moved = moved_weights(folded, rounding.weights, seed)
             for feeds, found in zip(sets, made, strict=True):
                 found.append(_Noisy(moved, feeds, seed, rounding, ranges).results())
     except (UserError, InternalError, IndexError):

@@ -238,6 +238,29 @@ def test_what_noise_makes_infinite_is_open(largest: float, is_open: bool) -> Non
     assert is_open == (not differs(np.full(3, np.inf, np.float32), allowed, 5))
 
 
+def test_weights_that_constants_make_are_rounded_as_others_are() -> None:
+    """Of 2 bits with a scale: w8 has 127 steps for two of theirs, and none for a single one."""
+    graph = parse("""
+    graph "weights of a few bits"
+    dims m = 2, k = 7, n = 2
+    %x : f32{k,m} = input "x" [m, k]
+    %q : i2{k,n} = const [k, n] [[-2, -1], [-1, -2], [0, 1], [1, 0], [-2, -1], [-1, 1], [1, -1]]
+    %s : f32{n} = const [n] [0.9661944, 0.4522521]
+    %w : f32{k,n} = f32(%q[k, n]) * %s[n]
+    %y : f32{m,n} = sum{k} %x[k, m] * %w[k, n]
+    output "y" [m, n] = %y
+    """)
+    x = np.arange(-7, 7, dtype=np.float32).reshape(2, 7)
+    q = np.array([[-2, -1], [-1, -2], [0, 1], [1, 0], [-2, -1], [-1, 1], [1, -1]])
+    step = np.array([0.9661944, 0.4522521]) * 2 / 127
+    rounded = (x @ (np.round(q * 63.5) * step)).astype(np.float32)
+    (found,) = bounds(graph, [{"x": x}], Rounding(None, DType.I8)) or ()
+    allowed = within(found["y"], (found["y"][0],) * RUNS)
+    assert differs(rounded, (found["y"][0],) * RUNS, 7)
+    assert not differs(rounded, allowed, 7)
+    assert differs(1.5 * rounded, allowed, 7)
+
+
 def test_subnormal_numbers_may_be_zeros() -> None:
     graph = parse(SUM.replace("%x[k, n]\n", "(%x[k, n] * 1e30)\n"))
     x = np.full((5, 3), 1e-39, np.float32)
