@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
+from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import QUAD, Machine
 from rutc.tensor_ir.steps import Apart, Mark, Split, Step
 from rutc.tuner.access import Reduction
+from rutc.tuner.lengths import leaves_rest
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_loads import kept_places, places_of_rows
 
@@ -79,13 +81,15 @@ def sums_apart(
     order: Sequence[str],
     unrolled: Sequence[Step],
     tile: RegisterTile,
+    columns: Size,
     machine: Machine,
 ) -> list[Step]:
     """The step that keeps arithmetic busy in tiles of fewer rows than a whole one.
 
     Their sums are too few to begin the next product of one while the last is not done; but then
     registers are left for sums of every other product. `unrolled` are the steps that write out
-    loops of the reduction, whose loops have this order.
+    loops of the reduction, whose loops have this order. The last vector of the `columns` beside
+    each other has to be full, as sums of a part of one, apart, would lie across vectors.
     """
     (dtype, *others) = r.update.reducer.state
     if r.update.reducer.name != "sum" or others or not dtype.is_float or not tile.rows:
@@ -100,6 +104,8 @@ def sums_apart(
             return []
         loop, inner = around[-1], written[-1]
     lanes = machine.width * 4 // max(dtype.bytes, 4)
+    if leaves_rest(columns, lanes):
+        return []
     least = ceil(machine.fma_latency * machine.fma_per_cycle)
     most = machine.registers - tile.vectors - 1
     return [Apart(loop, inner, least * lanes, most * lanes)] if most >= least else []

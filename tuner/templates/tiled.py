@@ -304,7 +304,8 @@ class _Making:
             unrolled = _unrolled(r, fixed, self.tile, self.extents, self.machine)
         self.steps += unrolled
         if self.group == 1 and self.prepared is None and not self.tile.inside:
-            self.apart += sums_apart(r, wanted, unrolled, self.tile, self.machine)
+            columns = self.shape.sizes[self.tile.vector]
+            self.apart += sums_apart(r, wanted, unrolled, self.tile, columns, self.machine)
         return wanted, unrolled
 
     def _plain_operand(
