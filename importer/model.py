@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,7 +55,8 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interface import Bundle, Interface
 
 Values = Mapping[str, np.ndarray]
-Environment = dict[str, Item]
+Environment = ChainMap[str, Item]
+"""The values that a graph sees, by their names: its own, then those of the graphs around it."""
 
 ops.register_all()
 
@@ -180,7 +181,8 @@ class _Importer:
         """The whole model's graph."""
         b = self.b
         b.run_graph = self.subgraph
-        env, takes = inputs.read([i for i in graph.input if i.name not in weights], graph)
+        read, takes = inputs.read([i for i in graph.input if i.name not in weights], graph)
+        env = Environment(read)
         for initializer, data in weights.items():
             env[initializer] = b.constant(data, kind_of(data), initializer)
         try:
@@ -234,11 +236,13 @@ class _Importer:
             y = If(c, a, b);   z = f(y)        ->       z = If(c, f(a), f(b))
         """
         b = self.b
-        parting: tuple[int, Place, Environment] | None = None
+        parting: tuple[int, Place, dict[str, Item]] | None = None
         for k, node in enumerate(nodes):
-            before: tuple[int, Place, Environment] | None = None
+            before: Place | None = None
+            hidden: dict[str, Item] = {}
             if parting is None and node.op_type == "If":
-                before = k, b.place(), dict(env)
+                before = b.place()
+                hidden = {o: env.maps[0][o] for o in node.output if o in env.maps[0]}
             try:
                 self.node(node, env)
             except NeedsRank:
@@ -246,13 +250,13 @@ class _Importer:
                     raise
                 break
             if before is not None and any(is_any_rank(env.get(o)) for o in node.output):
-                parting = before
+                own = {o: t for o, t in env.maps[0].items() if o not in node.output}
+                parting = k, before, own | hidden
         else:
             return
         start, place, known = parting
         b.restore(place)
-        env.clear()
-        env.update(known)
+        env.maps[0] = known
         missing = [w for w in wanted if w not in env]
         made = self.parted(nodes[start], nodes[start + 1 :], env, missing)
         env.update(zip(missing, made, strict=True))
@@ -421,7 +425,7 @@ class _Importer:
         if len(body.input) < len(inputs):
             raise OperatorError("the standard gives no body for operands of unknown sizes")
         given = (*inputs, *[None] * (len(body.input) - len(inputs)))
-        env: Environment = {}
+        env = Environment()
         env.update({n: t for n, t in zip(body.input, given, strict=True) if t is not None})
         absent = {n for n, t in zip(body.input, given, strict=True) if t is None}
         graph = GraphProto(node=body.node)
@@ -461,7 +465,7 @@ class _Importer:
 
     def constants(self, graph: GraphProto, scope: Environment) -> Environment:
         """The values that a nested graph sees before its nodes, its inputs left out."""
-        env = dict(scope)
+        env = scope.new_child()
         for initializer in graph.initializer:
             data = array_of(initializer, self.folder)
             env[initializer.name] = self.b.constant(data, kind_of(data), initializer.name)

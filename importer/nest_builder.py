@@ -72,7 +72,7 @@ class NestBuilder:
     """Whether axes that are left out where they have extent 1 may stay in other runs."""
     kept_axes: bool = False
     """Whether runs end in which axes have extent 1 that would be left out then."""
-    scope: dict[str, Item] = field(default_factory=dict)
+    scope: Mapping[str, Item] = field(default_factory=dict)
     run_graph: Callable[..., tuple[Item, ...]] | None = None
     equal: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """Extents that are checked to be equal where the import stands, as one; (e, e) has what stands

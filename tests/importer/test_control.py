@@ -1,12 +1,14 @@
 """Ifs and loops whose shapes or lengths are known at run time only, against ONNX Runtime."""
 
+from collections import ChainMap
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from rutc.errors import UserError
-from rutc.importer import import_model
+from rutc.importer import import_model, model
 from rutc.tensor_ir import Bind, If, Scan, While
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret import interpret
@@ -271,3 +273,47 @@ def test_squeezing_a_size_that_turns_out_not_to_be_one(tmp_path, make_node, make
     for extent in (0, 2):
         with pytest.raises(UserError, match=r"axis 1 of .* is left out"):
             interpret(graph, {"x": np.zeros((3, extent), "f4")})
+
+
+def nested_ifs(depth, values):
+    """A model of so many ifs inside each other, after so many other nodes."""
+
+    def branch(level, op):
+        last = f"{op}{level}"
+        if level == depth or op == "Neg":
+            nodes = [helper.make_node(op, [f"v{values}"], [last])]
+        else:
+            inner = {f"{k}_branch": branch(level + 1, o) for k, o in BRANCHES}
+            nodes = [helper.make_node("If", ["c"], [last], **inner)]
+        return helper.make_graph(nodes, "branch", [], [info(last)])
+
+    outside = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(values)]
+    chosen = {f"{k}_branch": branch(1, o) for k, o in BRANCHES}
+    node = helper.make_node("If", ["c"], ["y"], **chosen)
+    inputs = [info("c", TensorProto.BOOL, ()), info("v0", shape=(3,))]
+    graph = helper.make_graph([*outside, node], "net", inputs, [info("y", shape=(3,))])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+BRANCHES = (("then", "Abs"), ("else", "Neg"))
+
+
+def test_what_graphs_around_have_is_not_copied_into_each(tmp_path, monkeypatch):
+    """That would take a time that grows with the square of the nodes."""
+    onnx.save(nested_ifs(8, 100), tmp_path / "m.onnx")
+    depths, gone_over = [], []
+
+    class Watched(ChainMap):
+        def __init__(self, *maps):
+            super().__init__(*maps)
+            depths.append(len(self.maps))
+
+        def __iter__(self):
+            gone_over.append(len(self.maps))
+            return super().__iter__()
+
+    monkeypatch.setattr(model, "Environment", Watched)
+    graph = import_model(tmp_path / "m.onnx")
+    assert sum(isinstance(n, If) for n in walk_nodes(graph.nodes)) == 8
+    assert max(depths) == 9
+    assert not gone_over
