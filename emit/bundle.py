@@ -19,6 +19,7 @@ _MODULES = (
     "step_profile",
     "weights_file",
     "artifact",
+    "received",
     "tensors",
     "binding",
     "objects",

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from rutc.runtime.c_interface import DLTensor
 
-Array = npt.NDArray[np.generic]
 Keep = Callable[[DLTensor], bool]
 """Makes the caller the owner of the memory that is described; returns whether it is now."""
 
@@ -49,7 +48,7 @@ class Memory:
 
 def received(
     tensor: DLTensor, shape: tuple[int, ...], dtype: np.dtype[np.generic], keep: Keep
-) -> Array | None:
+) -> npt.NDArray[np.generic] | None:
     """Returns a described tensor in its own memory, or None where it is to be copied instead."""
     count = math.prod(shape) * dtype.itemsize
     if count < LEAST_KEPT_BYTES or not keep(tensor):
