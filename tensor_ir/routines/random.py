@@ -16,6 +16,12 @@ from rutc.tensor_ir.routines.job import Job
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
+LONG_BITS = 53
+"""Of a number of two words."""
+SHORT_BITS = 31
+"""The most of a number of one word."""
+AT_ONCE = 64
+"""Blocks whose words follow each other where a number is of one."""
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
@@ -39,9 +45,18 @@ def philox(seed: int, draws: int, blocks: int) -> np.ndarray:
 
 
 def uniform(job: Job) -> Sequence[np.ndarray]:
-    """f64 numbers, uniform in [0, 1), with 53 bits. Attribute: `seed`."""
+    """f64 numbers, uniform in [0, 1). Attributes: `seed`, and their `bits`, 53 or at most 31.
+
+    Those of 53 bits are of two words each. Of the others the first are of word 0 of `AT_ONCE`
+    blocks, then of word 1 of these, and so on.
+    """
     shape = job.results[0].shape
-    count = prod(shape)
+    count, few = prod(shape), job.integer("bits", LONG_BITS)
+    if few <= SHORT_BITS:
+        groups = -(-count // (4 * AT_ONCE))
+        words = philox(job.integer("seed"), job.draws, groups * AT_ONCE)
+        words = words.reshape(groups, AT_ONCE, 4).swapaxes(1, 2).reshape(-1)[:count]
+        return (((words >> np.uint64(32 - few)) * 2.0**-few).reshape(shape),)
     words = philox(job.integer("seed"), job.draws, -(-count // 2)).reshape(-1, 2)
     bits = (words[:count, 0] >> np.uint64(5)) * np.uint64(1 << 26)
     bits += words[:count, 1] >> np.uint64(6)

@@ -99,3 +99,12 @@ def test_dropout_without_a_seed_drops_its_share(outputs, make_node):
     y = outputs([make_node("Dropout", ["x", "r", "t"])], {"x": x}, constants)["y"]
     assert (y == 0).mean() == pytest.approx(0.2, abs=0.02)
     assert np.unique(y).tolist() == [0, 1.25]
+
+
+@pytest.mark.parametrize("dtype", [10, 16])
+def test_uniform_numbers_of_few_bits_are_below_the_limit(outputs, make_node, dtype):
+    """Also where numbers of more bits would be rounded to it."""
+    node = make_node("RandomUniform", [], ["y"], shape=[300, 300], dtype=dtype)
+    y = outputs([node], {})["y"].astype(np.float64)
+    assert y.max() < 1
+    assert len(np.unique(y)) == (2048 if dtype == 10 else 256)

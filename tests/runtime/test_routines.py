@@ -20,7 +20,6 @@ from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.routines import ROUTINES, Job, Result
-from tests.close import assert_close
 
 KINDS = ["bool", "u8", "i8", "i16", "u32", "i64", "u64", "f16", "bf16", "f32", "f64"]
 
@@ -217,14 +216,17 @@ def test_topk_of_too_few_elements_names_the_node(tmp_path: Path) -> None:
         calling.runs()
 
 
-@pytest.mark.parametrize("routine", ["uniform", "numpy_uniform"])
-@pytest.mark.parametrize("shape", [(0,), (1,), (128,), (129,), (700,), (3, 5)])
-def test_random_numbers(routine: str, shape: tuple[int, ...], tmp_path: Path) -> None:
-    seed = 3 if routine == "numpy_uniform" else (1 << 55) + 12345678901234567
-    calling = Calling(tmp_path, routine, [], [Result(DType.F64, shape)], {"seed": seed})
+@pytest.mark.parametrize("bits", [1, 24, 31, 53, None])
+@pytest.mark.parametrize("shape", [(0,), (1,), (128,), (257,), (700,), (3, 5)])
+def test_random_numbers(bits: int | None, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """None: those of numpy's generator."""
+    how: dict[str, Attribute] = {"seed": 3}
+    if bits is not None:
+        how = {"seed": (1 << 55) + 12345678901234567, "bits": bits}
+    routine = "numpy_uniform" if bits is None else "uniform"
+    calling = Calling(tmp_path, routine, [], [Result(DType.F64, shape)], how)
     for draws, (got,) in enumerate(calling.runs(3)):
-        (want,) = calling.expected(draws)
-        assert_close(got, want, reduction=1024, dtype=np.float64)
+        np.testing.assert_array_equal(got, calling.expected(draws)[0])
 
 
 @pytest.mark.parametrize("true", [0.02, 0.5, 1])
