@@ -285,7 +285,7 @@ def _made(
             return verify_model(
                 source,
                 library,
-                values,
+                inputs=values,
                 data=given.data,
                 threads=threads,
                 graph=imported[0] if imported else None,

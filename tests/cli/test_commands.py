@@ -343,7 +343,7 @@ def test_a_wrong_result_does_not_replace_a_good_one(
         wrong = OutputComparison("y", "float32", (4, 16), passed=False, reason="made to differ")
         return replace(real, outputs=(wrong,))
 
-    monkeypatch.setattr("rutc.verify.each_target.verify_model", disagree)
+    monkeypatch.setattr("rutc.verify.verify_model", disagree)
     result = rutc("compile", model, "-o", tmp_path / "net.so")
     assert result.status == 1
     assert "does not agree with ONNX Runtime" in result.stderr
@@ -361,7 +361,7 @@ def test_an_interrupt_leaves_nothing(
     def interrupt(*arguments: object, **more: object) -> Verification:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rutc.verify.each_target.verify_model", interrupt)
+    monkeypatch.setattr("rutc.verify.verify_model", interrupt)
     result = rutc("compile", model, "-o", tmp_path / "net.so")
     assert result.status == 130
     assert "interrupted" in result.stderr
@@ -436,7 +436,7 @@ def _fail(*arguments: object, **more: object) -> Verification:
 def test_a_bug_says_what_to_report(
     rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rutc.verify.each_target.verify_model", _fail)
+    monkeypatch.setattr("rutc.verify.verify_model", _fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     output = tmp_path / "out"
     output.mkdir()
@@ -452,7 +452,7 @@ def test_a_bug_says_what_to_report(
 def test_debug_shows_the_traceback(
     rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rutc.verify.each_target.verify_model", _fail)
+    monkeypatch.setattr("rutc.verify.verify_model", _fail)
     result = rutc("compile", model, "-o", tmp_path / "net.so", "--debug")
     assert result.status == 3
     assert "Traceback" in result.stderr

@@ -28,7 +28,7 @@ STAGES = {
     "kernels": f"import rutc.driver.compilation as c\nc.make = lambda *a: {WAIT}",
     "link": f"import rutc.emit.library as l\nl.append_segment = lambda *a: {WAIT}",
     "cache": f"import rutc.driver.reuse as r\nr.archive.store = lambda *a: {WAIT}",
-    "verify": f"import rutc.verify.each_target as v\nv.verify_model = lambda *a, **m: {WAIT}",
+    "verify": f"import rutc.verify as v\nv.verify_model = lambda *a, **m: {WAIT}",
 }
 ENDING = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
