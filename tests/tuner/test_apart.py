@@ -49,3 +49,10 @@ def test_tiles_that_are_whole_stay_as_they_are(machine: Machine) -> None:
     schedule = choose(kernel, machine, constants).schedule
     without = tuple(s for s in schedule if not isinstance(s, Apart))
     assert apply_schedule(kernel, schedule) == apply_schedule(kernel, without)
+
+
+@MACHINES
+def test_sums_of_a_part_of_a_vector_are_not_apart(machine: Machine) -> None:
+    kernel, constants = lowered(ROWS.replace("j = 512", "j = 518"))
+    schedule = choose(kernel, machine, constants).schedule
+    assert not any(isinstance(s, Apart) for s in schedule)
