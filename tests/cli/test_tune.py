@@ -270,8 +270,9 @@ def test_an_interrupted_search_keeps_all_it_measured(wide: Path, database: Path)
     said = json.loads(stdout)
     assert said["interrupted"]
     with Database.open(database, create=False) as db:
-        # It may have been interrupted between a trial and its count.
-        assert 12 <= said["trials"] <= db.count() <= said["trials"] + 1
+        assert db.count() >= 12
+        # Default schedules are no trials. It may have been stopped between a trial and its count.
+        assert 1 <= db.count() - said["trials"] <= len(said["kernels"]) + 1
 
 
 @pytest.mark.parametrize(
