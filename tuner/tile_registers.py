@@ -7,7 +7,7 @@ from math import ceil, prod
 
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.kernel import Kind
-from rutc.tensor_ir.machine import QUAD, Machine
+from rutc.tensor_ir.machine import QUAD, WORD, Machine
 from rutc.tensor_ir.steps import Apart, Mark, Split, Step
 from rutc.tuner.access import Reduction
 from rutc.tuner.lengths import leaves_rest
@@ -103,7 +103,7 @@ def sums_apart(
         if not written or not around:
             return []
         loop, inner = around[-1], written[-1]
-    lanes = machine.width * 4 // max(dtype.bytes, 4)
+    lanes = machine.width * WORD // max(dtype.bytes, WORD)
     if leaves_rest(columns, lanes):
         return []
     least = ceil(machine.fma_latency * machine.fma_per_cycle)

@@ -17,6 +17,7 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.plan import Place
 from rutc.graph_opt.rules import cse, scale
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.parse import parse
 from tests.machines import V3
@@ -47,7 +48,8 @@ def test_a_nest_is_taken_for_a_scale_or_shift_once(monkeypatch: pytest.MonkeyPat
     assert NODES <= calls[0] <= 6 * NODES
 
 
-def test_alike_branches_are_not_compared_each_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def choices() -> Graph:
+    """`NODES` ifs in a row, whose branches differ in the names of their values alone."""
     lines = ['graph "choices"', "dims i = 4", '%v0 : f32{i} = input "x" [i]']
     lines.append('%c : bool{} = input "c" []')
     for n in range(NODES):
@@ -61,9 +63,13 @@ def test_alike_branches_are_not_compared_each_with_each(monkeypatch: pytest.Monk
             "}",
         ]
     lines.append(f'output "y" [i] = %v{NODES}')
+    return parse("\n".join(lines))
+
+
+def test_alike_branches_are_not_compared_each_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [0]
     monkeypatch.setattr(cse, "canonical", counted(cse.canonical, calls))
-    editor = Editor(parse("\n".join(lines)))
+    editor = Editor(choices())
     MergeEqual().run(editor)
     assert len(list(editor.names())) == 3 * NODES + 2
     assert NODES <= calls[0] <= 4 * NODES
@@ -82,20 +88,7 @@ def test_equal_outputs_are_not_compared_each_with_each(monkeypatch: pytest.Monke
 
 
 def test_steps_look_at_layouts_once_for_many_bodies() -> None:
-    lines = ['graph "choices"', "dims i = 4", '%v0 : f32{i} = input "x" [i]']
-    lines.append('%c : bool{} = input "c" []')
-    for n in range(NODES):
-        lines += [
-            f"%v{n + 1} : f32{{i}} = if %c {{",
-            f"  %a{n} : f32{{i}} = abs(%v{n}[i])",
-            f"  yield %a{n}",
-            "} else {",
-            f"  %b{n} : f32{{i}} = tanh(%v{n}[i])",
-            f"  yield %b{n}",
-            "}",
-        ]
-    lines.append(f'output "y" [i] = %v{NODES}')
-    found = greedy(prepare(parse("\n".join(lines))), V3).realisation
+    found = greedy(prepare(choices()), V3).realisation
     assert len(found.steps) == NODES
     looked = [0]
 
