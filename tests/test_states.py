@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from rutc import cli
 from rutc.driver.api import compile
 from rutc.emit.bundle import write_loader
+from rutc.emit.elf import HUGE_PAGE_BYTES
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.verify.tolerance import Level
@@ -377,6 +378,28 @@ print(session.get_state("past.k").shape)
         check=True,
     )
     assert done.stdout.split("\n")[:2] == ["(1, 2, 6, 8)", "(1, 2, 0, 8)"]
+
+
+def test_states_that_huge_pages_hold_together_share_them(tmp_path: Path) -> None:
+    """Caches of layers are often smaller than such a page each: it is asked for all of them."""
+    most = (HUGE_PAGE_BYTES - 64) // (HEADS * SIZE * 4)
+    dims = {"past": (0, most), "new": (1, 6)}
+    library = tmp_path / "model.so"
+    compile(_decoder(tmp_path), library, dims=dims, states={"past": "present"}, verify=False)
+    main = """int main(void) {
+  rutc_session *session = model_open(NULL);
+  DLTensor keys, values;
+  printf("%d ", model_get_state(session, "past.k", &keys));
+  printf("%d ", model_get_state(session, "past.v", &values));
+  printf("%zu ", (size_t)keys.data % PAGE);
+  printf("%zu\\n", (size_t)((char *)values.data - (char *)keys.data));
+  model_close(session);
+  return 0;
+}
+"""
+    head = '#include <stdio.h>\n#include "model.h"\n'
+    printed = run_c(tmp_path, head + main.replace("PAGE", str(HUGE_PAGE_BYTES)))
+    assert printed.split() == ["0", "0", "0", str(most * HEADS * SIZE * 4)]
 
 
 # -- states of one shape ------------------------------------------------------------------------

@@ -68,6 +68,7 @@ struct rutc_session {
   rutc_region_memory *blocks;
   rutc_binding *bindings; /* inputs, then outputs */
   rutc_held *states;
+  char *state_memory; /* of all states, and of what follows those that are not in place */
   const DLTensor **inputs; /* of the run at hand: the caller's, then the states */
   DLTensor *operands; /* of the call at hand */
   int64_t *operand_shapes; /* RUTC_MAX_NDIM for each */

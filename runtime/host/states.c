@@ -8,6 +8,9 @@
 #include "session.h"
 #include "tensor.h"
 
+/* States begin at lines of their own, as those that threads share lie in no other's. */
+enum { STATE_ALIGNMENT = 64 };
+
 static const rutc_port *input_port(const rutc_session *session, int32_t state) {
   const rutc_program *program = session->program;
   return &program->ports[program->input_count - program->state_count + state];
@@ -19,22 +22,42 @@ static int32_t output_number(const rutc_session *session, int32_t state) {
   return program->input_count + program->output_count - program->state_count + state;
 }
 
+/* The bytes that a state takes in the block of all of them. */
+static int64_t place_bytes(const rutc_state *state) {
+  return (state->bytes + STATE_ALIGNMENT - 1) / STATE_ALIGNMENT * STATE_ALIGNMENT;
+}
+
+/* Allocates one block for all states: it has huge pages though each state be smaller than one. */
+static char *allocate_states(const rutc_program *program) {
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < program->state_count; i++) {
+    const rutc_state *state = &program->states[i];
+    int64_t each = place_bytes(state), copies = state->in_place ? 1 : 2;
+    if (each > (INT64_MAX - bytes) / copies) return NULL;
+    bytes += copies * each;
+  }
+  return rutc_allocate(bytes);
+}
+
 int rutc_states_open(rutc_session *session) {
   const rutc_program *program = session->program;
   session->inputs = calloc((size_t)program->input_count + 1, sizeof *session->inputs);
   session->states = calloc((size_t)program->state_count + 1, sizeof *session->states);
   int whole = session->inputs != NULL && session->states != NULL;
+  char *place = session->state_memory = whole ? allocate_states(program) : NULL;
+  whole = place != NULL;
   for (int32_t i = 0; whole && i < program->state_count; i++) {
     const rutc_state *state = &program->states[i];
     const rutc_port *port = input_port(session, i);
     rutc_held *held = &session->states[i];
     held->shape = calloc((size_t)port->ndim + 1, sizeof *held->shape);
     held->strides = calloc((size_t)port->ndim + 1, sizeof *held->strides);
-    held->memory = rutc_allocate(state->bytes);
-    held->next = state->in_place ? held->memory : rutc_allocate(state->bytes);
-    whole = held->shape != NULL && held->strides != NULL && held->memory != NULL &&
-            held->next != NULL;
+    whole = held->shape != NULL && held->strides != NULL;
     if (!whole) break;
+    held->memory = place;
+    if (!state->in_place) place += place_bytes(state);
+    held->next = place;
+    place += place_bytes(state);
     held->tensor = (DLTensor){.data = held->memory,
                               .device = {kDLCPU, 0},
                               .ndim = port->ndim,
@@ -57,12 +80,11 @@ int rutc_states_open(rutc_session *session) {
 void rutc_states_close(rutc_session *session) {
   for (int32_t i = 0; session->states != NULL && i < session->program->state_count; i++) {
     rutc_held *held = &session->states[i];
-    if (held->next != held->memory) free(held->next);
-    free(held->memory);
     free(held->strides);
     free(held->shape);
   }
   free(session->states);
+  free(session->state_memory);
   free(session->inputs);
 }
 
