@@ -7,6 +7,7 @@ lie as it has to, and every scatter has a base that it may write into.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
@@ -37,7 +38,7 @@ class Prepared:
     strings: tuple[str, ...] = ()
     boxes: frozenset[str] = frozenset()
     kept: InPlace = InPlace()
-    """The values that grow where they lie."""
+    """The values that grow where they lie, and all that are no work from the beginning."""
 
     @cached_property
     def symbols(self) -> dict[str, Range]:
@@ -124,4 +125,5 @@ def prepare(graph: Graph) -> Prepared:
     if shared.graph is not before:
         verify(shared.graph, since=before)
     homes = {**shared.homes, **kept.in_place.homes}
-    return Prepared(shared.graph, homes, shared.fixed, found.strings, found.boxes, kept.in_place)
+    in_place = replace(kept.in_place, joined=kept.in_place.joined | shared.views)
+    return Prepared(shared.graph, homes, shared.fixed, found.strings, found.boxes, in_place)
