@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -68,6 +69,10 @@ class FoldConstants:
         found = self._folded(once, sources, editor)
         return found if isinstance(found, Reason) else (*found, *repeated(n, once))
 
+    def may_store(self, size: int, sources: Iterable[Const]) -> bool:
+        """Whether so many bytes, made of these constants, are few enough to be stored."""
+        return size <= max(self.small_bytes, self.growth * _bytes_of(sources))
+
     def _folded(
         self, n: Nest, sources: dict[str, Const], editor: Editor
     ) -> Reason | tuple[Node, ...]:
@@ -81,12 +86,11 @@ class FoldConstants:
         if n.out.dtype.is_opaque:
             return Reason("strings and boxes are left to the run time")
         size = sum(elements * v.dtype.bytes for v in n.outs)
-        if size > self.small_bytes:
-            read = sum(c.data.array.size * c.out.dtype.bytes for c in sources.values())
-            if as_view(n) is not None:
-                return Reason("a view of a large constant is read in its place")
-            if size > self.growth * read:
-                return Reason(f"{size} bytes from {read}: too large to store")
+        if size > self.small_bytes and as_view(n) is not None:
+            return Reason("a view of a large constant is read in its place")
+        if not self.may_store(size, sources.values()):
+            read = _bytes_of(sources.values())
+            return Reason(f"{size} bytes from {read}: too large to store")
         operands = _matrices(n)
         if points > (self.most_products if operands else self.most_points):
             return Reason(f"{points} points are too many to compute while compiling")
@@ -94,6 +98,10 @@ class FoldConstants:
         if operands:
             return (_multiplied(n, operands, sources, editor),)
         return fold(n, sources, editor)
+
+
+def _bytes_of(constants: Iterable[Const]) -> int:
+    return sum(c.data.array.size * c.out.dtype.bytes for c in constants)
 
 
 def _matrices(n: Nest) -> tuple[Read, Read] | None:

@@ -19,6 +19,7 @@ from rutc.graph_opt.exprs import at_point, index_coords, is_gathered, is_plain
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
+from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import (
     Apply,
@@ -268,7 +269,7 @@ class _Reader:
     def linear(self, e: Expr, n: Nest) -> Linear:
         """An expression of the nest `n` as terms; at worst one, itself."""
         known = _known(e, self._editor)
-        if known is not None:
+        if known is not None and self._may_store(known):
             return Linear(shift=known)
         match e:
             case Apply("add", (a, b)) if e.dtype is DType.F32:
@@ -300,6 +301,15 @@ class _Reader:
                     found = self.linear(body, p)
                     return replace(found, made=(*found.made, p))
         return self._read_through(e, n)
+
+    def _may_store(self, e: Expr) -> bool:
+        """Whether an expression of constants would be one in f32: many bytes stay bytes."""
+        elements = self._editor.size(tuple(sorted(index_names(e))))
+        sources = {r.value: self._editor.constant(r.value) for r in reads(e)}
+        consts = [c for c in sources.values() if c is not None]
+        return elements is not None and FoldConstants().may_store(
+            elements * DType.F32.bytes, consts
+        )
 
     def _product(self, a: Expr, b: Expr, n: Nest) -> Linear:
         """A product of two expressions of the nest `n`, with their factors as one."""

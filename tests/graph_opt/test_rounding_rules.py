@@ -20,7 +20,8 @@ from rutc.graph_opt.rules.normalize import (
 )
 from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.scale import join_weights
-from rutc.tensor_ir import Graph
+from rutc.tensor_ir import Graph, Nest
+from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import COMMON
 from rutc.tensor_ir.parse import parse
@@ -148,6 +149,29 @@ def test_quantising_by_factors(
     off = np.abs(after["y"].astype(np.float64) - wanted)
     # The nearest number, or the other one next to the middle.
     assert off.max() < 0.5 + 2.0**-10
+
+
+def test_constants_of_many_bytes_are_quantised_as_bytes() -> None:
+    """In f32 they are too large to store, and in f64 they are computed anew in every run."""
+    rng = np.random.default_rng(0)
+    graph = graph_of(f"""
+        graph "embedded"
+        dims m = 256, n = 300
+        %q : u8{{m,n}} = input "q" [m, n]
+        %p : u8{{m,n}} = const [m, n] {rng.integers(0, 256, (256, 300)).tolist()}
+        %a : f32{{m,n}} = f32(i32(%q[m, n]) - 121) * 0.05
+        %b : f32{{m,n}} = f32(i32(%p[m, n]) - 100) * 0.03
+        %y : u8{{m,n}} = u8(i32(min(max(round((%a[m, n] + %b[m, n]) / 0.04) + 128.0, 0.0), 255.0)))
+        %x : f32{{m,n}} = (%a[m, n] + %b[m, n]) / 0.04 + 128.0
+        output "y" [m, n] = %y
+        output "x" [m, n] = %x
+    """)
+    inputs = {"q": rng.integers(0, 256, (256, 300)).astype(np.uint8)}
+    after = rewritten(graph, quantise_by_factors)
+    made = next(n for n in after.nodes if isinstance(n, Nest) and n.out.name == "y")
+    assert {r.value for e in made.body for r in reads(e)} == {"p", "q"}
+    wanted = np.clip(truth(graph, inputs)["x"], 0, 255)
+    assert np.abs(interpret(after, inputs)["y"] - wanted).max() < 0.5 + 2.0**-10
 
 
 @examples(40)
