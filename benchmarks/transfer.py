@@ -32,7 +32,7 @@ from rutc.tuner.cost_model import CostModel
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.nest_features import features
 from rutc.tuner.ranker import Ranker
-from rutc.tuner.search import CHAINS, Candidate, Judge, Judged, Search
+from rutc.tuner.search import Candidate, Judge, Judged, Search
 from rutc.tuner.seeds import Seed, first_proposals, point_on_record
 
 RESULTS = ROOT / "benchmarks" / "results" / "tuning_transfer.json"
@@ -63,7 +63,6 @@ CASES = (
 )
 TRIALS, OTHERS = 1000, 200
 """Of the search that knows nothing, and of others where they do not get there before."""
-CHAINS_MORE = 32
 SECONDS, OTHERS_SECONDS = 55.0, 10.0
 """Each begins no batch later."""
 BATCH = 8
@@ -105,8 +104,6 @@ class Way:
     """Whether the fastest schedules of other kernels come next."""
     at_random: bool = False
     """Whether all trials are drawn at random."""
-    chains: int = CHAINS
-    """Chains of changes that are made for a batch."""
 
 
 WAYS = {
@@ -116,9 +113,6 @@ WAYS = {
     "learned alone": Way("at random, then by other families", default=False, learned=True),
     "transfer": Way(
         "the default schedule, then by other families: `rutc tune`", default=True, learned=True
-    ),
-    "transfer, more chains": Way(
-        f"the same, with {CHAINS_MORE} chains for a batch", True, learned=True, chains=CHAINS_MORE
     ),
     "transfer and seeds": Way(
         "the same, with seeds: `rutc tune --seeds`", default=True, learned=True, seeded=True
@@ -249,7 +243,6 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
                     _judge(how, machine, ranker),
                     kernel_after,
                     Random(f"{name} {way}"),
-                    how.chains,
                 ),
                 how,
                 timed,

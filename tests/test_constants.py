@@ -125,9 +125,12 @@ LIMITS: dict[str, tuple[str, ...]] = {
 
 SEARCHES: dict[str, tuple[str, ...]] = {
     "tuner/search.py": (
+        "FIRST",
+        "DRAWN",
         "CHAINS",
+        "FROM_BEST",
         "STEPS",
-        "RANDOM_EVERY",
+        "CHANCE_EVERY",
         "LIKED_SPREAD",
         "MOST_KNOWN",
         "WARM",

@@ -1,10 +1,12 @@
 """The search for a kernel's schedule: what to try next, given what was measured before.
 
 A *candidate* is a point of a space with its schedule. Candidates are judged by a model before they
-are tried: chains of single changes begin at the best ones that were measured and at random points,
-and keep a change that the model likes, or with a chance that falls as they go on [Kirkpatrick et
-al. 1983]. Of what they come by, those that the model likes are tried that differ from each other,
-and now and then a random one [Chen et al. 2018, section 3.2].
+are tried, hundreds for each one that is: it takes milliseconds to judge one, and a good model has
+the good ones among its first few [Chen et al. 2018, section 3.2]. Many are drawn at random from all
+of the space. Chains of single changes begin at the best ones that were measured and at those of all
+others that the model likes best, and keep a change that it likes, or with a chance that falls as
+they go on [Kirkpatrick et al. 1983]. Of all these, those that the model likes are tried that differ
+from each other, and now and then one by chance.
 
 The model is that of all kernels (`Judge`), corrected by what was measured of this one: a Gaussian
 process over the same features, whose spread tells where little is known.
@@ -30,14 +32,18 @@ from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import usual
 from rutc.tuner.space import Space
 
-CHAINS = 4
+FIRST, DRAWN = 128, 64
+"""Points that are drawn at random for the first batch, and for each later one."""
+CHAINS = 8
 """Chains of changes that are made for a batch."""
+FROM_BEST = 2
+"""Those of them that begin at the best ones that were measured."""
 STEPS = 4
 """Changes of each."""
 WARM, COLD = 0.2, 0.02
 """How much slower, as a logarithm, what a chain goes on to may seem, at its beginning and end."""
-RANDOM_EVERY = 6
-"""One in so many that are tried is drawn at random."""
+CHANCE_EVERY = 6
+"""One in so many that are tried is drawn by chance, the rarer the slower it seems."""
 LIKED_SPREAD = 0.5
 """Spreads that count in favour of a candidate: what is not known may be better."""
 LENGTH, NOISE, SCALE = 1.0, 0.02, 0.25
@@ -119,7 +125,7 @@ class Place:
 
 @record
 class Met:
-    """A point that chains came by: where it is, its schedule's text, and what a model says of it.
+    """A point that was judged: where it is, its schedule's text, and what a model says of it.
 
     What it says is without regions, which are large: another process may have met it.
     """
@@ -188,23 +194,20 @@ class Search:
         judge: Judge,
         schedule: Schedule,
         rng: Random,
-        chains: int = CHAINS,
     ) -> None:
-        """A search of the spaces of a kernel, those of its templates in the order of preference.
-
-        So many chains of changes are made for a batch.
-        """
+        """A search of the spaces of a kernel, those of its templates in the order of preference."""
         self._kernel = kernel
         self._spaces = [s for s in spaces if len(s) > 0]
         self._judge = judge
         self._schedule = schedule
         self._rng = rng
-        self._chains = chains
         self.measured: list[tuple[Candidate, float]] = []
         """What was tried, and the logarithm of its cycles; infinity of what failed."""
         self._seen: set[str] = set()
+        self._code: set[str] = set()
+        """The kernels that schedules made which were tried: several may make the same one."""
         self._pool: dict[str, Met] = {}
-        """What chains came by and was not tried yet."""
+        """What was judged and not tried yet."""
 
     @cached_property
     def default(self) -> Candidate | None:
@@ -243,6 +246,7 @@ class Search:
     def observe(self, candidate: Candidate, cycles: float | None) -> None:
         """Take into account what a candidate took; None where it failed."""
         self._seen.add(candidate.text)
+        self._code.add(str(candidate.kernel))
         self._pool.pop(candidate.text, None)
         self.measured.append((candidate, inf if cycles is None else log(cycles)))
 
@@ -282,22 +286,23 @@ class Search:
         return Random(self._rng.random())
 
     def met(self, rng: Random) -> list[Met]:
-        """Returns what chains of changes come by, which were not tried: the work of a proposal."""
-        own = {id(space): number for number, space in enumerate(self._spaces)}
-        model = Corrected([(c, m) for c, m in self.measured if m < inf])
-        found = {
-            c.text: Met(own[id(c.space)], c.point, c.text, replace(c.judged, regions=()))
-            for c in self._wandered(model, rng)
-        }
+        """Returns what is drawn and what chains come by, judged: the work of a proposal.
+
+        Nothing that was tried is among it.
+        """
+        model = self._model()
+        drawn = self._drawn(DRAWN if self._pool else FIRST, rng)
+        found = {m.text: m for m in map(self._met, drawn)}
+        found |= {m.text: m for m in self._wandered(model, self._begun(model, found), rng)}
         return [m for m in found.values() if m.text not in self._seen]
 
     def propose(self, count: int, met: Sequence[Met] | None = None) -> list[Candidate]:
         """So many candidates to try next, or fewer where no others are found.
 
-        They are of what chains have `met`, now or for an earlier proposal.
+        They are of what was `met`, now or for an earlier proposal.
         """
         self._pool |= {m.text: m for m in (self.met(self.chance()) if met is None else met)}
-        model = Corrected([(c, m) for c, m in self.measured if m < inf])
+        model = self._model()
         fresh = [m for m in self._pool.values() if m.text not in self._seen]
         scores = {
             m.text: mean - LIKED_SPREAD * spread
@@ -305,70 +310,91 @@ class Search:
         }
         fresh.sort(key=lambda m: (scores[m.text], m.text))
         taken: list[Candidate] = []
-        for number in range(count):
-            by_chance = (len(self.measured) + number) % RANDOM_EVERY == 0
-            drawn = self.drawn() if by_chance else None
-            if drawn is not None and drawn.text not in self._seen:
-                taken.append(drawn)
-                continue
-            found = next((m for m in fresh if not any(self._alike(m, t) for t in taken)), None)
-            found = found or next(iter(fresh), None)
-            if found is None:
-                break
+        number, code = len(self.measured), set(self._code)
+        while fresh and len(taken) < count:
+            apart = (m for m in fresh if not any(self._alike(m, t) for t in taken))
+            found = next(apart, fresh[0])
+            if (number + len(taken)) % CHANCE_EVERY == 0:
+                least = scores[fresh[0].text]
+                chances = [exp((least - scores[m.text]) / WARM) for m in fresh]
+                (found,) = self._rng.choices(fresh, chances)
             fresh.remove(found)
             candidate = self.candidate(self._spaces[found.space], found.point)
-            if candidate is not None:
-                taken.append(candidate)
-        return list({c.text: c for c in taken}.values())
+            if candidate is None or str(candidate.kernel) in code:
+                del self._pool[found.text]
+                continue
+            code.add(str(candidate.kernel))
+            taken.append(candidate)
+        return taken
 
-    def _wandered(self, model: Corrected, rng: Random) -> Iterator[Candidate]:
-        """Everything that chains of changes come by."""
+    def _model(self) -> Corrected:
+        """The model, corrected by what was measured."""
+        return Corrected([(c, m) for c, m in self.measured if m < inf])
+
+    def _met(self, c: Candidate) -> Met:
+        space = next(number for number, s in enumerate(self._spaces) if s is c.space)
+        return Met(space, c.point, c.text, replace(c.judged, regions=()))
+
+    def _begun(self, model: Corrected, drawn: dict[str, Met]) -> list[Met]:
+        """Where chains begin: at the best ones that were measured, and at what the model likes."""
         points = [(c, cycles) for c, cycles in self.measured if c.space is not None]
-        chains = [c for c, _ in sorted(points, key=lambda x: x[1])[: self._chains // 2]]
-        while len(chains) < self._chains:
-            drawn = self.drawn(rng)
-            if drawn is None:
-                break
-            chains.append(drawn)
-        yield from chains
-        at = [mean for mean, _ in model.of([c.judged for c in chains])] if chains else []
+        best = map(self._met, (c for c, _ in sorted(points, key=lambda x: x[1])[:FROM_BEST]))
+        begun = {m.text: m for m in best}
+        others = [m for text, m in (self._pool | drawn).items() if text not in self._seen]
+        means = zip((mean for mean, _ in model.of([m.judged for m in others])), others, strict=True)
+        liked = [m for _, m in sorted(means, key=lambda x: (x[0], x[1].text))]
+        return [*begun.values(), *liked[: CHAINS - len(begun)]]
+
+    def _wandered(self, model: Corrected, begun: Sequence[Met], rng: Random) -> Iterator[Met]:
+        """Everything that chains of changes come by."""
+        chains = list(begun)
+        at = [mean for mean, _ in model.of([m.judged for m in chains])]
         # Chains come by the same points again, from the best ones most of all.
-        known = {c.text: c for c in chains}
+        known = {m.text: m for m in chains}
         made_before: dict[tuple[int, Any], tuple[Choice, Kernel]] = {}
 
-        def made(space: Space[Any], point: Any) -> tuple[Choice, Kernel]:
-            place = id(space), point
+        def made(number: int, point: Any) -> tuple[Choice, Kernel]:
+            place = number, point
             if place not in made_before:
-                made_before[place] = self._made(space, point)
+                made_before[place] = self._made(self._spaces[number], point)
             return made_before[place]
 
         for step in range(STEPS):
             heat = WARM * (COLD / WARM) ** (step / max(STEPS - 1, 1))
             near = [
-                (i, c.space, c.space.nearby(c.point, rng, partial(made, c.space)))
-                for i, c in enumerate(chains)
-                if c.space is not None
+                (i, self._spaces[m.space].nearby(m.point, rng, partial(made, m.space)))
+                for i, m in enumerate(chains)
             ]
-            found = [(i, space, new, text_of(new[1][0])) for i, space, new in near if new]
+            found = [
+                (i, self._spaces[chains[i].space], new, text_of(new[1][0]))
+                for i, new in near
+                if new is not None
+            ]
             if not found:
                 return
             fresh = {text: (space, new) for _, space, new, text in found if text not in known}
-            known |= {c.text: c for c in self._judged(list(fresh.values()))}
+            known |= {c.text: self._met(c) for c in self._judged(list(fresh.values()))}
             others = [known[text] for *_, text in found]
-            means = model.of([c.judged for c in others])
+            means = model.of([m.judged for m in others])
             for (i, *_), other, (mean, _) in zip(found, others, means, strict=True):
                 yield other
                 if mean <= at[i] or rng.random() < exp((at[i] - mean) / heat):
                     chains[i], at[i] = other, mean
 
-    def drawn(self, rng: Random | None = None) -> Candidate | None:
+    def drawn(self) -> Candidate | None:
         """A random candidate of any space."""
-        rng = rng or self._rng
-        for space in rng.sample(self._spaces, len(self._spaces)):
-            made = space.drawn(rng, partial(self._made, space))
-            if made is not None:
-                return self._judged([(space, made)])[0]
-        return None
+        return next(iter(self._drawn(1, self._rng)), None)
+
+    def _drawn(self, count: int, rng: Random) -> list[Candidate]:
+        """So many random candidates of all spaces, those of equal schedules once."""
+        found: dict[str, tuple[Space[Any], tuple[Any, tuple[Choice, Kernel]]]] = {}
+        for _ in range(count):
+            for space in rng.sample(self._spaces, len(self._spaces)):
+                made = space.drawn(rng, partial(self._made, space))
+                if made is not None:
+                    found.setdefault(text_of(made[1][0]), (space, made))
+                    break
+        return self._judged(list(found.values()))
 
     def _made(self, space: Space[Any], point: Any) -> tuple[Choice, Kernel]:
         """The schedule of a point, and the kernel after it.
