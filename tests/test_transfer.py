@@ -1,9 +1,10 @@
 """Searches that know other kernels or none: what counts as a trial, and what is hidden."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from random import Random
 from statistics import median
+from time import sleep
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from benchmarks.kernel_source import largest
 from benchmarks.ratios import Ratio, Ratios
 from benchmarks.train import family
 from benchmarks.transfer import CASES, GOOD, WAYS, Blank, Searched, Timed, section
-from rutc.driver.tuning import kernel_after
+from rutc.driver.tuning import BATCH, kernel_after
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.search import Search
+from rutc.tuner.search import Candidate, Met, Search
 from tests.machines import V3
 from tests.tuner.subjects import PRODUCT, of_text
 
@@ -68,6 +69,37 @@ def test_equal_code_is_one_trial_and_timed_once(
     assert second.codes[0] == str(usual)
     assert second.best is not None
     assert timed.order(second.best_code) == min(map(timed.order, second.codes))
+
+
+def test_trials_are_chosen_one_by_one_as_a_search_of_a_model_does(
+    kernel: tuple[Kernel, frozenset[str]], bench: Lengths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was measured by then chooses; points are drawn for eight at a time."""
+    found = searched(kernel, "own, default first", Timed(bench))
+    asked: list[tuple[int, int, bool]] = []
+    propose = found.search.propose
+
+    def noting(count: int, met: Sequence[Met] | None = None) -> list[Candidate]:
+        asked.append((len(found.search.measured), count, bool(met)))
+        return propose(count, met)
+
+    monkeypatch.setattr(found.search, "propose", noting)
+    found.run(18, inf, lambda _: False)
+    assert asked == [(n, 1, n % BATCH == 1) for n in range(1, 18)]
+
+
+def test_the_time_of_a_search_is_the_processors(
+    kernel: tuple[Kernel, frozenset[str]], bench: Lengths
+) -> None:
+    """What the bench took counts, though it is another process; waiting does not."""
+    found = searched(kernel, "own, default first", Timed(bench))
+    before = found.spent
+    sleep(0.2)
+    assert found.spent - before < 0.2
+    found.timed.seconds += 100
+    assert found.spent - before > 100
+    found.run(20, 0.0, lambda _: False)
+    assert len(found.codes) == 1
 
 
 def test_a_search_ends_where_a_schedule_is_good_enough(
