@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer import import_model
@@ -24,7 +25,7 @@ from rutc.verify.ports import graph_inputs, graph_outputs, ports_of
 from rutc.verify.reference import comparable
 from rutc.verify.traits import Traits, output_traits
 from rutc.verify.truth import TooMuchWork, Truth
-from rutc.verify.weight_noise import moved_weights, stored_type
+from rutc.verify.weight_noise import moved_weights, stored_type, with_made_weights
 
 
 @record
@@ -193,6 +194,13 @@ class _WholeTruth(Truth):
         super().__init__(graph, finer)
         self._ports = ports_of(graph)
         self._stored = stored
+        self._of = graph, finer
+
+    @cached_property
+    def _with_weights(self) -> Truth:
+        """The truth of the graph whose weights noise moves."""
+        graph, finer = self._of
+        return Truth(with_made_weights(graph), finer)
 
     def outputs(
         self,
@@ -203,10 +211,10 @@ class _WholeTruth(Truth):
         flushing: bool = False,
     ) -> dict[str, Array]:
         """Returns the outputs, or elements of sequences, by name; see `run`."""
-        run = self
+        run: Truth = self
         if seed is not None and self._stored is not None:
-            run = copy(self)
-            run.graph = moved_weights(self.graph, self._stored, seed)
+            run = copy(self._with_weights)
+            run.graph = moved_weights(run.graph, self._stored, seed)
         given = graph_inputs(self._ports, inputs)
         tensors = run.run(given, seed, most_s, flushing=flushing)
         whole = graph_outputs(self._ports, tensors)

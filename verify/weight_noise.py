@@ -17,6 +17,9 @@ from functools import reduce
 import numpy as np
 
 from rutc.graph_opt.decide.stored_types import factors_of_sums
+from rutc.graph_opt.pipeline import optimize
+from rutc.graph_opt.rewrite import Sweep
+from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.tensor_ir import Const, Data, DType, Graph
 from rutc.tensor_ir.expr import index_names
 from rutc.verify.float64 import WIDENED
@@ -25,6 +28,8 @@ from rutc.verify.tolerance import BLOCK_STEP, MULTIPLE, WEIGHT_STEP, unit_roundo
 LEAST_DIMS = 2
 """Weights of products have so many dims longer than 1, or sums of products go along the only one;
 what else has fewer is stored as it is."""
+
+_FOLDED = (Sweep("weights that constants make", (FoldConstants(),)),)
 
 
 def stored_type(manifest: Mapping[str, object]) -> DType | None:
@@ -48,6 +53,14 @@ def roundoff_of(stored: DType | None) -> float:
     if stored is DType.I4:
         return BLOCK_STEP
     return unit_roundoff(stored.numpy) if stored.is_float else WEIGHT_STEP
+
+
+def with_made_weights(graph: Graph) -> Graph:
+    """The graph whose constants are all weights that are stored, those included that others make.
+
+    %q : i16{k,n} = const;  %w : f32{k,n} = f32(%q[k, n]) * %s[n]   ->   %w : f32{k,n} = const
+    """
+    return optimize(graph, pipeline=_FOLDED)
 
 
 def moved_weights(graph: Graph, stored: DType, seed: int) -> Graph:

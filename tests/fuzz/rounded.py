@@ -20,15 +20,12 @@ from typing import Any
 import numpy as np
 
 from rutc.errors import InternalError, UserError
-from rutc.graph_opt.pipeline import optimize
-from rutc.graph_opt.rewrite import Sweep
-from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.tensor_ir import Const, DType, Graph, Input, Nest, Node
 from rutc.tensor_ir.graph import Call, outs, walk_nodes
 from rutc.tensor_ir.interpret import Run
 from rutc.tensor_ir.routines import ROUTINES
 from rutc.verify.tolerance import STORED, is_float, roundings, unit_roundoff
-from rutc.verify.weight_noise import moved_weights, stored_type
+from rutc.verify.weight_noise import moved_weights, stored_type, with_made_weights
 from tests.fuzz.data import finfo
 
 NOISY = 16
@@ -41,9 +38,6 @@ SUBNORMAL = float(np.finfo(np.float32).smallest_normal)
 
 Bounds = Mapping[str, tuple[np.ndarray, ...]]
 """Of each output what it is, and the least and the most that noise makes of it."""
-
-FOLDED = (Sweep("weights that constants make", (FoldConstants(),)),)
-"""They are rounded as those are that the model has."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +79,7 @@ def bounds(
             made.append([run.results()])
             if rounding.steps:
                 _widen(ranges, run.values)
-        folded = graph if rounding.weights is None else optimize(graph, pipeline=FOLDED)
+        folded = graph if rounding.weights is None else with_made_weights(graph)
         for seed in range(NOISY):
             moved = folded
             if rounding.weights is not None:

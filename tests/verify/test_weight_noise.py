@@ -1,8 +1,13 @@
 """What is allowed beside weights that are stored in fewer bits, and no more."""
 
-import numpy as np
-import pytest
+from pathlib import Path
 
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from rutc.driver.api import compile
 from rutc.tensor_ir import Const, DType
 from rutc.tensor_ir.parse import parse
 from rutc.verify.compare import compare_values
@@ -154,3 +159,22 @@ def test_a_result_of_which_roundings_of_weights_leave_little_is_remarked() -> No
     assert remark(0.5, roundoff_of(DType.I8)).startswith("off by 0.")
     assert not remark(0.1, roundoff_of(DType.I8))
     assert not remark(0.5, 0.0), "that all is in the model's own types"
+
+
+def test_weights_that_constants_make_are_moved(tmp_path: Path) -> None:
+    """Of 16 bits with a scale: an artifact that has them in 4 bits was told to be wrong."""
+    text = (
+        '<ir_version: 10, opset_import: ["" : 17]> g (float[1, 256] x) => (float[1, 512] y)'
+        " { c = Cast <to = 1> (q) w = Mul (c, s) y = MatMul (x, w) }"
+    )
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    q = 300 * rng.standard_t(1.5, (256, 512))
+    s = rng.random(512).astype(np.float32) + 1
+    held = numpy_helper.from_array(q.clip(-32768, 32767).astype(np.int16), "q")
+    model.graph.initializer.extend([held, numpy_helper.from_array(s, "s")])
+    onnx.save(model, tmp_path / "m.onnx")
+    made = compile(tmp_path / "m.onnx", tmp_path / "m.so", precision="w4")
+    assert made.report.narrow_values == 1
+    assert made.verification is not None
+    assert made.verification.passed
