@@ -42,6 +42,7 @@ from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.divisors import divisors
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import MOST_SIZE, common_sizes, sizes_text
+from rutc.tensor_ir.vocabulary import known_texts
 
 if TYPE_CHECKING:
     from rutc.driver.on_record import Records
@@ -284,6 +285,9 @@ class _Made:
         own = divisors(planned.graph)
         if own:
             found["divisors"] = sorted(own)
+        texts = known_texts(planned.graph)
+        if texts:
+            found["texts"] = texts
         if planned.graph.interface is not None:
             found["interface"] = planned.graph.interface.facts()
         return found

@@ -1,4 +1,4 @@
-"""Inputs of integers that may hold no zeros, as other integers are divided by them."""
+"""Inputs that may hold no zeros, as integers are divided by them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def divisors(graph: Graph) -> frozenset[str]:
     """The names of the inputs by whose elements integers are divided, as they are or converted.
 
     Their negations, their magnitudes and their products with others count as they do. What else
-    is computed of an input may be no zero where the input is.
+    is computed of an input may be no zero where the input is. A float may be none that becomes
+    zero as an integer.
     """
     found: set[str] = set()
     nodes = list(walk_nodes(graph.nodes))[::-1]
@@ -25,7 +26,7 @@ def divisors(graph: Graph) -> frozenset[str]:
         known = len(found)
         for n in nodes:
             found.update(_divide(n, found))
-    return frozenset(n.name for n in graph.inputs if n.out.name in found and n.out.dtype.is_int)
+    return frozenset(n.name for n in graph.inputs if n.out.name in found)
 
 
 def _divide(n: Node, known: set[str]) -> Iterator[str]:

@@ -33,8 +33,9 @@ ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
 class InputSpec:
     """One input of a model: its name, dtype, and shape with symbols for what is not fixed.
 
-    `value` is what alone it may hold. One that `divides` integers holds no 0. A sequence or
-    optional of `depth` levels has its length in front of the shape of the tensors in it.
+    `value` is what alone it may hold. One that `divides` integers holds no 0, converted to one or
+    as it is. `texts` are some that the model knows. A sequence or optional of `depth` levels has
+    its length in front of the shape of the tensors in it.
     """
 
     name: str
@@ -43,6 +44,7 @@ class InputSpec:
     value: Array | None = None
     depth: int = 0
     divides: bool = False
+    texts: tuple[str, ...] = ()
 
 
 def spec(
@@ -52,6 +54,7 @@ def spec(
     value: Array | None = None,
     *,
     divides: bool = False,
+    texts: tuple[str, ...] = (),
 ) -> InputSpec:
     """Returns the spec of an input whose type is written as ONNX Runtime does: `tensor(float)`.
 
@@ -66,4 +69,5 @@ def spec(
     extents = tuple(
         f"{name}.{axis}" if extent is None else extent for axis, extent in enumerate(shape)
     )
-    return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents, value, len(levels), divides)
+    dtype = np.dtype(ONNX_DTYPES[element])
+    return InputSpec(name, dtype, extents, value, len(levels), divides, texts)

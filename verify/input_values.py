@@ -65,8 +65,10 @@ def generate(
     has an element for each token before and each new one, where an extent is a sum or the one that
     is `joined` of two others: nothing of a cache is masked. With a `length` of sequences, a single
     one is this, and those in a row are the last position before it. What divides integers has 1 in
-    place of each 0, and wider integers are up to 2 there. A symbol of a shape has the
-    extent that `dims` gives it, or else 2. An input that may hold one value only gets that.
+    place of each 0, and wider integers are up to 2 there; floats that do are at least 1 or at most
+    -1. Three quarters of strings are some that the model knows, if it knows any, others are decimal
+    numbers. A symbol of a shape has the extent that `dims` gives it, or else 2. An input that may
+    hold one value only gets that.
 
     Raises:
         UserError: they are larger than the memory of this machine.
@@ -76,8 +78,17 @@ def generate(
     found = {item.name: _draw(item, seed, extents, spread, joined, length) for item in specs}
     for item in specs:
         if item.divides:
-            found[item.name][found[item.name] == 0] = 1
+            _keep_from_zero(found[item.name])
     return found
+
+
+def _keep_from_zero(x: Array) -> None:
+    """Changes what is zero, or would be as an integer."""
+    if is_float(x.dtype):
+        away = x + np.copysign(np.ones_like(x), x)
+        np.copyto(x, away, where=np.abs(x) < 1)
+    else:
+        x[x == 0] = 1
 
 
 def is_length(item: InputSpec) -> bool:
@@ -129,7 +140,7 @@ def _draw(
         both = random.standard_normal(shape) + 1j * random.standard_normal(shape)
         return np.asarray(both).astype(dtype)
     if dtype.kind == "O":
-        return random.integers(0, 1000, shape).astype(str).astype(object)
+        return _draw_texts(item, random, shape)
     if dtype.kind in "iu" and dtype.itemsize == 1:
         low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
         return random.integers(low, high, shape, endpoint=True).astype(dtype)
@@ -140,13 +151,21 @@ def _draw(
     return random.integers(low, 1 + item.divides, shape, endpoint=True).astype(dtype)
 
 
+def _draw_texts(item: InputSpec, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    numbers = np.asarray(random.integers(0, 1000, shape).astype(str).astype(object))
+    if not item.texts:
+        return numbers
+    known = np.array(item.texts, object)[random.integers(0, len(item.texts), shape)]
+    return np.asarray(np.where(random.integers(0, 4, shape) > 0, known, numbers), object)
+
+
 def _draw_boxes(
     item: InputSpec, seed: int, dims: Mapping[str, int], count: int, spread: Spread
 ) -> Array:
     """Returns an array of objects: the elements of a sequence or optional."""
     made: npt.NDArray[np.object_] = np.empty(count, object)
     for place in range(count):
-        inner = InputSpec(f"{item.name}[{place}]", item.dtype, item.shape[1:])
+        inner = InputSpec(f"{item.name}[{place}]", item.dtype, item.shape[1:], texts=item.texts)
         made[place] = _draw(inner, seed, dims, spread, None, None)
         for _ in range(item.depth - 1):
             made[place] = [made[place]]

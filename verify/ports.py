@@ -51,10 +51,19 @@ def input_specs(model: Ports | InferenceSession) -> tuple[InputSpec, ...]:
     Raises:
         UserError: an input is a map, or of a type that is unknown.
     """
-    told = model.manifest.get("divisors") if isinstance(model, InferenceSession) else None
-    divisors = told if isinstance(told, list) else []
+    told = model.manifest if isinstance(model, InferenceSession) else {}
+    divisors, known = told.get("divisors"), told.get("texts")
+    divides = divisors if isinstance(divisors, list) else []
+    texts = known if isinstance(known, dict) else {}
     return tuple(
-        spec(p.name, p.type, p.shape, p.value, divides=p.name in divisors)
+        spec(
+            p.name,
+            p.type,
+            p.shape,
+            p.value,
+            divides=p.name in divides,
+            texts=tuple(texts.get(p.name, ())),
+        )
         for p in model.get_ports()
     )
 

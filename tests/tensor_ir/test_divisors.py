@@ -20,6 +20,11 @@ MODELS = [
         " { t = Transpose (d) c = Cast <to = 7> (t) e = Neg (c) p = Mul (e, m) y = Div (x, p) }",
         {"d", "m"},
     ),
+    (
+        "g (int32[n] x, float[n] d, float16[n] e) => (int32[n] y)"
+        " { c = Cast <to = 6> (d) k = Cast <to = 6> (e) q = Div (x, c) y = Mod (q, k) }",
+        {"d", "e"},
+    ),
     # Neither is zero where the input is.
     (
         "g (int64[n] x, int64[n] d) => (int64[n] y) <int64 one = {1}>"

@@ -53,6 +53,23 @@ def test_masks_of_caches_hide_nothing() -> None:
     assert not generate([ids], dims=sizes)["ids"].all()
 
 
+@pytest.mark.parametrize("shape", [[], [50, 4]])
+def test_strings_are_of_those_that_the_model_knows_and_others(shape: list[int]) -> None:
+    item = spec("s", "tensor(string)", shape, texts=("the cat", "sat"))
+    drawn = [generate([item], seed)["s"] for seed in range(40)]
+    assert {(x.dtype.kind, x.shape) for x in drawn} == {("O", tuple(shape))}
+    found = [text for x in drawn for text in x.reshape(-1).tolist()]
+    assert {"the cat", "sat"} < set(found)
+    assert all(text in item.texts or text.isdecimal() for text in found)
+
+
+def test_strings_of_sequences_are_of_those_that_the_model_knows() -> None:
+    item = spec("s", "seq(tensor(string))", [2, 30], texts=("a",))
+    (first, second) = generate([item])["s"]
+    assert "a" in first
+    assert "a" in second
+
+
 def test_elements_of_sequences_are_generated() -> None:
     some = spec("s", "seq(tensor(float))", ["s", 3])
     (value,) = generate([some], dims={"s": 4}).values()
@@ -317,6 +334,23 @@ def test_lengths_are_those_of_sequences_and_last_positions() -> None:
     plain = generate(others, dims={"batch": 3})
     for item in others:
         np.testing.assert_array_equal(made[item.name], plain[item.name])
+
+
+def test_floats_that_divide_as_integers_are_none_that_become_zero(tmp_path: Path) -> None:
+    text = (
+        "g (int64[n] x, float[n] d, float16[1] e, double f) => (int64[n] y)"
+        " { c = Cast <to = 7> (d) k = Cast <to = 7> (e) l = Cast <to = 7> (f)"
+        " q = Div (x, c) r = Mod (q, k) y = Div (r, l) }"
+    )
+    header = '<ir_version: 10, opset_import: ["" : 17]> '
+    onnx.save(parser.parse_model(header + text), tmp_path / "m.onnx")
+    library = compile(tmp_path / "m.onnx", tmp_path / "m.so").library
+    assert verify(tmp_path / "m.onnx", library).passed
+    with load(library) as session:
+        for seed in range(8):
+            given = session_values(session, [f"random:{seed}"], {"n": 99})
+            for name in "def":
+                assert (np.abs(given[name]) >= 1).all()
 
 
 @pytest.mark.parametrize("kind", ["int64", "int32", "uint8", "int8"])
