@@ -28,7 +28,8 @@ def cheapest(shape: Shape, tiles: Iterable[Blocks], machine: Machine) -> Registe
     """The tile that costs least, of equal ones the first; None where there is none.
 
     Of rows along a loop of symbolic size there may be one, as of tokens that follow one another:
-    where others can be rows, too, tiles are weighed by what they cost then as well.
+    where others can be rows that share vectors, too, tiles are weighed by what they cost then as
+    well. Rows that do not would have each row of a run read all vectors again.
     """
     given = list(tiles)
     best = _cheapest(shape, given, machine)
@@ -39,11 +40,19 @@ def cheapest(shape: Shape, tiles: Iterable[Blocks], machine: Machine) -> Registe
     most = machine.coefficients.tiles.uneven * best.cost
     weighed = [best]
     for vector, vectors, rows in given:
-        if any(v not in shape.symbolic for v, _ in rows):
+        others = [v for v, _ in rows if v not in shape.symbolic]
+        if any(_share_vectors(shape, vector, v) for v in others):
             found = _costed(shape, vector, vectors, rows, machine, most)
             weighed += [found] if found is not None else []
     return min(
         weighed, key=lambda t: t.cost * costed(few, t.vector, t.vectors, t.rows, machine).cost
+    )
+
+
+def _share_vectors(shape: Shape, vector: str, row: str) -> bool:
+    """Whether rows along a loop share what vectors read, in every reduction."""
+    return all(
+        any(t.depends(vector) and not t.depends(row) for t in r.reads) for r in shape.reductions
     )
 
 

@@ -122,6 +122,30 @@ def test_rows_of_which_there_may_be_one_are_not_the_only_ones(machine: Machine) 
     assert tile.cost <= machine.coefficients.tiles.uneven * least
 
 
+HEADS = """
+graph "a product of as many rows as there are, commonly one, whose results are heads"
+symbols b = 1..1000@1
+dims d = {lanes}, k = 384, n = {heads}, r = b
+%w : f32{{d,k,n}} = input "w" [n, k, d]
+%x : f32{{k,r}} = input "x" [r, k]
+%y : f32{{d,n,r}} = sum{{k}} %x[k, r] * %w[d, k, n]
+output "y" [r, n, d] = %y
+"""
+
+
+@pytest.mark.parametrize(("heads", "lanes"), [(36, 32), (12, 64)])
+@pytest.mark.parametrize("multiply_adds", [1, 2])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
+def test_rows_of_a_batch_share_weights_whose_results_are_heads(
+    machine: Machine, multiply_adds: int, heads: int, lanes: int
+) -> None:
+    """Heads share numbers, not vectors: as rows they would read all weights for each of a batch."""
+    machine = replace(machine, fma_per_cycle=multiply_adds, loads_per_cycle=multiply_adds)
+    tile = choose_tile(shape_of(HEADS.format(heads=heads, lanes=lanes)), machine)
+    assert tile is not None
+    assert [v for v, _ in tile.rows] == ["r"]
+
+
 BYTES = """
 graph "bytes"
 dims i = 64, j = 96, k = {products}
