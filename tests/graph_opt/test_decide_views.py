@@ -31,7 +31,9 @@ OTHER = 'output "u" [a, b, c] = %u\n'
 
 VIEWED = {
     "an output": VIEW + OUTPUT,
-    "an output that is read": f"{VIEW}%u : f32{{a,b,c}} = %y[a, b, c, one=0] * %w[a, b, c]\n{OUTPUT}{OTHER}",
+    "an output that is read": (
+        f"{VIEW}%u : f32{{a,b,c}} = %y[a, b, c, one=0] * %w[a, b, c]\n{OUTPUT}{OTHER}"
+    ),
     "a result that is read before": (
         f"%u : f32{{a,b,c}} = %v[i=12*a + 4*b + c] * %w[a, b, c]\n{VIEW}{OUTPUT}{OTHER}"
     ),

@@ -54,6 +54,23 @@ dims c = {c}, p = {p}
 %o : {dtype}{{c,p}} = %v[c, p]
 output "o" [p, c] = %o
 """
+ROTATED = """
+graph "rotated"
+dims n = 12, s = 28, i = 38, j = 19
+%x : f32{n,s,i} = input "x" [n, s, i]
+%c : f32{s,j} = input "c" [s, j]
+%d : f32{s,j} = input "d" [s, j]
+%o : f32{n,s,i} = select(index(i % 2 - 1) < 0, EVEN, ODD)
+output "o" [n, s, i] = %o
+"""
+"""Pairs of neighbours, rotated: loads along the store are of few registers, whose lanes are known.
+
+Along n only what it reads of one number for all lanes lies together.
+"""
+LEFT, RIGHT = (f"%x[n, s, i=2*(i // 2){shift}]" for shift in ("", " + 1"))
+COS, SIN = (f"%{v}[s, j=i // 2]" for v in "cd")
+ROTATED = ROTATED.replace("EVEN", f"{LEFT} * {COS} - {RIGHT} * {SIN}")
+ROTATED = ROTATED.replace("ODD", f"{LEFT} * {SIN} + {RIGHT} * {COS}")
 
 
 def subject(text: str) -> Subject:
@@ -81,6 +98,22 @@ def test_sums_of_short_rows_have_lanes_beside_each_other() -> None:
     space, _ = usual(spaces(found.kernel, strict, found.free)) or (None, None)
     assert space is not None
     assert space.template.name == "rows"
+
+
+@on_machines()
+def test_lanes_lie_along_the_store_where_loads_take_few_registers(machine: Machine) -> None:
+    found = subject(ROTATED)
+    (space,) = spaces(found.kernel, machine, found.free)
+    _, point = usual([space]) or (None, None)
+    assert isinstance(point, Pointwise)
+    assert point.form is Form.VECTORS
+    loops = {x.var for x in walk_loops(found.kernel.body)}
+    (store,) = (t for t in space.shape.touches if t.is_store)
+    assert store.unit(point.order[-1])
+    for v in loops - {point.order[-1]}:
+        other = replace(point, order=(*(x for x in point.order if x != v), v))
+        assert space.cycles(point) < space.cycles(other)
+    run(found, machine)
 
 
 def test_lanes_that_lie_apart_are_those_that_lie_near() -> None:

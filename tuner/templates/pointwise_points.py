@@ -71,6 +71,11 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     made = Pointwise(Form.VECTORS, order, copies, parallel=parallel)
     liked = _longest(kernel, shape, made, ends, machine)
     rivals = list(_squares_beside(order, shape, parallel))
+    for v in _loops_of_stores(shape, vector):
+        around = memory_order([x for x in loops if x != v], shape)
+        ends_around = {x: edges_of(kernel, shape, x) for x in around}
+        along = replace(made, order=(*around, v))
+        rivals.append(_longest(kernel, shape, along, ends_around, machine))
     if edges_of(kernel, shape, vector):
         # Between its edges no vector has masks.
         around = with_edges(others, ends)
@@ -163,6 +168,19 @@ def _of_arms_apart(
     copies = copies_of_body(kernel.body, machine)
     made = Pointwise(Form.VECTORS, (*others, along), copies, parallel=arms.parallel)
     yield _longest(kernel, shape, made, ends, machine)
+
+
+def _loops_of_stores(shape: Shape, vector: str) -> list[str]:
+    """Loops along which all stores lie, where those along a vector's loop lie apart.
+
+    Loads along them may take few registers, whose lanes the code knows:
+
+    %y[n, j] = %x[n, i=j // 2] * %c[i=j // 2]     ->  j, rather than n
+    """
+    stores = [t for t in shape.touches if t.is_store]
+    if all(t.unit(vector) for t in stores):
+        return []
+    return [x.var for x in shape.shared if all(t.unit(x.var) for t in stores)]
 
 
 def _squares_beside(
