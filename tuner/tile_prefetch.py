@@ -64,15 +64,28 @@ def stays_until_used(
 ) -> bool:
     """Whether what the next iteration of the loop `over` reads may be asked for in this one.
 
-    The loops of the `order` and the rows of the tile may be parts of the kernel's own: of chunks
-    `m.o` of rows, the rows `m.i` go on in tiles `m.i.o`.
-
     What every tile uses stays in the second cache beside it. What lies outside of windows for most
     tiles is used now and then, and leaves first: where the cache has no room for both, it comes
     from far away once more for every time.
     """
     if not tile.inside:
         return True
+    return 2 * panel_bytes(t, over, order, extents, tile, machine) <= machine.l2
+
+
+def panel_bytes(
+    t: Touch,
+    over: str,
+    order: Sequence[str],
+    extents: Mapping[str, int],
+    tile: RegisterTile,
+    machine: Machine,
+) -> int:
+    """The bytes of an operand that an iteration of the loop `over` reads.
+
+    The loops of the `order` and the rows of the tile may be parts of the kernel's own: of chunks
+    `m.o` of rows, the rows `m.i` go on in tiles `m.i.o`.
+    """
     done = set(order[: order.index(over) + 1])
     sizes = {**dict(tile.rows), tile.vector: tile.vectors * machine.width}
     read = t.bytes
@@ -81,7 +94,7 @@ def stays_until_used(
             v = f"{v}.i"
         if v not in done:
             read *= sizes.get(v, 1) if f"{v}.o" in done else extents[v]
-    return 2 * read <= machine.l2
+    return read
 
 
 def far_rows_asked_for(

@@ -701,11 +701,17 @@ output "y" [i, h, j] = %y
 
 
 def test_squares_are_transposed_whole_and_asked_for_in_time() -> None:
-    """Vectors across rows of a cache, which few queries read: memory takes longest."""
+    """Vectors across rows of a cache, which few queries read: memory takes longest.
+
+    What is asked for comes to the first cache where that has room for it.
+    """
     machine = x86.avx512()
     schedule = choose(kernel_of(CACHE), machine, frozenset()).schedule
     assert Split("d", machine.width) in schedule
-    assert PrefetchBlock("k", "j.o", 0, machine.line_bytes // 4) in schedule
+    assert PrefetchBlock("k", "j.o", 0, machine.line_bytes // 4, level=1) in schedule
+    long = CACHE.replace("d = 64", "d = 256")
+    far = choose(kernel_of(long), machine, frozenset()).schedule
+    assert PrefetchBlock("k", "j.o", 0, machine.line_bytes // 4, level=2) in far
     turned = CACHE.replace('"k" [j, d]', '"k" [d, j]')
     other = choose(kernel_of(turned), machine, frozenset()).schedule
     assert Split("d", machine.width) not in other

@@ -40,6 +40,7 @@ from rutc.tuner.tile_loops import reuse_loops, tile_loops
 from rutc.tuner.tile_prefetch import (
     comes_from_afar,
     far_rows_asked_for,
+    panel_bytes,
     panel_loop,
     results_asked_for,
     rows_that_wait,
@@ -316,11 +317,21 @@ class _Making:
         panel = f"{tile.vector}.o"
         across = panel in self.around and t.across(tile.vector, self.bound[-1])
         if across and t.known(tile.vector) and t.buffer_bytes > machine.l1:
-            self.steps.append(PrefetchBlock(t.buffer, panel, 0, t.line(machine)))
+            self.steps.append(self._panel_asked_for(t, panel))
         if self.group == 1 and len(r.reads) > 1:
             self.steps += far_rows_asked_for(
                 t, tile, self.around, wanted, unrolled, self.extents, machine
             )
+
+    def _panel_asked_for(self, t: Touch, panel: str) -> Step:
+        """The step that asks for the next panel of an operand across memory, to the nearest cache.
+
+        The hardware does not foresee lines that are read across memory, and each is waited for. The
+        first cache has room if it holds this panel as well, beside as much of what else is used.
+        """
+        read = panel_bytes(t, panel, self.around, self.extents, self.tile, self.machine)
+        level = 1 if 4 * read <= self.machine.l1 else 2
+        return PrefetchBlock(t.buffer, panel, 0, t.line(self.machine), level)
 
     def _packed_operand(
         self, r: Reduction, t: Touch, wanted: list[str], unrolled: Sequence[Step]
