@@ -5,19 +5,21 @@
     python -m benchmarks.fit               # fits the constants, and writes docs/cost.md
 
 Times lie in benchmarks/results/kernels_timed, a file for each processor, each time with the summary
-of its kernel, so that a fit takes seconds. Kernels are told apart by a hash: those of which it is a
-multiple of three take no part in the fit, on any processor, and the errors that count are theirs.
-What is fitted goes to tensor_ir/cost/fitted.json.
+of its kernel, so that a fit takes seconds. The kernels themselves are kept beside it: to count anew
+what all of them do takes a minute or two, whatever the plans of today make of their models. Kernels
+are told apart by a hash: those of which it is a multiple of three take no part in the fit, on any
+processor, and the errors that count are theirs. What is fitted goes to tensor_ir/cost/fitted.json.
 """
 
 import argparse
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +28,7 @@ from scipy.optimize import least_squares
 
 from benchmarks import cost_page
 from benchmarks.in_process import Elementwise
+from benchmarks.kept_kernels import Kept, decoded, encoded, read, write
 from benchmarks.kernel_source import kernels
 from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, sources
 from benchmarks.machine import ROOT, provenance
@@ -47,6 +50,10 @@ from rutc.tensor_ir.steps import NotApplicable, Pack, Step, apply_schedule, pars
 from rutc.tuner import choose
 
 RESULTS = ROOT / "benchmarks" / "results" / "kernels_timed"
+KEPT = ROOT / "benchmarks" / "results" / "kernels_kept.json.gz"
+"""The kernels of all of these files."""
+CHUNK = 8
+"""So many kernels are counted by a process at a time."""
 IN_MODELS = "in models"
 """Of times in a file: a search took them in runs of models (`benchmarks.searched`)."""
 HELD_OUT = 3
@@ -116,7 +123,7 @@ def measure() -> None:
     """Times the points of all kernels on this processor, and writes them."""
     whence = asdict(provenance())
     rows: list[Timed] = []
-    targets = machines()
+    targets, kept = machines(), read(KEPT)
     for target, machine in targets.items():
         clock, seen = Cycles(machine), set[str]()
         for source in sources():
@@ -129,52 +136,72 @@ def measure() -> None:
                 cycles = _cycles(point, clock)
                 if cycles is not None:
                     rows.append(timed(point, target, cycles, machine))
+                    kept[point.digest] = encoded(point.before), sorted(point.constants)
             print(f"{target}: {source}: {len(rows)} points", flush=True)
     called = {name: functions(machine) for name, machine in targets.items()}
     save(RESULTS / f"{whence['processor']}.json.gz", rows, targets, called, whence)
+    write(KEPT, kept)
 
 
-def count_anew(place: Path) -> None:
+def count_anew(place: Path, kept: dict[str, Kept]) -> None:
     """Counts what the points of a file do anew, and keeps their times.
 
-    Points are left out if their kernels are made otherwise today, if their steps do not apply, or
-    if those of a file do not tell how constants are laid out, as they did not once.
+    Kernels that are not kept yet are looked for in the plans of today, and kept from now on. Points
+    are left out if these have them no more, if their steps do not apply, or if those of a file do
+    not tell how constants are laid out, as they did not once.
     """
     data = _read(place)
     rows = [_decoded(row) for row in data["points"]]
     targets = _machines(data)
-    counted: dict[tuple[str, str, str], tuple[Region, ...]] = {}
+    of_kernel: dict[tuple[str, str], list[Timed]] = defaultdict(list)
+    for row in rows:
+        of_kernel[row.kernel].append(row)
     for target, machine in targets.items():
-        wanted: dict[str, list[Timed]] = defaultdict(list)
-        for row in rows:
-            if row.target == target:
-                wanted[row.digest].append(row)
-        for source in dict.fromkeys(row.source for row in rows):
-            try:
-                for row, regions in _counted(source, machine, wanted):
-                    counted[target, row.digest, row.schedule] = regions
-            except RutcError as error:
-                print(f"{source}: {str(error).splitlines()[0]}")
-            print(f"{place.name}: {target}: {source}: {len(counted)} points", flush=True)
-    found = ((row, counted.get((row.target, row.digest, row.schedule))) for row in rows)
-    kept = [replace(row, regions=regions) for row, regions in found if regions is not None]
-    print(f"{place.name}: {len(kept)} of {len(rows)} points")
-    save(place, kept, targets, data["functions"], data["provenance"])
+        lacking = {row.source for row in rows if row.target == target and row.digest not in kept}
+        _keep(sorted(lacking), machine, {row.digest for row in rows}, kept)
+    known = [key for key in of_kernel if key[1] in kept]
+    jobs = [
+        (kept[digest], targets[target], [row.schedule for row in of_kernel[target, digest]])
+        for target, digest in known
+    ]
+    counted: list[Timed] = []
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for key, found in zip(known, pool.map(_counted, jobs, chunksize=CHUNK), strict=True):
+            pairs = zip(of_kernel[key], found, strict=True)
+            counted += [replace(row, regions=own) for row, own in pairs if own is not None]
+    print(f"{place.name}: {len(counted)} of {len(rows)} points")
+    save(place, counted, targets, data["functions"], data["provenance"])
 
 
-def _counted(
-    source: str, machine: Machine, wanted: dict[str, list[Timed]]
-) -> Iterator[tuple[Timed, tuple[Region, ...]]]:
-    """Takes the points of a model's kernels from those wanted, and yields what they do."""
-    for _, kernel, constants in kernels(source, machine):
-        rows = wanted.pop(digest_of(kernel, constants), [])
-        told = any(_packs(parse_schedule(row.schedule)) for row in rows)
-        if rows and not told and _packs(choose(kernel, machine, constants).schedule):
-            continue
-        for row in rows:
-            with suppress(NotApplicable):
-                done = apply_schedule(kernel, parse_schedule(row.schedule))
-                yield row, summarise(done, machine).regions
+def _keep(
+    names: Iterable[str], machine: Machine, wanted: Collection[str], kept: dict[str, Kept]
+) -> None:
+    """Keeps those kernels of models that are wanted."""
+    for source in names:
+        try:
+            for _, kernel, constants in kernels(source, machine):
+                digest = digest_of(kernel, constants)
+                if digest in wanted and digest not in kept:
+                    kept[digest] = encoded(kernel), sorted(constants)
+        except RutcError as error:
+            print(f"{source}: {str(error).splitlines()[0]}")
+
+
+def _counted(job: tuple[Kept, Machine, Sequence[str]]) -> list[tuple[Region, ...] | None]:
+    """What a kernel does under each of some schedules; None of one that is left out."""
+    (table, constants), machine, schedules = job
+    kernel, steps = decoded(table), [parse_schedule(text) for text in schedules]
+    if not any(map(_packs, steps)) and _packs(
+        choose(kernel, machine, frozenset(constants)).schedule
+    ):
+        return [None for _ in steps]
+    found: list[tuple[Region, ...] | None] = []
+    for each in steps:
+        try:
+            found.append(summarise(apply_schedule(kernel, each), machine).regions)
+        except NotApplicable:
+            found.append(None)
+    return found
 
 
 def _packs(steps: Iterable[Step]) -> bool:
@@ -429,8 +456,10 @@ def main() -> None:
     if options.measure:
         measure()
     elif options.count:
+        kept = read(KEPT)
         for place in sorted(RESULTS.glob("*.json.gz")):
-            count_anew(place)
+            count_anew(place, kept)
+        write(KEPT, kept)
     times = load()
     model = Model(times)
     costs = fit(times, model)

@@ -50,6 +50,9 @@ class Point:
     number: int
     schedule: str
     kernel: Kernel
+    before: Kernel
+    """The kernel before its schedule."""
+    constants: frozenset[str]
 
 
 def sources() -> list[str]:
@@ -73,7 +76,8 @@ def points(source: str, machine: Machine, seen: set[str]) -> Iterator[Point]:
             with suppress(InternalError):
                 done = with_schedule(kernel, choice)
                 said = "; ".join(map(str, done.schedule))
-                yield Point(source, name, digest, template, number, said, done.kernel)
+                facts = source, name, digest, template, number, said
+                yield Point(*facts, done.kernel, kernel, constants)
 
 
 def _choices(
