@@ -14,7 +14,6 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod
 from rutc.tensor_ir.expr import map_index, substitute, walk
-from rutc.tensor_ir.terms import factors, product_of
 
 C = TypeVar("C")
 
@@ -75,24 +74,33 @@ def solve_place(n: Node, editor: Editor) -> Result:
         if not _is_index_of(at, k, editor):
             why = Reason(f"{k} may be no index at {at}")
             continue
-        whole = replace(n, body=(product_of([*chosen]),))
+        whole = replace(n, body=(chosen,))
         return (_with_phase(whole, k, at, 1, 1, editor),)
     return why
 
 
 def _chosen_factors(
     n: Nest, chosen_by: Callable[[Expr], tuple[C, Expr] | None]
-) -> Iterator[tuple[C, str, tuple[Expr, ...]]]:
-    """Yields for each factor that a condition chooses, and each bound dim: that, and all factors.
+) -> Iterator[tuple[C, str, Expr]]:
+    """Yields for each factor that a condition chooses, and each bound dim: that, and the product.
 
-    The factor is the one that is chosen then.
+    The factor in it is the one that is chosen then.
     """
-    parts = factors(n.body[0])
-    for i, part in enumerate(parts):
-        if (found := chosen_by(part)) is not None:
-            condition, kept = found
-            for k in n.bound:
-                yield condition, k, (*parts[:i], kept, *parts[i + 1 :])
+    for condition, product in _chosen(n.body[0], chosen_by):
+        for k in n.bound:
+            yield condition, k, product
+
+
+def _chosen(
+    e: Expr, chosen_by: Callable[[Expr], tuple[C, Expr] | None]
+) -> Iterator[tuple[C, Expr]]:
+    """The same for each factor. Others are multiplied with each other as before."""
+    match e:
+        case Apply("mul", (a, b)):
+            yield from ((c, apply("mul", kept, b)) for c, kept in _chosen(a, chosen_by))
+            yield from ((c, apply("mul", a, kept)) for c, kept in _chosen(b, chosen_by))
+        case _ if (found := chosen_by(e)) is not None:
+            yield found
 
 
 def _solution(e: Index, k: str) -> Index | None:
@@ -125,7 +133,7 @@ class _Uneven:
     Without a k it takes all of its terms in phase 0, and none in others.
     """
 
-    parts: tuple[Expr, ...]
+    product: Expr
     k: str | None
     dim: str
     phase: Index
@@ -149,7 +157,7 @@ def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
         rest = condition.num - Index.of(k) * sign
         phase = mod(rest if sign % phases == phases - 1 else -rest, condition.den, {})
         if extent.const % phases == 0:
-            whole = replace(n, body=(product_of([*chosen]),))
+            whole = replace(n, body=(chosen,))
             return _with_phase(whole, k, phase, phases, extent.const // phases, editor)
         if dim := _split_dim(n, rest.names()):
             return _Uneven(chosen, k, dim, phase, phases)
@@ -219,7 +227,7 @@ def _of_phase(n: Nest, how: _Uneven, inner: str, r: int, editor: Editor) -> Nest
         return None
     dims = tuple(sorted(inner if d == how.dim else d for d in n.out.dims))
     out = replace(n.out, name=editor.fresh_value(f"{n.out.name}.{r}"), dims=dims)
-    there = substitute(product_of([*how.parts]), {how.dim: at})
+    there = substitute(how.product, {how.dim: at})
     part = replace(n, outs=(out,), body=(there,))
     if how.k is None:
         return replace(part, body=(map_index(there, editor.simplify),))
