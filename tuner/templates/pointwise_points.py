@@ -72,10 +72,10 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     liked = _longest(kernel, shape, made, ends, machine)
     rivals = list(_squares_beside(order, shape, parallel))
     for v in _loops_of_stores(shape, vector):
-        around = memory_order([x for x in loops if x != v], shape)
-        ends_around = {x: edges_of(kernel, shape, x) for x in around}
-        along = replace(made, order=(*around, v))
-        rivals.append(_longest(kernel, shape, along, ends_around, machine))
+        rest = memory_order([x for x in loops if x != v], shape)
+        along = replace(made, order=(*rest, v))
+        rest_ends = {x: edges_of(kernel, shape, x) for x in rest}
+        rivals.append(_longest(kernel, shape, along, rest_ends, machine))
     if edges_of(kernel, shape, vector):
         # Between its edges no vector has masks.
         around = with_edges(others, ends)
