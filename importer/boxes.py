@@ -8,6 +8,7 @@ A tensor whose shape does not vary is that itself; all else is a box.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 
@@ -35,7 +36,7 @@ Leaf = TensorType | ListType | OptionalType
 
 
 # -- types --------------------------------------------------------------------------------------
-def type_of(item: Item, known: frozenset[str] | None = None) -> Type:
+def type_of(item: Item, known: AbstractSet[str] | None = None) -> Type:
     """The type of an item; sizes that are not among the `known` ones vary."""
     match item:
         case Tensor():
@@ -50,7 +51,7 @@ def type_of(item: Item, known: frozenset[str] | None = None) -> Type:
             raise OperatorError("a map cannot be passed on here")
 
 
-def within(t: Type, known: frozenset[str] | None) -> Type:
+def within(t: Type, known: AbstractSet[str] | None) -> Type:
     """The type for those who know these sizes only."""
     if known is None:
         return t

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from onnx import GraphProto
 
+from rutc.base.earlier import Earlier
 from rutc.errors import UserError
 from rutc.importer.boxes import (
     Leaf,
@@ -74,7 +76,7 @@ def branched(b: Builder, chosen: Tensor, then: Results, orelse: Results) -> tupl
 
     Where they differ in more, or a branch computes a size itself, they give boxes.
     """
-    known = frozenset(b.ranges)
+    known = Earlier(b.ranges)
     branches = [_imported(b, f) for f in (then, orelse)]
     fitting = [r for r in branches if not isinstance(r, UserError)]
     if not fitting:
@@ -134,7 +136,7 @@ def _common(types: Sequence[Type]) -> Type:
 
 
 def _sized(
-    b: Builder, chosen: Tensor, t: Leaf, items: Sequence[Item], known: frozenset[str]
+    b: Builder, chosen: Tensor, t: Leaf, items: Sequence[Item], known: AbstractSet[str]
 ) -> Leaf:
     """The type of a result, extents that differ made sizes where both branches know theirs."""
     if not isinstance(t, TensorType) or t.shape is None or t.fixed is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import GraphProto
 
+from rutc.base.earlier import Earlier
 from rutc.errors import UserError
 from rutc.importer.any_rank import NeedsRank
 from rutc.importer.boxes import inserted, length_of, only_element, type_of
@@ -140,7 +141,7 @@ class _Loop:
 
     def never(self) -> tuple[Item, ...]:
         """No trip: the states, and stacked outputs without elements; unknown extents are 0."""
-        known = frozenset(self.b.ranges)
+        known = Earlier(self.b.ranges)
         with self.b.body([]):
             _, made = self.trip(ZERO, self.inits)
         empty: list[Item] = []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Self
 
 from onnx import GraphProto
 
+from rutc.base.earlier import Earlier
 from rutc.base.record import record
 from rutc.importer.boxes import (
     Leaf,
@@ -169,7 +171,7 @@ class Carried:
         opaque: bool = False,
     ) -> Self:
         """The narrowest types. Raises OperatorError where a state's type has no bound."""
-        known = frozenset(b.ranges)
+        known = Earlier(b.ranges)
         types = tuple(type_of(i) for i in inits)
         t = b.axis(MOST if trips is None else trips, "t")
         for _ in range(PASSES):
@@ -215,7 +217,7 @@ def _packed(b: Builder, items: Sequence[Item], types: Sequence[Type]) -> list[Te
     return [packed(b, i, t) for i, t in zip(made, flat, strict=True)]
 
 
-def _after(before: Type, item: Item, known: frozenset[str]) -> Type:
+def _after(before: Type, item: Item, known: AbstractSet[str]) -> Type:
     found = type_of(item, known)
     try:
         made = join(before, found)
