@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import ceil
 
 from rutc.base.record import record
@@ -23,13 +24,26 @@ from rutc.graph_opt.plan import (
 )
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, maximum, plain, product
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Cast, Expr, IndexValue, Lit, children, reads, walk
+from rutc.tensor_ir.expr import (
+    Apply,
+    Cast,
+    Expr,
+    IndexValue,
+    Lit,
+    children,
+    index_names,
+    reads,
+    walk,
+)
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.nodes import Nest
 from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.running import running_nest
 from rutc.tuner.arms import period_of
 
+NESTS = 1024
+"""How many nests are remembered with what they take: those of a large model."""
 Extents = Mapping[str, Index]
 
 
@@ -88,17 +102,30 @@ def work_of(group: Group, extents: Extents) -> Work:
     """
     total = Work()
     extents = _with_slices(group, extents)
-    sizes = {name: plain(extent) for name, extent in extents.items()}
     for n in group.stages:
         taken = n.out.dims if running_nest(n, extents.__getitem__) is not None else n.dims
         points = product(extents[d] for d in taken)
-        written = sum(sum(map(_is_operation, walk(e))) for e in n.body)
-        done = ceil(sum(_done(e, sizes) for e in n.body))
-        if any(a.dtype is DType.BF16 for a, _ in terms_of(n.reducer, n.body) or ()):
-            written = done = 1
-        reduced = 1 if n.reducer is not None else 0
-        total += Work(points * (written + reduced), points * (done + reduced))
+        named = sorted(frozenset().union(*map(index_names, n.body)))
+        written, done = _operations(
+            n, tuple([(d, plain(extents[d])) for d in named if d in extents])
+        )
+        total += Work(points * written, points * done)
     return total
+
+
+@lru_cache(NESTS)
+def _operations(n: Nest, sizes: tuple[tuple[str, Size], ...]) -> tuple[int, int]:
+    """The operations (written, done) of an element; `sizes` are those of what its indices name.
+
+    Plans are asked three times what their groups take, and alternatives share most of them.
+    """
+    if any(a.dtype is DType.BF16 for a, _ in terms_of(n.reducer, n.body) or ()):
+        written = done = 1
+    else:
+        written = sum(sum(map(_is_operation, walk(e))) for e in n.body)
+        done = ceil(sum(_done(e, dict(sizes)) for e in n.body))
+    reduced = 1 if n.reducer is not None else 0
+    return written + reduced, done + reduced
 
 
 def _is_operation(e: Expr) -> bool:
