@@ -2,16 +2,18 @@
 
 import re
 
+SPECIAL = re.compile(r'[^ -~]|["\\?]')
+"""What does not stand for itself in a C string; a question mark could begin a trigraph."""
+
 
 def c_string(text: str) -> str:
     """Returns a C string literal of the text's UTF-8 bytes."""
-    return '"' + "".join(map(_c_char, text.encode())) + '"'
+    # Bytes as characters of the same numbers: most stay as they are.
+    return f'"{SPECIAL.sub(_escaped, text.encode().decode("latin-1"))}"'
 
 
-def _c_char(byte: int) -> str:
-    # A question mark could begin a trigraph.
-    plain = 32 <= byte < 127 and chr(byte) not in '"\\?'
-    return chr(byte) if plain else f"\\{byte:03o}"
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\{ord(found[0]):03o}"
 
 
 def c_comment(text: str) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any, ClassVar
 
 
@@ -214,6 +216,8 @@ def _constant_text(type_: Type, constant: Given) -> str:
     if isinstance(constant, Sequence):
         assert isinstance(type_, _Row)
         one = type_.element
+        if isinstance(type_, VectorType) and all(map(is_, constant, repeat(constant[0]))):
+            return f"splat ({one.text} {_scalar_text(one, constant[0])})"
         elements = ", ".join([f"{one.text} {_scalar_text(one, x)}" for x in constant])
         return f"{type_.brackets[0]}{elements}{type_.brackets[1]}"
     return _scalar_text(type_, constant)
