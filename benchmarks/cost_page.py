@@ -34,6 +34,8 @@ an arm of a branch. Of each region the summary has
   blocks that are transposed where an unrolled loop goes along memory, loads that are shuffled where
   lanes are known to lie near each other (stores with masks, where there are registers for these),
   and single lanes elsewhere;
+- what is stored of sums that are written out, as far as it is more than the machine hides at once:
+  in a region of its own, as where the sums are a loop;
 - elementary functions by name;
 - the registers that its sums and operands take, and what is spilled of them;
 - the cycles of operations that wait for those of the iteration before, and those in which lanes of

@@ -215,7 +215,12 @@ class Accesses(Places):
 
     def store(self, buffer: Buffer, target: Access, frames: Frames) -> None:
         """Count the stores of a statement."""
-        tally, times = self.tally(frames), executions(frames)
+        stored = Tally("", 1.0, 1.0)
+        self._stores(buffer, target, frames, stored)
+        self.follow(stored, frames)
+
+    def _stores(self, buffer: Buffer, target: Access, frames: Frames, tally: Tally) -> None:
+        times = executions(frames)
         address = self.address(buffer, target.coords)
         names = address.names()
         lanes = self.lanes(names, frames)

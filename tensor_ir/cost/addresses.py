@@ -25,6 +25,9 @@ HALF = 0.5
 MOST_COPIES = 256
 """Copies that choices are told apart of."""
 
+END = -1
+"""In place of a frame's number: what follows the sums of a region."""
+
 Names = frozenset[str]
 NONE: Names = frozenset()
 
@@ -74,6 +77,8 @@ class Places:
         self.space = Space(kernel, machine)
         self.buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
         self.tallies: dict[tuple[int, ...], Tally] = {}
+        self.summing: set[tuple[int, ...]] = set()
+        """The regions whose code takes elements into states itself, in no loop inside of them."""
         self._around: dict[int, Around] = {}
         """By the identities of frames, which are those of many statements and reads."""
         self.touches: list[Touch] = []
@@ -107,6 +112,24 @@ class Places:
             trip = own[-1].times if own and own[-1].role is Role.LOOP else 1.0
             self.tallies[key] = Tally(names, times, times / trip if trip else 0.0)
         return self.tallies[key]
+
+    def follow(self, stored: Tally, frames: Frames) -> None:
+        """Add what is stored by itself to the region of the frames, or to one that follows it.
+
+        What sums of the same straight-line code are stored as waits for them, all at once: no more
+        than `hidden_stores` are hidden behind arithmetic. Where the sums are a loop, none are: it
+        is another region.
+        """
+        own, region = self.tally(frames), self.around(frames).region
+        count = stored.work.get("stores", 0.0) + stored.work.get("scattered", 0.0)
+        most = self.machine.hidden_stores * own.times
+        hidden = most / count if region in self.summing and count > most else 1.0
+        for kind, n in stored.work.items():
+            own.add(kind, n * hidden)
+        if hidden < 1:
+            end = self.tallies.setdefault((*region, END), Tally(f"{own.name}/end", own.times, 0.0))
+            for kind, n in stored.work.items():
+                end.add(kind, n * (1 - hidden))
 
     def home(self, names: Names, frames: Frames) -> tuple[int, float]:
         """The frame that code which depends on these names cannot leave, and how often it is done.

@@ -167,6 +167,8 @@ class Counter(Accesses):
         times = executions(frames)
         roles = {f.role for f in frames}
         first, moved = self.buffers[s.states[0].buffer], plain_names(s.states[0].coords)
+        if first.space is Memory.REGISTER:
+            self.summing.add(region_of(frames))
         held = 1.0
         for f in frames:
             if f.role in (Role.COPIES, Role.LANES) and f.var in moved:

@@ -77,6 +77,20 @@ def test_a_register_tile_of_a_product() -> None:
     assert set(s.stored) == {"y"}
 
 
+@pytest.mark.parametrize("rows", [4, 12])
+def test_of_what_a_tile_stores_at_once_as_much_is_hidden_as_the_machine_says(rows: int) -> None:
+    """The sums of a tile are written out: 2 vectors for each row are stored after all of them."""
+    tiles, sums = 3, 2 * rows
+    written_out = f"{TILE.replace('split(i, 4)', f'split(i, {rows})')}; mark(k, unroll)"
+    s = summarise(product(tiles * rows, 32, 6, written_out), V4)
+    (own,) = [r for r in s.regions if "multiply_adds" in r.work]
+    assert own.work["multiply_adds"] == 6 * sums * tiles
+    assert own.work["stores"] == min(sums, V4.hidden_stores) * tiles
+    end = [r for r in s.regions if r.name.endswith("/end")]
+    assert sum(r.work["stores"] for r in end) == max(sums - V4.hidden_stores, 0) * tiles
+    assert all(not r.entries for r in end)
+
+
 def test_footprints_of_a_product() -> None:
     """A panel of 32 columns and 4 rows fit the first cache; all rows do not."""
     s = summarise(product(64, 96, 128), V4)
