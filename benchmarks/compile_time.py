@@ -95,7 +95,7 @@ def compiled(model: Path, cache: Path, *, verify: bool = False) -> dict[str, flo
     environment = {**os.environ, "RUTC_CACHE": str(cache), "RUTC_DB": str(cache / "none.sqlite")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     options = [] if verify else ["--no-verify"]
-    arguments = ["-m", "rutc.cli", "compile", *options, str(model), "-o", str(output)]
+    arguments = ["-m", "rutc", "compile", *options, str(model), "-o", str(output)]
     # A process begins with the memory of the one that starts it, so a small one does.
     starter = [sys.executable, "-S", "-c", STARTER, sys.executable, *arguments]
     done = subprocess.run(starter, env=environment, capture_output=True, text=True, check=False)
