@@ -50,6 +50,7 @@ from rutc.tensor_ir.steps import (
     Peel,
     PrefetchBlock,
     PrefetchLater,
+    PrefetchReads,
     PrefetchResult,
     Preload,
     Reorder,
@@ -474,7 +475,7 @@ UNROLLED = 64
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
     "lanes", "block", "sums", "apart", "factors", "tile", "tile", "inside", "inside", "prefetch",
-    "later", "result", "preload", "preload", "singly", "pack",
+    "later", "reads", "result", "preload", "preload", "singly", "pack",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "maxnum", "moments", "prod",
@@ -566,6 +567,9 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             turns = tuple(draw(st.lists(st.sampled_from(names), max_size=1)))
             return PrefetchLater(buffer, var, draw(st.integers(1, 3)), 16, 2, turns)
+        case "reads":
+            buffer = draw(st.sampled_from([b.name for b in kernel.args]))
+            return PrefetchReads(buffer, var, 16, draw(st.integers(1, 2)))
         case "result":
             return PrefetchResult(draw(st.sampled_from([b.name for b in kernel.args])), 16)
         case "pack":

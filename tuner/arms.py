@@ -11,7 +11,16 @@ from rutc.tensor_ir.affine import Index, Max, Min, Mod, Size
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, reads_in, walk_stmts
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
-from rutc.tensor_ir.steps import Mark, NotApplicable, Overlap, Peel, Reorder, Split, Step
+from rutc.tensor_ir.steps import (
+    Mark,
+    NotApplicable,
+    Overlap,
+    Peel,
+    PrefetchReads,
+    Reorder,
+    Split,
+    Step,
+)
 from rutc.tuner.access import Shape, Touch, memory_order
 from rutc.tuner.across import side
 from rutc.tuner.choice import shared_out
@@ -178,6 +187,31 @@ def computed_arms(
     elif vector in chosen:
         return _squares_of_arms(shape, order, chosen, machine, parallel)
     return unrolled_arms(others, vector, chosen, shape.sizes, width, parallel, columns=columns)
+
+
+def far_reads_asked_for(
+    kernel: Kernel, shape: Shape, order: Sequence[str], machine: Machine
+) -> list[Step]:
+    """Steps that ask for what arms read of far operands in the next iteration of the loop around.
+
+    All arms together read short pieces of many rows, as of windows, and come back to them for every
+    vector: the hardware sees no order in that. What is asked for has to stay near until then.
+    """
+    *others, vector = order
+    chosen = choosing_loops(kernel, shape.sizes)
+    around = [v for v in others if v not in chosen]
+    if not around or vector in chosen:
+        return []
+    found: dict[str, Step] = {}
+    for t in shape.touches:
+        if t.is_store or t.gathered or t.packed or not t.unit(vector):
+            continue
+        if t.strides.get(around[-1]) in (None, 0) or t.buffer_bytes <= machine.l2 // 2:
+            continue
+        pieces = len({r for r in reads_in(kernel.body) if r.value == t.buffer})
+        if 2 * pieces * shape.extents[vector] * t.bytes <= machine.l2:
+            found[t.buffer] = PrefetchReads(t.buffer, around[-1], t.line(machine), 1)
+    return list(found.values())
 
 
 def column(shape: Shape, vector: str, width: int, machine: Machine) -> int:

@@ -7,6 +7,7 @@ from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.pack import Pack
 from rutc.tensor_ir.steps.partial import Apart, FactorOut, PartialSums
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
+from rutc.tensor_ir.steps.prefetch_reads import PrefetchReads
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
@@ -36,6 +37,7 @@ __all__ = [
     "Peel",
     "PrefetchBlock",
     "PrefetchLater",
+    "PrefetchReads",
     "PrefetchResult",
     "Preload",
     "Prepare",

@@ -111,16 +111,16 @@ class PrefetchBlock(Step):
         """What the next iteration touches."""
         loops = list(walk_loops(loop.body))
         inner = {s.var: ZERO for s in loops}
-        places = [_address(kernel, r, {}) for r in found]
+        places = [address_of(kernel, r, {}) for r in found]
         along = frozenset(v for a in places if a is not None for v in a.names())
         write = not any(isinstance(r, Read) for r in found)
         for read in found:
-            address = _address(kernel, read, inner)
+            address = address_of(kernel, read, inner)
             elements = address.coefficient(self.block) if address is not None else None
             if address is not None and elements is not None and elements > 0:
                 touched = min(elements, _span(places, address, loops) or elements)
                 updates = _update_reads(loop.body, self.buffer, ())
-                in_order = all(self._in_order(_address(kernel, r, {}), x) for r, x in updates)
+                in_order = all(self._in_order(address_of(kernel, r, {}), x) for r, x in updates)
                 return _Block(address + (self.ahead or elements), touched, write, along, in_order)
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
@@ -271,7 +271,7 @@ class PrefetchLater(Step):
             return ()
         found: dict[Index, Prefetch] = {}
         for read, loops in _update_reads(loop.body, self.buffer, ()):
-            address = _address(kernel, read, {self.loop: Index.of(self.loop) + self.ahead})
+            address = address_of(kernel, read, {self.loop: Index.of(self.loop) + self.ahead})
             if address is None or {x.kind for x in loops} - {Kind.UNROLL, Kind.VECTOR}:
                 continue
             unit = [x.var for x in loops if address.coefficient(x.var) == 1]
@@ -349,7 +349,7 @@ class PrefetchResult(Step):
     def _hints(self, kernel: Kernel, after: tuple[Stmt, ...]) -> tuple[Prefetch, ...]:
         found: dict[Index, Prefetch] = {}
         for place, write, loops in self._touches(after, ()):
-            address = _address(kernel, place, {})
+            address = address_of(kernel, place, {})
             if address is None:
                 continue
             starts = [address]
@@ -395,7 +395,7 @@ def _update_reads(
                 yield from _update_reads(s.then, buffer, loops)
 
 
-def _address(kernel: Kernel, place: Read | Access, inner: dict[str, Index]) -> Index | None:
+def address_of(kernel: Kernel, place: Read | Access, inner: dict[str, Index]) -> Index | None:
     """Where the place is in memory; None if data says so."""
     coords: dict[str, Index] = {}
     for d, c in place.coords:

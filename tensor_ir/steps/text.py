@@ -20,6 +20,7 @@ from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.pack import Pack
 from rutc.tensor_ir.steps.partial import Apart, FactorOut, PartialSums
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
+from rutc.tensor_ir.steps.prefetch_reads import PrefetchReads
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
@@ -53,6 +54,7 @@ STEPS: Mapping[str, type[Step]] = {
         MatrixTile,
         PrefetchBlock,
         PrefetchLater,
+        PrefetchReads,
         PrefetchResult,
         Preload,
         Prepare,

@@ -22,6 +22,7 @@ from rutc.tuner.arms import (
     comparisons,
     computed_arms,
     edges_of_reads,
+    far_reads_asked_for,
     turns,
 )
 from rutc.tuner.choice import (
@@ -71,7 +72,8 @@ class Pointwise:
     have code of their own. The innermost loop is in so many equal `chunks`, or each block of
     vectors is a chunk with 0. Threads share the first `parallel` loops around and of chunks, or all
     of them. Lanes that lie apart in the operands `singly` have loads and stores of their own;
-    elsewhere vectors across memory are sorted in registers.
+    elsewhere vectors across memory are sorted in registers. With `prefetch` arms ask for what the
+    next ones read.
     """
 
     form: Form
@@ -82,6 +84,7 @@ class Pointwise:
     chunks: int = 1
     parallel: int | None = 0
     singly: tuple[str, ...] = ()
+    prefetch: bool = True
 
     def __str__(self) -> str:
         """What it has: `vectors of i j x 4; 1 fused, parts i, all loops shared`."""
@@ -92,6 +95,7 @@ class Pointwise:
             chunks if self.chunks != 1 else "",
             shared_text(self.parallel),
             f"{' '.join(self.singly)} one by one" if self.singly else "",
+            "" if self.prefetch else "nothing asked for",
         ]
         what = ", ".join(filter(None, said))
         form = f"{self.form.value} of {' '.join(self.order)} x {self.vectors}"
@@ -119,6 +123,8 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
             made = computed_arms(
                 kernel, shape, point.order, width, machine, point.parallel, columns=columns
             )
+            if point.prefetch and not columns:
+                made += far_reads_asked_for(kernel, shape, point.order, machine)
         case Form.SQUARES:
             ends = {v: edges_of(kernel, shape, v) for v in point.parts}
             parted = [v for v, points in ends.items() if points]

@@ -276,6 +276,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
         "chunks": CHUNKS,
         "parallel": shared_counts(len(own), machine),
         "singly": element_by_element_axis(shape),
+        "prefetch": (True, False) if Form.ARMS in forms else (True,),
     }
 
 
@@ -291,6 +292,8 @@ def point_of(**values: object) -> Pointwise:
         neutral["chunks"] = 1
     if form not in (Form.VECTORS, Form.PIECES, Form.SQUARES):
         neutral["parts"] = ()
+    if form is not Form.ARMS:
+        neutral["prefetch"] = True
     return Pointwise(**{**values, **neutral})  # type: ignore[arg-type]
 
 
