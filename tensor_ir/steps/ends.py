@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     accesses,
     exprs,
+    rewrite,
     walk_loops,
     walk_stmts,
 )
@@ -173,8 +174,8 @@ class Even(Step):
                 # The formula does not show it.
                 length = maximum(length, shortest, ranges)
             moved = start - number * factor
-            whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)), ZERO)
-            rest = _with_ends(loop.body, dict.fromkeys(ends, length), moved)
+            whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)), ZERO, self.var)
+            rest = _with_ends(loop.body, dict.fromkeys(ends, length), moved, self.var)
             if step > 1:
                 rest = (Branch(number, blocks - 2, whole, rest),)
             return (replace(loop, hi=blocks, body=rest),)
@@ -190,8 +191,9 @@ class Even(Step):
         number = Index.of(self.var)
 
         def by_length(body: tuple[Stmt, ...]) -> Branch:
-            longer = _with_ends(body, dict.fromkeys(ends, Index.of(factor)), ZERO)
-            rest = _with_ends(body, dict.fromkeys(ends, Index.of(factor - 1)), whole - number)
+            longer = _with_ends(body, dict.fromkeys(ends, Index.of(factor)), ZERO, self.var)
+            shorter = dict.fromkeys(ends, Index.of(factor - 1))
+            rest = _with_ends(body, shorter, whole - number, self.var)
             return Branch(
                 number,
                 Index.of(whole),
@@ -302,7 +304,7 @@ class Overlap(Step):
                     raise NotApplicable(f"what {v} cuts short is not inside {loop.var}")
                 number = Index.of(v) * factor
                 moved = minimum(number, total - factor, ranges) - number
-                body = _with_ends(body, {end: Index.of(factor)}, moved)
+                body = _with_ends(body, {end: Index.of(factor)}, moved, v)
             for v, (_, factor, total) in cuts.items():
                 few = replace(kernel, body=with_index(loop.body, {v: ZERO}))
                 inside = [s.var for s in walk_loops(loop.body)]
@@ -384,7 +386,9 @@ def _cut_short(loop: Loop) -> Branch:
             f"no loop, or several, are cut short by the last iteration of {loop.var}"
         )
     fixed = {hi: Index.of(factor) for hi, (factor, _) in ends.items()}
-    return Branch(Index.of(loop.var), whole.pop(), _with_ends(loop.body, fixed, ZERO), loop.body)
+    return Branch(
+        Index.of(loop.var), whole.pop(), _with_ends(loop.body, fixed, ZERO, loop.var), loop.body
+    )
 
 
 def _cut_loops(loop: Loop) -> dict[Index, tuple[int, Index]]:
@@ -398,23 +402,34 @@ def _cut_loops(loop: Loop) -> dict[Index, tuple[int, Index]]:
 
 
 def _with_ends(
-    body: tuple[Stmt, ...], ends: Mapping[Index, Index], moved: Index
+    body: tuple[Stmt, ...], ends: Mapping[Index, Index], moved: Index, block: str
 ) -> tuple[Stmt, ...]:
-    """`body` with other ends of the loops that have one of `ends`, and their iterations moved."""
+    """`body` with other ends of the loops that have one of `ends`, and their iterations moved.
+
+    An iteration is f*v + i in the block v, and moves; what is at i alone is a place in the block,
+    as partial sums of one block have it, and stays.
+    """
     result: list[Stmt] = []
     for s in body:
         match s:
             case Loop() if s.hi in ends:
-                inner = with_index(s.body, {s.var: Index.of(s.var) + moved})
-                result.append(replace(s, hi=ends[s.hi], body=_with_ends(inner, ends, moved)))
+                there = {s.var: Index.of(s.var) + moved}
+                inner = rewrite(s.body, index=partial(_moved, there, block))
+                inner = _with_ends(inner, ends, moved, block)
+                result.append(replace(s, hi=ends[s.hi], body=inner))
             case Loop():
-                result.append(replace(s, body=_with_ends(s.body, ends, moved)))
+                result.append(replace(s, body=_with_ends(s.body, ends, moved, block)))
             case Branch():
-                then = _with_ends(s.then, ends, moved)
-                result.append(replace(s, then=then, orelse=_with_ends(s.orelse, ends, moved)))
+                then = _with_ends(s.then, ends, moved, block)
+                orelse = _with_ends(s.orelse, ends, moved, block)
+                result.append(replace(s, then=then, orelse=orelse))
             case _:
                 result.append(s)
     return tuple(result)
+
+
+def _moved(there: Mapping[str, Index], block: str, index: Index) -> Index:
+    return index.subs(there) if block in index.names() else index
 
 
 def _check_repeatable(kernel: Kernel, loop: Loop) -> None:

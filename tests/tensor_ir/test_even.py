@@ -20,6 +20,7 @@ from rutc.tensor_ir.steps import (
     Split,
     Tile,
     apply_schedule,
+    parse_schedule,
 )
 from rutc.tensor_ir.steps.tile import MOST_EXACT, numbers_of_rows, rows_apart
 
@@ -53,6 +54,38 @@ def kernel(least: int = 0, most: int = MOST, depth: int = 2, times: int = 1) -> 
 @pytest.mark.parametrize("end", ["even", "overlap"])
 def test_every_row_is_computed_whatever_their_number(factor: int, end: str) -> None:
     check(0, MOST, factor, end)
+
+
+@pytest.mark.parametrize("end", ["even(i.o, 0)", "overlap([i.o])", "overlap([j.o])"])
+@pytest.mark.parametrize("rows", [7, 10, 11])
+def test_partial_sums_of_a_block_stay_where_they_are(rows: int, end: str) -> None:
+    """Blocks that start earlier have them at the same places: 10 rows in threes are 3, 3, 2, 2."""
+    text = f"""
+        graph "product"
+        dims i = {rows}, j = 5, k = 6
+        %a : f32{{i,k}} = input "a" [i, k]
+        %b : f32{{j,k}} = input "b" [k, j]
+        %c : f32{{i,j}} = sum{{k}} %a[i, k] * %b[j, k]
+        output "c" [i, j] = %c
+        """
+    graph = parse(text)
+    extents = {d: plain(e) for d, e in graph.dims}
+    axes = {"a": ("i", "k"), "b": ("k", "j"), "c": ("i", "j")}
+    layouts = {v: dense(order, extents) for v, order in axes.items()}
+    stages = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    plain_kernel = lower(
+        Group("product", stages, ("i", "j"), ("c",)), graph.values, layouts, extents, {}
+    )
+    steps = (
+        "split(i, 3); split(j, 2); reorder([i.o, j.o, i.i, j.i]); "
+        "block_reduction(k, 2, j.o, acc0.0.partial); "
+    )
+    made = apply_schedule(plain_kernel, parse_schedule(steps + end))
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((rows, 6), (6, 5)))
+    found = {"a": a.ravel(), "b": b.ravel(), "c": np.zeros(rows * 5, np.float32)}
+    interpret_kernel(made, found)
+    np.testing.assert_array_equal(found["c"].reshape(rows, 5), a @ b)
 
 
 @pytest.mark.parametrize("factor", [2, 3, 5, 8, 9, 13])
