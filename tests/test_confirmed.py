@@ -49,8 +49,11 @@ def default(own: Planned, tmp_path_factory: pytest.TempPathFactory) -> TimedLibr
 @pytest.fixture
 def taking(
     own: Planned, found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Shares, float], None]:
-    """Makes runs take such shares, and the rest of a run so much if all schedules are there."""
+) -> Callable[..., None]:
+    """Makes runs take such shares, and the rest of a run so much if all schedules are there.
+
+    What others do makes every other run so much longer, and those between shorter, by `swing`.
+    """
     monkeypatch.setattr(confirmed, "thread_counts", lambda cpu: (1, 2))
     symbols: dict[str, Subject] = {}
     for s, choice in found.items():
@@ -59,14 +62,15 @@ def taking(
         (name, *_) = (p.name for p in own.launches()[s])
         symbols[made.symbols[name]] = s
 
-    def begin(shares: Shares, rest: float) -> None:
+    def begin(shares: Shares, rest: float, swing: float = 0.0) -> None:
         def runs(self: Beside, question: Question, threads: int = 1, *, new: bool = False) -> Runs:
             there = [symbols.get(x) for x in question.artifact.launches]
             own = [1.0 if s is None else shares[s][threads > 1] for s in there]
             before = 100 + np.random.default_rng(0).random((20, len(own)))
             after = before * own
             beyond = rest if None not in there else 1.0
-            whole = before.sum(axis=1) + 300, after.sum(axis=1) + 300 * beyond
+            others = 300 * (beyond + swing * (-1.0) ** np.arange(20))
+            whole = before.sum(axis=1) + 300, after.sum(axis=1) + others
             return Runs((before, after), whole)
 
         monkeypatch.setattr(Beside, "runs", runs)
@@ -94,6 +98,24 @@ def test_what_is_faster_one_by_one_but_not_together_is_halved(
     first, second = found
     taking({first: (0.7, 0.7), second: (0.9, 0.9)}, 1.5)
     assert confirmed.confirmed(own, found, default, tmp_path).believed == {first}
+
+
+def test_runs_that_others_disturb_need_not_show_what_launches_save(
+    own: Planned, found: Found, default: TimedLibrary, tmp_path: Path, taking: Callable[..., None]
+) -> None:
+    """All launches are faster for sure, by 5 % of a run, but runs differ by 10 %."""
+    taking(dict.fromkeys(found, (0.9, 0.9)), 1.0, 0.2)
+    told = confirmed.confirmed(own, found, default, tmp_path)
+    assert told.believed == set(found)
+    assert not any(r.faster for r in told.runs.values())
+
+
+def test_what_the_rest_of_a_run_loses_is_not_believed(
+    own: Planned, found: Found, default: TimedLibrary, tmp_path: Path, taking: Callable[..., None]
+) -> None:
+    """With all schedules a run is not slower for sure, but it does not save what launches do."""
+    taking(dict.fromkeys(found, (0.9, 0.9)), 1.102)
+    assert len(confirmed.confirmed(own, found, default, tmp_path).believed) == 1
 
 
 def test_what_no_run_is_faster_with_is_not_believed(
