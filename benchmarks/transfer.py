@@ -174,8 +174,6 @@ class Searched:
     seeds: Sequence[Seed] = ()
     codes: list[str] = field(default_factory=list)
     best: Candidate | None = None
-    left: int = 0
-    """How many of a batch are to be tried yet."""
 
     @property
     def spent(self) -> float:
@@ -225,15 +223,7 @@ class Searched:
         """As `rutc tune` does: what is next is chosen by all that was measured by then."""
         if self.way.at_random:
             return self._first()
-        begins = not self.left
-        met = self.search.met(self.search.chance()) if begins else ()
-        self.left = (BATCH if begins else self.left) - 1
-        found = self.search.propose(1, met)
-        if not found and not begins:
-            # The batch ends early.
-            self.left = 0
-            return self._next()
-        return found
+        return self.search.propose(1)
 
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:

@@ -37,7 +37,7 @@ from rutc.tuner.seeds import Seed, first_proposals
 from rutc.tuner.trial import State
 
 BATCH = 8
-"""Candidates of a subject that chains are followed for once."""
+"""Candidates of a subject of which it is asked whether they brought anything."""
 PATIENCE = 4
 """A subject has had enough when so many batches brought nothing."""
 SHARED = "parallel"
@@ -113,8 +113,7 @@ class Progressing:
     def next(self, count: int, met: Sequence[Met]) -> list[Candidate]:
         """Returns so many candidates to try, or fewer where there are no others in the batch.
 
-        A new batch is of what chains have `met`, too. What is next is chosen by all that was
-        measured by then, those of the same batch among it.
+        They are of what is `met`, too, and chosen by all that was measured by then.
         """
         if self.begins:
             self.before, self.left = self.best_cycles, BATCH
@@ -287,7 +286,7 @@ class Tuning:
         wanted = sorted((t for t in self.subjects if not t.finished), key=lambda t: -t.expected)
         least = WORTH * wanted[0].expected if wanted else inf
         wanted = [t for t in wanted if t.expected >= least]
-        met = self._met([t for t in wanted if t.begins])
+        met = self._met([t for t in wanted if not t.queue])
         taken: Counter[Subject] = Counter()
         chosen: list[tuple[Progressing, Candidate]] = []
         for t in wanted:
@@ -299,7 +298,7 @@ class Tuning:
         return chosen
 
     def _met(self, wanted: Sequence[Progressing]) -> Mapping[Subject, Sequence[Met]]:
-        """What chains of changes come by that are made of some subjects, on all CPUs."""
+        """What is drawn and changed of some subjects and judged, on all CPUs."""
         chances = [t.search.chance() for t in wanted]
 
         def work(number: int) -> bytes:

@@ -75,7 +75,7 @@ def test_a_batch_that_brings_nothing_counts() -> None:
 
 
 def test_a_batch_may_be_short() -> None:
-    """What chains came by is tried: the next ones come by something else."""
+    """What was drawn is tried: the next ones are others."""
     search = Numbers([200.0, 200.0, inf, 200.0, 200.0])
     t = subject_of(search)
     tried(t, search, 3, 1)

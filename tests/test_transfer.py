@@ -14,7 +14,7 @@ from benchmarks.kernel_source import largest
 from benchmarks.ratios import Ratio, Ratios
 from benchmarks.train import family
 from benchmarks.transfer import CASES, GOOD, WAYS, Blank, Searched, Timed, section
-from rutc.driver.tuning import BATCH, kernel_after
+from rutc.driver.tuning import kernel_after
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
@@ -74,18 +74,18 @@ def test_equal_code_is_one_trial_and_timed_once(
 def test_trials_are_chosen_one_by_one_as_a_search_of_a_model_does(
     kernel: tuple[Kernel, frozenset[str]], bench: Lengths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that was measured by then chooses; points are drawn for eight at a time."""
+    """What is next is chosen by all that was measured by then."""
     found = searched(kernel, "own, default first", Timed(bench))
-    asked: list[tuple[int, int, bool]] = []
+    asked: list[tuple[int, int]] = []
     propose = found.search.propose
 
     def noting(count: int, met: Sequence[Met] | None = None) -> list[Candidate]:
-        asked.append((len(found.search.measured), count, bool(met)))
+        asked.append((len(found.search.measured), count))
         return propose(count, met)
 
     monkeypatch.setattr(found.search, "propose", noting)
     found.run(18, inf, lambda _: False)
-    assert asked == [(n, 1, n % BATCH == 1) for n in range(1, 18)]
+    assert asked == [(n, 1) for n in range(1, 18)]
 
 
 def test_the_time_of_a_search_is_the_processors(

@@ -1,12 +1,12 @@
 """The search for a kernel's schedule: what to try next, given what was measured before.
 
 A *candidate* is a point of a space with its schedule. Candidates are judged by a model before they
-are tried, hundreds for each one that is: it takes milliseconds to judge one, and a good model has
-the good ones among its first few [Chen et al. 2018, section 3.2]. Many are drawn at random from all
-of the space. Chains of single changes begin at the best ones that were measured and at those of all
-others that the model likes best, and keep a change that it likes, or with a chance that falls as
-they go on [Kirkpatrick et al. 1983]. Of all these, those that the model likes are tried that differ
-from each other, and now and then one by chance.
+are tried, many for each one that is: it takes milliseconds to judge one, and a good model has good
+ones among its first few [Chen et al. 2018, section 3.2]. They are drawn at random from all of the
+space. Chains of single changes begin at the best ones that were measured and at those that the
+model likes best, and keep a change that it likes, or with a chance that falls as they go on
+[Kirkpatrick et al. 1983]. Of all of these that were not tried yet, those that the model likes are
+tried that differ from each other, and now and then one by chance.
 
 The model is that of all kernels (`Judge`), corrected by what was measured of this one: a Gaussian
 process over the same features, whose spread tells where little is known.
@@ -32,13 +32,13 @@ from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import usual
 from rutc.tuner.space import Space
 
-FIRST, DRAWN = 128, 64
-"""Points that are drawn at random for the first batch, and for each later one."""
-CHAINS = 8
-"""Chains of changes that are made for a batch."""
+FIRST, DRAWN = 64, 16
+"""Points that are drawn at random for the first proposal, and for each later one."""
+CHAINS = 4
+"""Chains of changes that are made for a proposal."""
 FROM_BEST = 2
 """Those of them that begin at the best ones that were measured."""
-STEPS = 4
+STEPS = 2
 """Changes of each."""
 WARM, COLD = 0.2, 0.02
 """How much slower, as a logarithm, what a chain goes on to may seem, at its beginning and end."""
