@@ -98,7 +98,7 @@ def parse_sizes(items: Sequence[str] | None, option: str = "--dim") -> dict[str,
         name, _, text = item.partition("=")
         if not name or not _is_size(text):
             raise UserError(
-                f"{option} {item}: a run has one size: write NAME=N with a whole number, batch=1"
+                f"{option} {item}: a run has one size: write NAME=N with a whole number from 0 on"
             )
         if name in sizes:
             raise UserError(f"{option} {item}: {name!r} is given twice")

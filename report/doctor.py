@@ -12,7 +12,14 @@ from rutc.base.location import located
 from rutc.base.processor import cpu_name
 from rutc.base.record import record
 from rutc.emit import cache
-from rutc.emit.targets.select import host_features, native_target, remeasured, save_native
+from rutc.emit.targets.select import (
+    Target,
+    host_features,
+    native_target,
+    remeasured,
+    save_native,
+    target_named,
+)
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
 from rutc.report.printable import counted
@@ -69,6 +76,12 @@ def cpu_features() -> tuple[str, ...]:
     return tuple(sorted(name for name in host_features() if SHOWN_FEATURES.search(name)))
 
 
+def _besides(target: Target) -> str:
+    """Returns " and avx512vnni": what code for this machine uses that the target does not name."""
+    more = sorted(target.machine.features - target_named(target.name).machine.features)
+    return f" and {', '.join(more)}" if more else ""
+
+
 def _target() -> tuple[Finding, ...]:
     """What decisions know about this machine's processor."""
     try:
@@ -82,7 +95,7 @@ def _target() -> tuple[Finding, ...]:
     )
     caches = f"{m.l1 >> 10} and {m.l2 >> 10} KiB a core, lines of {m.line_bytes} bytes"
     return (
-        Finding("target", f"{target.name}: {target.describe}"),
+        Finding("target", f"{target.name}: {target.describe}{_besides(target)}"),
         Finding("caches", caches),
         Finding(
             "in a cycle",

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rutc.driver.outline import Outline, read_outline
 from rutc.driver.planning import PlanSource
 from rutc.emit.files import write_file
+from rutc.emit.targets.select import TARGETS, target_named
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.contents import contents
@@ -100,7 +101,7 @@ def inspect_library(
     kernels = [k for k in _listed(manifest, "kernels") if isinstance(k, Mapping)]
     payload: dict[str, object] = {"library": path, "manifest": whole, "weights": outside}
     shown: list[RenderableType] = [
-        f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
+        undamaged(path, lambda: _made_for(path, manifest)),
         undamaged(path, lambda: _memory(manifest)),
         *([] if outside is None else [_where(outside)]),
         display.ports_table(ports.get_inputs(), ports.get_outputs()),
@@ -142,6 +143,19 @@ def inspect_library(
         )
         shown.append(_write_page(page, told, payload))
     return payload, shown
+
+
+def _made_for(path: Path, manifest: Mapping[str, object]) -> str:
+    """Returns "a.so: target x86-64-v4 with avx512vnni, precision fp32".
+
+    What a processor needs besides all that the target names is told: libraries for this machine
+    have its name, too.
+    """
+    name = str(manifest.get("target"))
+    least = target_named(name).machine.features if name in TARGETS[1:] else frozenset[str]()
+    more = [str(f) for f in _listed(manifest, "features") if f not in least] if least else []
+    needed = f" with {', '.join(more)}" if more else ""
+    return f"{path}: target {name}{needed}, precision {manifest.get('precision')}"
 
 
 def _listed(facts: Mapping[str, object], name: str) -> list[Any]:

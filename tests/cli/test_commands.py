@@ -333,6 +333,30 @@ def test_doctor_tells_the_features_that_code_is_made_for(
     assert rutc("doctor", "--json").json["CPU features"] == "avx2 sse4.2"
 
 
+def test_what_code_needs_besides_its_target_is_told(
+    rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library for this machine and one for the target that is named may be of one target."""
+    path = tmp_path / "net.so"
+    assert rutc("compile", model, "-o", path).status == 0
+    native = native_target()
+
+    def first_line_beside(*missing: str) -> str:
+        machine = replace(native.machine, features=native.machine.features.difference(missing))
+        for module in ("inspection", "doctor"):
+            named = f"rutc.report.{module}.target_named"
+            monkeypatch.setattr(named, lambda _: replace(native, machine=machine))
+        return rutc("inspect", path).stdout.splitlines()[0]
+
+    assert first_line_beside() == f"{path}: target {native.name}, precision fp32"
+    assert rutc("doctor", "--json").json["target"] == f"{native.name}: {native.describe}"
+    two = sorted(native.machine.features)[:2]
+    told = first_line_beside(*two)
+    assert told == f"{path}: target {native.name} with {', '.join(two)}, precision fp32"
+    told = str(rutc("doctor", "--json").json["target"])
+    assert told == f"{native.name}: {native.describe} and {', '.join(two)}"
+
+
 def test_a_wrong_result_does_not_replace_a_good_one(
     rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

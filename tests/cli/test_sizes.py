@@ -205,6 +205,15 @@ def test_sizes_may_be_named_as_by_the_model_or_as_they_are_shown(
     assert rutc("run", output, "--dim", f"{name}=9").status == 2
 
 
+@pytest.mark.parametrize("size", ["-1", "1..4", "two"])
+def test_what_no_run_can_have_as_a_size_is_told(rutc: Rutc, spelt: Path, size: str) -> None:
+    output = spelt.with_suffix(".so")
+    assert rutc("compile", spelt, "-o", output, "--no-verify").status == 0
+    result = rutc("run", output, "--dim", f"a.Dim.0={size}")
+    wanted = f"--dim a.Dim.0={size}: a run has one size: write NAME=N with a whole number from 0 on"
+    assert (result.status, wanted in " ".join(result.stderr.split())) == (2, True)
+
+
 def test_a_size_has_one_name_at_a_time(rutc: Rutc, spelt: Path) -> None:
     result = rutc("inspect", spelt, "--dim", "a.Dim.0=3", "--dim", "a_Dim_0=3")
     assert result.status == 2
