@@ -153,7 +153,7 @@ def _made_for(path: Path, manifest: Mapping[str, object]) -> str:
     """
     name = str(manifest.get("target"))
     least = target_named(name).machine.features if name in TARGETS[1:] else frozenset[str]()
-    more = [str(f) for f in _listed(manifest, "features") if f not in least] if least else []
+    more = [f for f in map(str, _listed(manifest, "features")) if f not in least] if least else []
     needed = f" with {', '.join(more)}" if more else ""
     return f"{path}: target {name}{needed}, precision {manifest.get('precision')}"
 
