@@ -120,7 +120,7 @@ def compile_command(
     Runtime.
     """
     from rutc.driver.api import compile
-    from rutc.driver.asked import asked
+    from rutc.driver.check_options import asked
 
     if tune is not None:
         tune_command.search_before(screen, model, tune, db, asked(target=target, **searched))

@@ -17,7 +17,7 @@ from benchmarks.kernel_times import FEWEST_NS, digest_of
 from benchmarks.machine import provenance
 from benchmarks.store import Entry, save
 from benchmarks.timer import ReferenceKernel, Timer
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
 from rutc.tensor_ir.cost import estimate, summarise

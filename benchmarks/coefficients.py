@@ -39,8 +39,8 @@ from benchmarks.varied import (
     subjects,
     varied,
 )
-from rutc.driver.launch_times import Profiled, TimedLibrary, written
-from rutc.driver.tuning import kernel_after
+from rutc.driver.timing.launch_times import Profiled, TimedLibrary, written
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.errors import RutcError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.machine import Machine

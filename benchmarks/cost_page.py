@@ -63,8 +63,8 @@ Sizes that only the run knows are what they commonly are. A summary takes 1 to
 
 `| |_p` is the p-norm: a little more than the longest of times that hide each other. Rates are those
 of `Machine`. With several threads, tasks are shared evenly and a launch is added. A plan's estimate
-(`driver/estimates.py`) adds up its launches, whose operands come from the cache that holds all that
-was touched since they last were.
+(`driver/plans/estimates.py`) adds up its launches, whose operands come from the cache that holds
+all that was touched since they last were.
 """
 REASONS = """\
 Why: rows of 14 bytes are stored one after the other, where a store of a part of a register, or a

@@ -24,7 +24,7 @@ from benchmarks import layout
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, write
 from benchmarks.store import Entry, case_of
-from rutc.driver.launch_times import Profiled, TimedLibrary, run_in_turns, written
+from rutc.driver.timing.launch_times import Profiled, TimedLibrary, run_in_turns, written
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
 from rutc.graph_opt import versions

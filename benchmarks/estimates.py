@@ -14,9 +14,9 @@ from benchmarks.cost_page import MODELS as RESULTS
 from benchmarks.machine import provenance
 from benchmarks.store import Entry, save
 from rutc.driver.api import compile
-from rutc.driver.estimates import estimate_plan
-from rutc.driver.planning import planned
-from rutc.driver.trials import Clock
+from rutc.driver.plans.estimates import estimate_plan
+from rutc.driver.plans.planning import planned
+from rutc.driver.timing.trials import Clock
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.graph_opt import versions

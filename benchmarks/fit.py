@@ -32,7 +32,7 @@ from benchmarks.kept_kernels import Kept, decoded, encoded, read, write
 from benchmarks.kernel_source import kernels
 from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, sources
 from benchmarks.machine import ROOT, provenance
-from rutc.driver.trials import Clock
+from rutc.driver.timing.trials import Clock
 from rutc.emit import ir
 from rutc.emit.scalar import emit_op
 from rutc.emit.targets import native_target

@@ -9,10 +9,10 @@ import onnx
 from benchmarks.cases import CASES, MORE
 from benchmarks.layers import MODELS
 from benchmarks.operator_cases import CASES as OPERATORS
-from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.planning import planned
-from rutc.driver.tuning import kernel_after
-from rutc.driver.weights import Weights
+from rutc.driver.parts.plan_steps import PlanSteps
+from rutc.driver.parts.weights import Weights
+from rutc.driver.plans.planning import planned
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt import versions

@@ -15,7 +15,7 @@ from time import thread_time_ns
 
 from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.timer import ReferenceKernel, Timer
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.errors import InternalError
 from rutc.models.zoo import zoo
 from rutc.tensor_ir.affine import typical

@@ -10,8 +10,8 @@ from time import thread_time_ns
 from typing import NamedTuple
 
 from benchmarks.timer import PreparedKernel, enough
-from rutc.driver.served import Served, Unanswered
-from rutc.driver.trials import sample
+from rutc.driver.timing.answering_process import Served, Unanswered
+from rutc.driver.timing.trials import sample
 from rutc.errors import RutcError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine

@@ -25,7 +25,7 @@ from benchmarks.protocol import Page, write
 from benchmarks.ratios import LONG, Ratios
 from benchmarks.store import Entry, case_of
 from benchmarks.timer import Timer
-from rutc.driver.tuning import kernel_after
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.tensor_ir.kernel import Kernel

@@ -31,8 +31,8 @@ from benchmarks.varied import (
     subjects,
     varied,
 )
-from rutc.driver.estimates import estimate_plan
-from rutc.driver.tuning import kernel_after
+from rutc.driver.plans.estimates import estimate_plan
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.emit.targets import target_named
 from rutc.errors import RutcError
 from rutc.graph_opt.plan import Plan

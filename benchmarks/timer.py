@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.in_process import KernelCode, in_huge_pages
 from rutc.base.record import record
-from rutc.driver.served import Served, Unanswered
-from rutc.driver.trials import Clock, Outcome, Timing, interval, sample, unanswered
+from rutc.driver.timing.answering_process import Served, Unanswered
+from rutc.driver.timing.trials import Clock, Outcome, Timing, interval, sample, unanswered
 from rutc.errors import RutcError
 from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.kernel import Kernel

@@ -22,7 +22,7 @@ from benchmarks.machine import ROOT, provenance
 from benchmarks.ratios import LONG, Ratios
 from benchmarks.store import Entry, case_of
 from benchmarks.train import family
-from rutc.driver.tuning import BATCH, kernel_after
+from rutc.driver.tuning.schedule_search import BATCH, kernel_after
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.tensor_ir.cost import summarise

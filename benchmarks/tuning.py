@@ -32,10 +32,10 @@ from benchmarks.machine import provenance
 from benchmarks.protocol import Page, write
 from benchmarks.store import Entry, case_of
 from benchmarks.timer import KernelBench, ReferenceKernel
-from rutc.driver.in_model import Subject
-from rutc.driver.trials import Outcome
-from rutc.driver.tuning import Tried, kernel_after
-from rutc.driver.tuning_records import origin_of, rows_of, seeds_in, task_of
+from rutc.driver.timing.model_bench import Subject
+from rutc.driver.timing.trials import Outcome
+from rutc.driver.tuning.schedule_search import Tried, kernel_after
+from rutc.driver.tuning.tuning_records import origin_of, rows_of, seeds_in, task_of
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError, UserError
 from rutc.tensor_ir.cost import estimate, summarise

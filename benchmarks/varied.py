@@ -21,7 +21,7 @@ import onnx
 from benchmarks import decisions
 from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.kernel_times import bytes_of, digest_of
-from rutc.driver.tuning import kernel_after
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.emit.kernel import emit_kernel
 from rutc.emit.targets import native_target
 from rutc.emit.targets.measured import with_measured_rates

@@ -23,9 +23,9 @@ from rutc.base.garbage import uncollected
 from rutc.base.progress import Progress
 from rutc.base.record import record
 from rutc.base.room import with_room
-from rutc.driver.asked import asked, check_number
+from rutc.driver.check_inputs import Given
+from rutc.driver.check_options import asked, check_number
 from rutc.driver.destination import bundle_folder, check_destination, keep_unverified, publish
-from rutc.driver.given import Given
 from rutc.driver.options import GREEDY, Options, Report
 from rutc.emit.bundle import write_loader
 from rutc.emit.files import Workplace, check_folder, sweep
@@ -277,7 +277,7 @@ def _made(
         report = made(options)
         if not verify:
             return Compiled(publish(place, report, destination), None)
-        from rutc.driver.compared import refusals_of
+        from rutc.driver.verify_library import refusals_of
         from rutc.runtime import ModelError
         from rutc.verify import BRIEF, VerificationFailed, targets_in, verify_model, verify_targets
 
@@ -350,7 +350,7 @@ def _artifact(
 
     if options.db is None:
         return compile_model(source, output, options, on_progress, host, place, on_import)
-    from rutc.driver.on_record import records_in
+    from rutc.driver.tuning.records_in import records_in
     from rutc.tuner.database import Database
 
     with Database.open(options.db, create=False) as database:
@@ -410,7 +410,7 @@ def _verified(
     on_progress: Progress | None,
 ) -> Verification:
     """What `verify` returns."""
-    from rutc.driver.compared import compared
+    from rutc.driver.verify_library import compared
     from rutc.verify.dataset import sample_paths
 
     if not source.is_file():

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from rutc.base.cached import cached_property
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
-from rutc.driver.build import Builder, Built, plans_of
 from rutc.driver.dump import Dump
-from rutc.driver.in_precision import InPrecision, in_precision, precedes_rewrites
-from rutc.driver.narrow_weights import StoredAs, stored_types
 from rutc.driver.options import Options, Report
-from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
+from rutc.driver.parts.build import Builder, Built, plans_of
+from rutc.driver.plans.narrow_weights import StoredAs, stored_types
+from rutc.driver.plans.planning import ModelPlan, imported, machine_for, model_plan, versions_for
+from rutc.driver.precision.apply_precision import InPrecision, in_precision, precedes_rewrites
 from rutc.driver.reuse import Entry
 from rutc.emit.files import check_writable
 from rutc.emit.host_runtime import (
@@ -45,7 +45,7 @@ from rutc.tensor_ir.ranges import MOST_SIZE, common_sizes, sizes_text
 from rutc.tensor_ir.vocabulary import known_texts
 
 if TYPE_CHECKING:
-    from rutc.driver.on_record import Records
+    from rutc.driver.tuning.records_in import Records
 
 __all__ = ["Options", "Report", "compile_model"]
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rutc.driver.build import PlanVersion
-from rutc.driver.compile_job import Draft, Made
-from rutc.driver.launches import Pending
+from rutc.driver.parts.build import PlanVersion
+from rutc.driver.parts.compile_job import Draft, Made
+from rutc.driver.parts.launches import Pending
 from rutc.emit.files import make_folder, write_file
 from rutc.emit.program import Program
 from rutc.graph_opt import DumpFolder

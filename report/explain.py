@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rutc.base.record import record
-from rutc.driver.asked import check_precision
-from rutc.driver.build import machine_of, plans_of
-from rutc.driver.compile_job import scheduled, with_schedule
-from rutc.driver.estimates import estimate_plan
-from rutc.driver.in_model import Subject, subjects_of
-from rutc.driver.in_precision import in_precision, precedes_rewrites
-from rutc.driver.narrow_weights import StoredAs, stored_types
+from rutc.driver.check_options import check_precision
 from rutc.driver.options import Options
-from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.planning import ModelPlan, imported, machine_for, model_plan, versions_for
-from rutc.driver.weights import Weights
+from rutc.driver.parts.build import machine_of, plans_of
+from rutc.driver.parts.compile_job import scheduled, with_schedule
+from rutc.driver.parts.plan_steps import PlanSteps
+from rutc.driver.parts.weights import Weights
+from rutc.driver.plans.estimates import estimate_plan
+from rutc.driver.plans.narrow_weights import StoredAs, stored_types
+from rutc.driver.plans.planning import ModelPlan, imported, machine_for, model_plan, versions_for
+from rutc.driver.precision.apply_precision import in_precision, precedes_rewrites
+from rutc.driver.timing.model_bench import Subject, subjects_of
 from rutc.errors import UserError
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.pipeline import OnStep, pipeline_for
@@ -46,8 +46,8 @@ from rutc.tuner.choice import OnRecord
 from rutc.tuner.cost_model import CostModel
 
 if TYPE_CHECKING:
-    from rutc.driver.on_record import Records
-    from rutc.driver.tuning_records import RecordedSchedules
+    from rutc.driver.tuning.records_in import Records
+    from rutc.driver.tuning.tuning_records import RecordedSchedules
 
 
 @record
@@ -248,7 +248,7 @@ def _records(options: Options) -> Iterator[Records | None]:
     if options.db is None:
         yield None
         return
-    from rutc.driver.on_record import records_in
+    from rutc.driver.tuning.records_in import records_in
     from rutc.tuner.database import Database
 
     with Database.open(options.db, create=False) as database:
@@ -395,7 +395,7 @@ def launches(
 ) -> dict[str, Launch]:
     """How groups of a plan run, by their names: all of them, or some. As they are compiled.
 
-    `machine` is that of `rutc.driver.build.machine_of`; `schedules` are those on record. With
+    `machine` is that of `rutc.driver.parts.build.machine_of`; `schedules` are those on record. With
     `judged` what they take is told.
     """
     wanted = None if groups is None else frozenset(groups)

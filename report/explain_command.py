@@ -34,7 +34,7 @@ def explain(
     It is what compile makes with the same options and database: what of it was measured, and what
     estimates say of it. For a node also why it did not fuse.
     """
-    from rutc.driver.asked import asked
+    from rutc.driver.check_options import asked
     from rutc.report.explain import explain as explain_node
     from rutc.report.explain import explain_model
     from rutc.report.explanation import explanation_text, model_shown

@@ -296,7 +296,7 @@ Tune = Annotated[
 
 
 class Searched(TypedDict):
-    """What `driver.asked` is told of a search, and of the compilation that it is for."""
+    """What `driver.check_options` is told of a search, and of the compilation that it is for."""
 
     shapes: Mapping[str, Sequence[int]]
     dims: Mapping[str, int | tuple[int, ...] | str]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
-from rutc.driver.outline import Outline, read_outline
-from rutc.driver.planning import PlanSource
+from rutc.driver.parts.outline import Outline, read_outline
+from rutc.driver.plans.planning import PlanSource
 from rutc.emit.files import write_file
 from rutc.emit.targets.select import TARGETS, target_named
 from rutc.errors import UserError

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.driver.outline import Outline, PlanOutline, StepOutline
+from rutc.driver.parts.outline import Outline, PlanOutline, StepOutline
 from rutc.emit.targets import native_target
 from rutc.emit.targets.measured import with_measured_rates
 from rutc.tensor_ir.cost.estimate import LEVEL_NAMES, Rates, fitted

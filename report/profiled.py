@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 
 from rutc.base.record import record
-from rutc.driver.outline import Outline
-from rutc.driver.trials import Clock
+from rutc.driver.parts.outline import Outline
+from rutc.driver.timing.trials import Clock
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.report.display import StepTime, least_of, step_times

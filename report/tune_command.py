@@ -21,12 +21,12 @@ from rutc.report.flags import Db, Model, Searched, Target, compilation
 from rutc.report.printable import counted
 
 if TYPE_CHECKING:
-    from rutc.driver.beside import Ratio
     from rutc.driver.options import Options
-    from rutc.driver.plan_search import PlanProgress
-    from rutc.driver.tune_model import TuningReport
-    from rutc.driver.tune_plan import PlanFound
-    from rutc.driver.tuning import Progressing, SearchLimits, Tuning
+    from rutc.driver.timing.side_by_side import Ratio
+    from rutc.driver.tuning.plan_search import PlanProgress
+    from rutc.driver.tuning.schedule_search import Progressing, SearchLimits, Tuning
+    from rutc.driver.tuning.tune_model import TuningReport
+    from rutc.driver.tuning.tune_plan import PlanFound
     from rutc.report.listing import Table
 
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
@@ -105,8 +105,8 @@ def tune(
     `rutc compile` then takes the fastest that are known. Ctrl-C ends the search; all that was
     measured is kept, and the next search goes on from there.
     """
-    from rutc.driver.asked import asked
-    from rutc.driver.tuning import SearchLimits
+    from rutc.driver.check_options import asked
+    from rutc.driver.tuning.schedule_search import SearchLimits
     from rutc.report.arguments import parse_sizes
 
     seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
@@ -139,7 +139,7 @@ def search_before(
         UserError: an option or the model is at fault.
         typer.Exit: it was interrupted.
     """
-    from rutc.driver.tuning import SearchLimits
+    from rutc.driver.tuning.schedule_search import SearchLimits
     from rutc.emit.targets.select import SEPARATOR
 
     if SEPARATOR in options.target:
@@ -179,8 +179,8 @@ def _searched(
     """
     # Unlike other commands it makes models, and drops them, for as long as one likes.
     gc.enable()
-    from rutc.driver.cluster import Cluster
-    from rutc.driver.tune_model import tune_model
+    from rutc.driver.timing.cluster import Cluster
+    from rutc.driver.tuning.tune_model import tune_model
     from rutc.report.arguments import check_database
     from rutc.tuner.database import Database
 
@@ -379,7 +379,7 @@ def runs_text(runs: Mapping[int, Ratio]) -> str:
 
 def tuning_lines(found: TuningReport) -> list[str]:
     """Returns what is said below the table."""
-    from rutc.driver.tuning import FEWEST_NS
+    from rutc.driver.tuning.schedule_search import FEWEST_NS
 
     failed = f", {found.failed} of them failed" if found.failed else ""
     failed += f" ({found.errors[0]})" if found.errors else ""

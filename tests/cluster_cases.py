@@ -17,20 +17,20 @@ import pytest
 from distributed import LocalCluster
 from onnx import helper
 
-from rutc.driver import cluster as rutc_cluster
-from rutc.driver.bench_server import BenchServer
-from rutc.driver.cluster import Cluster, ClusterBench, Facts
-from rutc.driver.in_model import ModelBench, Planned, Subject, Try
-from rutc.driver.planning import planned
-from rutc.driver.tune_model import tune_model
-from rutc.driver.tuning import SearchLimits
+from rutc.driver.plans.planning import planned
+from rutc.driver.timing import cluster as rutc_cluster
+from rutc.driver.timing.bench_server import BenchServer
+from rutc.driver.timing.cluster import Cluster, ClusterBench, Facts
+from rutc.driver.timing.model_bench import ModelBench, Planned, Subject, Try
+from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.tune_model import tune_model
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.tensor_ir.parse import parse
 from rutc.tuner.database import Database
 from tests.cli.conftest import build
-from tests.test_in_model import PRODUCTS, others_of
+from tests.test_model_bench import PRODUCTS, others_of
 
 MACHINE = native_target().machine
 
@@ -144,7 +144,7 @@ def test_no_scheduler_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_server_ends_with_who_began_it() -> None:
     code = (
         "import pickle\n"
-        "from rutc.driver.bench_server import BenchServer\n"
+        "from rutc.driver.timing.bench_server import BenchServer\n"
         "s = BenchServer(pickle.dumps(None))\n"
         "print(s._process.pid, flush=True)\n"
         "input()\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from hypothesis import reject
 
-from rutc.driver.build import Builder, PlanVersion
-from rutc.driver.compile_job import Chooser
+from rutc.driver.parts.build import Builder, PlanVersion
+from rutc.driver.parts.compile_job import Chooser
 from rutc.emit.codegen import compile_object
 from rutc.emit.kernel import ENTRY
 from rutc.emit.library import build_library

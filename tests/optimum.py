@@ -13,8 +13,8 @@ from random import Random
 from statistics import mean, median
 
 from rutc.base.record import record
-from rutc.driver.plan_by_estimate import EstimateSearch, Prices, unordered
-from rutc.driver.refined import of_order_or_kernel, refined
+from rutc.driver.plans.plan_by_estimate import EstimateSearch, Prices, unordered
+from rutc.driver.plans.refine import of_order_or_kernel, refined
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.join_choice import joined
 from rutc.graph_opt.decide.neighbours import neighbours

@@ -9,7 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from rutc.driver.tuning import BATCH, HOPE, PATIENCE, Progressing, SearchLimits, Tuning
+from rutc.driver.tuning.schedule_search import (
+    BATCH,
+    HOPE,
+    PATIENCE,
+    Progressing,
+    SearchLimits,
+    Tuning,
+)
 from rutc.tuner.search import Candidate, Met, Search
 
 

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from rutc.driver.build import Builder
 from rutc.driver.compiler import compile_model
 from rutc.driver.options import Options
-from rutc.driver.planning import versions_for
+from rutc.driver.parts.build import Builder
+from rutc.driver.plans.planning import versions_for
 from rutc.emit.codegen import compile_assembly
 from rutc.graph_opt import EXACT, optimize, pipeline_for
 from rutc.graph_opt.algorithms import Algorithms

@@ -11,9 +11,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from rutc.driver import launch_times
-from rutc.driver.certainty import CERTAIN, MOST_RUNS, Asked, Question, clear, known
-from rutc.driver.launch_times import FEWEST_RUNS, Profiled, TimedLibrary, run_in_turns
+from rutc.driver.timing import launch_times
+from rutc.driver.timing.certainty import CERTAIN, MOST_RUNS, Asked, Question, clear, known
+from rutc.driver.timing.launch_times import FEWEST_RUNS, Profiled, TimedLibrary, run_in_turns
 from rutc.verify.compare import Value
 
 RUNS = 100

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.driver.build import Builder
-from rutc.driver.compile_job import Chooser
+from rutc.driver.parts.build import Builder
+from rutc.driver.parts.compile_job import Chooser
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Graph

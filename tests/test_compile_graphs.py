@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rutc.driver.build
-from rutc.driver.build import PlanVersion
+import rutc.driver.parts.build
+from rutc.driver.parts.build import PlanVersion
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.runtime import InferenceSession, ModelError
@@ -68,7 +68,7 @@ def _most_turns(launches: Sequence[Shared], machine: Machine) -> list[Size]:
 @given(graphs(exact=True), st.integers(0, 2**16))
 def test_graphs_whose_threads_share_every_turn(graph: Graph, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rutc.driver.build, "share", _most_turns)
+        patch.setattr(rutc.driver.parts.build, "share", _most_turns)
         check(graph, seed)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rutc.driver import compile_job
-from rutc.driver.compile_job import (
+from rutc.driver.parts import compile_job
+from rutc.driver.parts.compile_job import (
     Argument,
     CompileJob,
     MachineCode,
@@ -167,7 +167,7 @@ def test_kernels_that_differ_in_sizes_alone_are_compiled_once(
         texts.append(text)
         return compile_object(text, machine, symbol=symbol, entry=entry)
 
-    monkeypatch.setattr("rutc.driver.compile_job.compile_object", compiled)
+    monkeypatch.setattr("rutc.driver.parts.compile_job.compile_object", compiled)
     first, second = (make(rows(f"(h + {k - 1}) // {k}"), NATIVE) for k in (4, 32))
     assert len(texts) == 1
     assert (first.symbol, first.code) == (second.symbol, second.code)
@@ -192,7 +192,9 @@ def test_what_is_no_code_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_the_key_names_the_compilers_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     found = job(kernel())
     before = key(found, NATIVE)
-    monkeypatch.setattr("rutc.driver.compile_job.code_sources_digest", lambda: "other sources")
+    monkeypatch.setattr(
+        "rutc.driver.parts.compile_job.code_sources_digest", lambda: "other sources"
+    )
     assert key(found, NATIVE) != before
     assert lookup(key(found, NATIVE)) is None
     assert len(code_sources_digest()) == 64

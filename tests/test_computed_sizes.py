@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import NodeProto, helper, numpy_helper
 
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize

@@ -23,15 +23,15 @@ from rutc.tensor_ir.coefficients import COEFFICIENTS, FILE, GROUPS
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("graph_opt", "tuner", "tensor_ir/cost")
 FILES = (
-    "driver/build.py",
-    "driver/plan_cost.py",
+    "driver/parts/build.py",
+    "driver/parts/plan_cost.py",
     "emit/dot.py",
     "importer/ops/sieves.py",
     "tensor_ir/windows.py",
 )
 
 LIMITS: dict[str, tuple[str, ...]] = {
-    "driver/plan_cost.py": ("NESTS",),
+    "driver/parts/plan_cost.py": ("NESTS",),
     "graph_opt/alternatives/factor_parts.py": ("HIGHEST", "SMALLEST", "TERMS"),
     "graph_opt/alternatives/filtering.py": ("MOST_GROWTH", "MOST_FILTERED"),
     "graph_opt/algorithms.py": ("TINY", "ROUNDING"),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import rutc
-from rutc.driver.calibration import spans
-from rutc.driver.eight_bits import in_eight_bits
 from rutc.driver.options import METHODS, Calibration, Options
+from rutc.driver.precision.calibration import spans
+from rutc.driver.precision.eight_bits import in_eight_bits
 from rutc.emit.targets import target_named
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
@@ -284,7 +284,7 @@ def test_bf16_that_cannot_be_measured_here_is_not_used(
     windows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = target_named("x86-64-v3")
-    monkeypatch.setattr("rutc.driver.eight_bits.native_target", lambda: own)
+    monkeypatch.setattr("rutc.driver.precision.eight_bits.native_target", lambda: own)
     graph = import_model(windows)
     assert in_eight_bits(graph, PAIRS, Calibration()).choice.only is None
     choice = in_eight_bits(graph, PAIRS, Calibration(), 0.5).choice

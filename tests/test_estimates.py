@@ -1,6 +1,6 @@
 """Estimates of whole plans: every launch, as often as it runs, operands from where they are."""
 
-from rutc.driver.estimates import PlanEstimate, estimate_plan
+from rutc.driver.plans.estimates import PlanEstimate, estimate_plan
 from rutc.tensor_ir.machine import Machine
 from tests.graph_opt.plans import plan_of
 from tests.machines import V4

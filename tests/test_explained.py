@@ -4,9 +4,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from rutc.driver.build import Builder, machine_of, plans_of
-from rutc.driver.launches import KernelFacts
-from rutc.driver.planning import planned
+from rutc.driver.parts.build import Builder, machine_of, plans_of
+from rutc.driver.parts.launches import KernelFacts
+from rutc.driver.plans.planning import planned
 from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.importer import import_model

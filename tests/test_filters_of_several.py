@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from rutc.driver.compiler import Options, compile_model
-from rutc.driver.planning import imported
+from rutc.driver.plans.planning import imported
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.versions import Version, versions

@@ -7,10 +7,10 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from rutc.driver import compilation
-from rutc.driver import weights as packing
-from rutc.driver.build import Builder
-from rutc.driver.weights import Weights
+from rutc.driver.parts import compilation
+from rutc.driver.parts import weights as packing
+from rutc.driver.parts.build import Builder
+from rutc.driver.parts.weights import Weights
 from rutc.emit.program import padded
 from rutc.emit.targets import target_named
 from rutc.graph_opt import versions

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
-from rutc.driver.compile_job import draft, make
-from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.weights import Weights
+from rutc.driver.parts.compile_job import draft, make
+from rutc.driver.parts.plan_steps import PlanSteps
+from rutc.driver.parts.weights import Weights
 from rutc.emit.elf import is_object
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize

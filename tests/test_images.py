@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 from PIL import Image
 
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.errors import UserError

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.in_process import KernelCode
 from benchmarks.timer import first_line
-from rutc.driver.tuning import kernel_after
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.emit.targets import native_target
 from rutc.tuner import choose
 from tests.tuner.subjects import of_text

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import fit, kept_kernels
 from benchmarks.kept_kernels import decoded, encoded
 from benchmarks.kernel_times import digest_of
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.tensor_ir.cost import summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rutc.driver.outline import Outline, PlanOutline, StepOutline, ValueOutline, WeightOutline
+from rutc.driver.parts.outline import Outline, PlanOutline, StepOutline, ValueOutline, WeightOutline
 from rutc.report.least_time import Least, least_times
 from rutc.tensor_ir.cost.estimate import fitted
 from tests.machines import V3

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto
 
 import rutc
-from rutc.driver.in_precision import precedes_rewrites
-from rutc.driver.measured_filters import measured_filters
 from rutc.driver.options import Calibration, Options
+from rutc.driver.precision.apply_precision import precedes_rewrites
+from rutc.driver.precision.measured_filters import measured_filters
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
@@ -130,7 +130,7 @@ def test_models_without_windows_are_not_looked_at(
     def fails(*_: object) -> None:
         raise AssertionError("it was brought into normal form")
 
-    monkeypatch.setattr("rutc.driver.measured_filters.normal", fails)
+    monkeypatch.setattr("rutc.driver.precision.measured_filters.normal", fails)
     n = Net()
     y = n("MatMul", n("Relu", n.input(7, 64)), n.weight(64, 61))
     products = import_model(n.save(tmp_path / "products.onnx", y))

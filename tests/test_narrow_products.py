@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.graph_opt import PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.alternatives import DIRECT
 from rutc.graph_opt.decide import decide

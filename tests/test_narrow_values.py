@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.driver.narrow_values import with_narrow_values
-from rutc.driver.planning import planned
+from rutc.driver.plans.narrow_values import with_narrow_values
+from rutc.driver.plans.planning import planned
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare

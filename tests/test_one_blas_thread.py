@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rutc.base.blas import one_blas_thread
-from rutc.driver import tune_model as tuning
-from rutc.driver.served import Served
-from rutc.driver.tuning import SearchLimits
+from rutc.driver.timing.answering_process import Served
+from rutc.driver.tuning import tune_model as tuning
+from rutc.driver.tuning.schedule_search import SearchLimits
 from rutc.errors import UserError
 from rutc.tuner.database import Database
 

@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 
-from rutc.driver.build import Builder, Built
-from rutc.driver.outline import Outline, PlanOutline, StepOutline, kind_of, read_outline
+from rutc.driver.parts.build import Builder, Built
+from rutc.driver.parts.outline import Outline, PlanOutline, StepOutline, kind_of, read_outline
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan

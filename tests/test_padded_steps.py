@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.emit.library import build_library
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide

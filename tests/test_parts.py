@@ -12,9 +12,9 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks.capsules import Layer, spellings
-from rutc.driver.build import Builder
-from rutc.driver.compile_job import Draft
 from rutc.driver.compiler import Options, compile_model
+from rutc.driver.parts.build import Builder
+from rutc.driver.parts.compile_job import Draft
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import offers, with_algorithms

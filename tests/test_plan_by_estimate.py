@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 import rutc
-from rutc.driver import plan_by_estimate
-from rutc.driver import refined as refined_plans
-from rutc.driver.plan_by_estimate import (
+from rutc.driver.plans import plan_by_estimate
+from rutc.driver.plans import refine as refined_plans
+from rutc.driver.plans.plan_by_estimate import (
     Estimated,
     EstimateSearch,
     Prices,
     difference,
     unordered,
 )
-from rutc.driver.planning import searched
-from rutc.driver.refined import refined
+from rutc.driver.plans.planning import searched
+from rutc.driver.plans.refine import refined
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.neighbours import legal, neighbours

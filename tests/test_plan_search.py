@@ -15,22 +15,24 @@ import pytest
 from onnx import helper
 
 import rutc
-from rutc.driver import beside, plan_bench, plan_search, search_rounds
-from rutc.driver.beside import Ratio, thread_counts
-from rutc.driver.launch_times import Enough, Profiled, run_in_turns, written
-from rutc.driver.launches import Pending
-from rutc.driver.lowered import Lowered
 from rutc.driver.options import Options
-from rutc.driver.plan_bench import PlanBench, PlanChange, PlanLaunch
-from rutc.driver.plan_records import PLAN, RecordedPlans, plan_task, realised, row_of_plan
-from rutc.driver.plan_search import Kept, PlanSearch
-from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.planning import planned
-from rutc.driver.served import Unanswered
-from rutc.driver.tune_model import tune_model
-from rutc.driver.tuning import SearchLimits
-from rutc.driver.tuning_records import origin_of
-from rutc.driver.weights import Weights
+from rutc.driver.parts.launches import Pending
+from rutc.driver.parts.lowered_kernels import Lowered
+from rutc.driver.parts.plan_steps import PlanSteps
+from rutc.driver.parts.weights import Weights
+from rutc.driver.plans.planning import planned
+from rutc.driver.timing import plan_bench
+from rutc.driver.timing import side_by_side as beside
+from rutc.driver.timing.answering_process import Unanswered
+from rutc.driver.timing.launch_times import Enough, Profiled, run_in_turns, written
+from rutc.driver.timing.plan_bench import PlanBench, PlanChange, PlanLaunch
+from rutc.driver.timing.side_by_side import Ratio, thread_counts
+from rutc.driver.tuning import plan_search, search_rounds
+from rutc.driver.tuning.plan_records import PLAN, RecordedPlans, plan_task, realised, row_of_plan
+from rutc.driver.tuning.plan_search import Kept, PlanSearch
+from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.tune_model import tune_model
+from rutc.driver.tuning.tuning_records import origin_of
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.driver.build import Builder
-from rutc.driver.estimates import AtSizes, estimate_plan
 from rutc.driver.options import Options
-from rutc.driver.planning import ModelPlan, imported, model_plan, versions_for
+from rutc.driver.parts.build import Builder
+from rutc.driver.plans.estimates import AtSizes, estimate_plan
+from rutc.driver.plans.planning import ModelPlan, imported, model_plan, versions_for
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms

@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto
 
 import rutc
-from rutc.driver.build import Builder
 from rutc.driver.compiler import Options, compile_model
-from rutc.driver.narrow_weights import TYPES as DTYPES
-from rutc.driver.narrow_weights import stored_types, with_narrow_weights
-from rutc.driver.planning import planned
+from rutc.driver.parts.build import Builder
+from rutc.driver.plans.narrow_weights import TYPES as DTYPES
+from rutc.driver.plans.narrow_weights import stored_types, with_narrow_weights
+from rutc.driver.plans.planning import planned
 from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED

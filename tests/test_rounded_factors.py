@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.graph_opt import EXACT, optimize, versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir.kernel import Kind

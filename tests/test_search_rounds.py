@@ -2,8 +2,8 @@
 
 import pytest
 
-from rutc.driver import search_rounds
-from rutc.driver.search_rounds import Rounds
+from rutc.driver.tuning import search_rounds
+from rutc.driver.tuning.search_rounds import Rounds
 
 
 class Clock:

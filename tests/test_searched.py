@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks import fit, searched, train
-from rutc.driver.trials import Outcome, Timing
-from rutc.driver.tuning import Tried, kernel_after
-from rutc.driver.tuning_records import origin_of, rows_of
+from rutc.driver.timing.trials import Outcome, Timing
+from rutc.driver.tuning.schedule_search import Tried, kernel_after
+from rutc.driver.tuning.tuning_records import origin_of, rows_of
 from rutc.tensor_ir.cost import summarise
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database

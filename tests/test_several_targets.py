@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.emit.library import TargetFacts, build_library
 from rutc.emit.targets import target_named, targets_named
 from rutc.emit.targets.select import save_native

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.graph_opt import optimize
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import with_algorithms

@@ -14,7 +14,7 @@ from benchmarks.kernel_source import largest
 from benchmarks.ratios import Ratio, Ratios
 from benchmarks.train import family
 from benchmarks.transfer import CASES, GOOD, WAYS, Blank, Searched, Timed, section
-from rutc.driver.tuning import kernel_after
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces

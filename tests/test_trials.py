@@ -11,9 +11,10 @@ import pytest
 
 from benchmarks import timer
 from benchmarks.timer import KernelBench, PreparedKernel, ReferenceKernel, Timer
-from rutc.driver import served, trials
-from rutc.driver.trials import Clock, Outcome
-from rutc.driver.tuning import kernel_after
+from rutc.driver.timing import answering_process as served
+from rutc.driver.timing import trials
+from rutc.driver.timing.trials import Clock, Outcome
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.emit.targets import native_target
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel

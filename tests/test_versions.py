@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-import rutc.driver.planning
-from rutc.driver.build import Builder, Built, PlanVersion
+import rutc.driver.plans.planning
 from rutc.driver.compiler import Options, compile_model
+from rutc.driver.parts.build import Builder, Built, PlanVersion
 from rutc.emit import host_steps as host
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
@@ -186,7 +186,7 @@ def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         many, few = (optimize(graph, on_step=on_step, limit=n) for n in (None, 2))
         return Version(many, N // 3), Version(few)
 
-    monkeypatch.setattr(rutc.driver.planning, "versions", two)
+    monkeypatch.setattr(rutc.driver.plans.planning, "versions", two)
     path, dump = tmp_path / "model.onnx", tmp_path / "dump"
     _save(path)
     options = Options(dims={"n": (0, 8, 1, 4)}, dump=dump)

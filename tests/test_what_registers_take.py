@@ -12,10 +12,10 @@ from onnx import NodeProto, helper
 from benchmarks.cases import CASES, Case
 from benchmarks.layers import MODELS
 from benchmarks.narrow import Case as Layered
-from rutc.driver.build import Builder
-from rutc.driver.compile_job import Draft
-from rutc.driver.launches import Pending
-from rutc.driver.planning import planned
+from rutc.driver.parts.build import Builder
+from rutc.driver.parts.compile_job import Draft
+from rutc.driver.parts.launches import Pending
+from rutc.driver.plans.planning import planned
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED, WHOLE
 from rutc.graph_opt.alternatives.split_precision import SAID

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from rutc.driver.build import Builder
-from rutc.driver.launches import KernelFacts
+from rutc.driver.parts.build import Builder
+from rutc.driver.parts.launches import KernelFacts
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan

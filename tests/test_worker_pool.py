@@ -14,7 +14,7 @@ from typing import ParamSpec
 
 import pytest
 
-from rutc.driver.worker_pool import Pool, done_in_pool
+from rutc.driver.parts.worker_pool import Pool, done_in_pool
 from rutc.errors import InternalError, UserError
 
 P = ParamSpec("P")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rutc.driver.outline import Outline
+    from rutc.driver.parts.outline import Outline
     from rutc.importer.contents import Contents
     from rutc.report.profiled import Profiled
     from rutc.runtime.ports import NodeArg

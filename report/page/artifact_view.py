@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rutc.base.record import record
-from rutc.driver.outline import Outline, PlanOutline, StepOutline, ValueOutline
+from rutc.driver.parts.outline import Outline, PlanOutline, StepOutline, ValueOutline
 from rutc.report.display import StepTime, quantity, shape_text
 from rutc.report.page import labels
 from rutc.report.page.charts import (

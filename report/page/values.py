@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rutc.driver.outline import PlanOutline, StepOutline, ValueOutline
+from rutc.driver.parts.outline import PlanOutline, StepOutline, ValueOutline
 from rutc.report.page import labels
 from rutc.report.page.view import Cell, Row, Table, optional_cell
 from rutc.report.printable import printable

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from rutc.driver.in_model import Planned, Subject
-from rutc.driver.planning import planned
-from rutc.driver.tuning_records import BELIEVED, origin_of, task_of
+from rutc.driver.plans.planning import planned
+from rutc.driver.timing.model_bench import Planned, Subject
+from rutc.driver.tuning.tuning_records import BELIEVED, origin_of, task_of
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
 from rutc.importer import import_model

@@ -365,7 +365,7 @@ def test_bad_options_of_bench(rutc: Rutc, artifact: Path, options: list[str], to
 @pytest.mark.parametrize(
     ("command", "place"),
     [
-        ("compile", "rutc.driver.planning.decide"),
+        ("compile", "rutc.driver.plans.planning.decide"),
         ("inspect", "rutc.report.inspection.import_model"),
     ],
 )

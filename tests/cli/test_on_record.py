@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rutc.driver.beside import Ratio
 from rutc.driver.options import Options
-from rutc.driver.plan_bench import PlanChange
-from rutc.driver.plan_records import plan_task, realised, row_of_change, row_of_plan
-from rutc.driver.planning import RECORD, imported, planned
-from rutc.driver.tuning_records import NOT_BELIEVED, origin_of
+from rutc.driver.plans.planning import RECORD, imported, planned
+from rutc.driver.timing.plan_bench import PlanChange
+from rutc.driver.timing.side_by_side import Ratio
+from rutc.driver.tuning.plan_records import plan_task, realised, row_of_change, row_of_plan
+from rutc.driver.tuning.tuning_records import NOT_BELIEVED, origin_of
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide.neighbours import legal, neighbours
 from rutc.report.explain import explain_model

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.driver import planning
 from rutc.driver.api import compile
 from rutc.driver.compiler import compile_model
 from rutc.driver.options import Options
+from rutc.driver.plans import planning
 from rutc.emit.library import build_library
 from rutc.emit.program import Program
 from rutc.graph_opt import optimize

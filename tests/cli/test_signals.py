@@ -24,8 +24,8 @@ WAIT = "(open('reached', 'w').close(), time.sleep(60))"
 """What a stage does instead: it tells that it is reached, and never ends."""
 
 STAGES = {
-    "import": f"import rutc.driver.planning as c\nc.import_model = lambda *a, **m: {WAIT}",
-    "kernels": f"import rutc.driver.compilation as c\nc.make = lambda *a: {WAIT}",
+    "import": f"import rutc.driver.plans.planning as c\nc.import_model = lambda *a, **m: {WAIT}",
+    "kernels": f"import rutc.driver.parts.compilation as c\nc.make = lambda *a: {WAIT}",
     "link": f"import rutc.emit.library as l\nl.append_segment = lambda *a: {WAIT}",
     "cache": f"import rutc.driver.reuse as r\nr.archive.store = lambda *a: {WAIT}",
     "verify": f"import rutc.verify as v\nv.verify_model = lambda *a, **m: {WAIT}",
@@ -177,7 +177,7 @@ def test_commands_may_write_to_one_place_at_once(folder: Path, kernels: Path) ->
 def test_an_error_that_a_signal_becomes_is_no_bug(folder: Path, kernels: Path) -> None:
     """Python makes errors of what is raised while it creates a class."""
     change = """
-import rutc.driver.planning as c
+import rutc.driver.plans.planning as c
 
 class Name:
     def __set_name__(self, owner, name):

@@ -17,12 +17,12 @@ from typing import NoReturn, cast
 import pytest
 
 import rutc as package
-from rutc.driver.in_model import Subject
 from rutc.driver.options import Options
-from rutc.driver.tune_model import tune_model
-from rutc.driver.tune_plan import PlanFound
-from rutc.driver.tuning import SearchLimits
-from rutc.driver.tuning_records import (
+from rutc.driver.timing.model_bench import Subject
+from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.tune_model import tune_model
+from rutc.driver.tuning.tune_plan import PlanFound
+from rutc.driver.tuning.tuning_records import (
     NOT_BELIEVED,
     RecordedSchedules,
     judged,
@@ -325,7 +325,7 @@ def test_searches_are_for_what_is_compiled(
         asked.append(options)
         raise UserError("enough")
 
-    monkeypatch.setattr("rutc.driver.tune_model.tune_model", search)
+    monkeypatch.setattr("rutc.driver.tuning.tune_model.tune_model", search)
     said = ["--exact-algorithms", "--keep-subnormals", "--precision", "int8", "--tolerance", "0.3"]
     for command in (["compile", "-o", tmp_path / "net.so", "--tune", "9"], ["tune"]):
         assert rutc(command[0], wide, *command[1:], *said).status == 2

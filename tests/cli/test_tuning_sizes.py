@@ -11,16 +11,22 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc as package
-from rutc.driver.beside import Ratio
-from rutc.driver.in_model import HandedOut, Planned, timed_sizes
-from rutc.driver.launch_times import written
 from rutc.driver.options import Options
-from rutc.driver.plan_bench import PlanChange
-from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
-from rutc.driver.planning import imported, planned
-from rutc.driver.tune_model import tune_model
-from rutc.driver.tuning import SearchLimits
-from rutc.driver.tuning_records import known_of, origin_of
+from rutc.driver.plans.planning import imported, planned
+from rutc.driver.timing.launch_times import written
+from rutc.driver.timing.model_bench import HandedOut, Planned, timed_sizes
+from rutc.driver.timing.plan_bench import PlanChange
+from rutc.driver.timing.side_by_side import Ratio
+from rutc.driver.tuning.plan_records import (
+    known_changes,
+    plan_task,
+    realised,
+    row_of_change,
+    row_of_plan,
+)
+from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.tune_model import tune_model
+from rutc.driver.tuning.tuning_records import known_of, origin_of
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt import versions

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.driver.in_model import Planned
 from rutc.driver.options import Options
-from rutc.driver.planning import imported, planned
-from rutc.driver.tuning_records import known_of, origin_of
+from rutc.driver.plans.planning import imported, planned
+from rutc.driver.timing.model_bench import Planned
+from rutc.driver.tuning.tuning_records import known_of, origin_of
 from rutc.graph_opt import versions
 from rutc.tuner.database import Database
 from tests.cli.conftest import Rutc

@@ -18,7 +18,7 @@ import onnx
 from onnx import ModelProto
 
 import rutc
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.errors import UserError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rutc as package
-from rutc.driver.compile_job import Made
+from rutc.driver.parts.compile_job import Made
 from rutc.emit import archive, cache
 from rutc.emit.bulk import digest_of
 from rutc.errors import UserError

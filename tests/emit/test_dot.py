@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir.dtype import DType

@@ -17,11 +17,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from rutc.driver import compiler, eight_bits, four_bits
-from rutc.driver.build import Builder
+from rutc.driver import compiler
 from rutc.driver.compiler import compile_model
 from rutc.driver.options import AUTO, CALIBRATED, EIGHT_BITS, FP32, Calibration, Options
-from rutc.driver.planning import machine_for
+from rutc.driver.parts.build import Builder
+from rutc.driver.plans.planning import machine_for
+from rutc.driver.precision import eight_bits, four_bits
 from rutc.errors import UserError
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model

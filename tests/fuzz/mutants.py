@@ -25,7 +25,7 @@ from random import Random
 from time import monotonic
 
 from rutc.driver.api import compile
-from rutc.driver.build import Builder, PlanVersion
+from rutc.driver.parts.build import Builder, PlanVersion
 from rutc.emit.targets import target_named
 from rutc.errors import CheckFailed, UserError
 from rutc.graph_opt import versions

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from rutc.driver.options import AUTO, BF16, FP32, INT8, W4
-from rutc.driver.weights import Weights
+from rutc.driver.parts.weights import Weights
 from rutc.emit import ir
 from rutc.emit.dot import DotEmitter
 from rutc.emit.kernel_call import Ref

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.driver.estimates import estimate_plan
+from rutc.driver.plans.estimates import estimate_plan
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import FillHalo, Illegal, InTurn, Plan, Repeat, groups_of

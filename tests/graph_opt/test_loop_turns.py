@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.driver.estimates import estimate_plan
+from rutc.driver.plans.estimates import estimate_plan
 from rutc.emit.targets import target_named
 from rutc.graph_opt.assignment import parse_assignment
 from rutc.graph_opt.decide.greedy import greedy

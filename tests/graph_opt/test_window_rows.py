@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from rutc.driver.build import Builder
+from rutc.driver.parts.build import Builder
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Graph, Index

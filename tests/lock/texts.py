@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rutc.driver.build import Builder, plans_of
-from rutc.driver.planning import planned
+from rutc.driver.parts.build import Builder, plans_of
+from rutc.driver.plans.planning import planned
 from rutc.emit.targets import aarch64, x86
 from rutc.errors import RutcError
 from rutc.graph_opt import versions
 from rutc.importer import import_model
 
 if TYPE_CHECKING:
-    from rutc.driver.compile_job import Draft, Made
-    from rutc.driver.launches import Pending
+    from rutc.driver.parts.compile_job import Draft, Made
+    from rutc.driver.parts.launches import Pending
     from tests.lock.models import Locked
 
 TARGETS = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import cost_page, fit
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.emit.targets import aarch64
 from rutc.tensor_ir.cost import Costs, Estimate, Summary, estimate, summarise
 from rutc.tensor_ir.cost.fitted import FREE, load

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.tensor_ir.cost import footprint, summarise
 from rutc.tensor_ir.cost.addresses import Around, Places, Touch
 from rutc.tensor_ir.cost.footprint import Footprints, Print

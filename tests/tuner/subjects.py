@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.emit.kernel import parallel_loops
 from rutc.emit.targets import aarch64, x86
 from rutc.tensor_ir import Graph, Nest, Scatter

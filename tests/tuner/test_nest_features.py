@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.emit.targets import aarch64
 from rutc.tensor_ir.cost import Region, estimate, summarise
 from rutc.tensor_ir.kernel import Kernel

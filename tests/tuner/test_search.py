@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from rutc.driver.tuning import kernel_after
+from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import Machine

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from rutc.driver.in_model import Subject, Try, Usual
-from rutc.driver.trials import Outcome, Timing
-from rutc.driver.tuning import SearchLimits, Tried, Tuning, kernel_after
-from rutc.driver.tuning_records import origin_of, rows_of, seeds_in, task_of
+from rutc.driver.timing.model_bench import Subject, Try, Usual
+from rutc.driver.timing.trials import Outcome, Timing
+from rutc.driver.tuning.schedule_search import SearchLimits, Tried, Tuning, kernel_after
+from rutc.driver.tuning.tuning_records import origin_of, rows_of, seeds_in, task_of
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.heuristic import spaces

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from rutc.driver.compile_job import with_schedule
+from rutc.driver.parts.compile_job import with_schedule
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir.cost import summarise
 from rutc.tensor_ir.kernel import Kernel

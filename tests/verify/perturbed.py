@@ -225,7 +225,7 @@ def verified(
     how = Options(shapes=subject.shapes, target=target)
     if graph is not None:
         library = folder / f"{subject.name}.wrong.so"
-        with patch("rutc.driver.planning.import_model", lambda *_, **__: graph):
+        with patch("rutc.driver.plans.planning.import_model", lambda *_, **__: graph):
             compile_model(subject.path, library, how, None)
     elif not library.exists():
         compile_model(subject.path, library, how, None)

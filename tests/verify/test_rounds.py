@@ -57,7 +57,7 @@ def _verified(
         changed = Nest(nest.outs, nest.bound, nest.reducer, (body,), nest.origin)
         nodes = tuple(changed if n is nest else n for n in graph.nodes)
         object.__setattr__(graph, "nodes", nodes)
-    with patch("rutc.driver.planning.import_model", lambda *_, **__: graph):
+    with patch("rutc.driver.plans.planning.import_model", lambda *_, **__: graph):
         compile_model(path, path.with_suffix(".so"), Options(), None)
     return verify_model(path, path.with_suffix(".so"), effort=effort)
 

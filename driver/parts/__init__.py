@@ -1,0 +1,1 @@
+"""From plans to the parts of an artifact: kernels' code, steps, weights."""

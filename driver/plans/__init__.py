@@ -1,0 +1,1 @@
+"""Which plans a model gets, judged by estimates."""

@@ -1,0 +1,1 @@
+"""What a precision does to a graph before it is optimised."""

@@ -1,0 +1,1 @@
+"""Schedules and plans timed in their models."""

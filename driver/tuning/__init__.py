@@ -1,0 +1,1 @@
+"""The searches for plans and schedules, and their records."""

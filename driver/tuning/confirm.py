@@ -1,0 +1,151 @@
+"""Schedules that were faster one by one, confirmed together in whole runs.
+
+An artifact with all of them takes turns with the one of default schedules, on one thread and on all
+CPUs, in processes of their own. What is not faster on either is left out, and the rest is made
+anew. The whole run has to be faster, for sure; or all launches that have other schedules are, taken
+together, and the run may be faster by as much as these are. Else the half of it that brings least
+is left out.
+
+What others do on a machine moves a run by more than a kernel saves that takes a hundredth of it. So
+it is not asked for that runs show what launches do, but that they do not show that the rest of a
+run loses what is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rutc.base.record import record
+from rutc.driver.timing.answering_process import Unanswered
+from rutc.driver.timing.certainty import Asked, Question
+from rutc.driver.timing.launch_times import TimedLibrary
+from rutc.driver.timing.model_bench import HandedOut, Planned, Subject, subjects_of
+from rutc.driver.timing.side_by_side import Beside, Ratio, Runs, ratio_of, thread_counts
+from rutc.tuner.choice import Choice
+
+PROCESSES = 2
+"""In which an artifact takes turns: values lie elsewhere in each."""
+ByThreads = Mapping[int, Ratio]
+"""Ratios by the number of threads that run."""
+
+
+@record
+class Confirmed:
+    """What launches and runs take with schedules by what they take with the default ones.
+
+    `seen` has each schedule's, as it was in the last artifact with it; `runs` are those of the
+    artifact with all that are `believed`, and there are none if nothing is.
+    """
+
+    seen: Mapping[Subject, ByThreads]
+    believed: frozenset[Subject]
+    runs: ByThreads
+
+    def us(self, subject: Subject) -> tuple[float, float] | None:
+        """Returns the microseconds of a subject's launches on one thread: before and after."""
+        own = self.seen.get(subject)
+        return None if own is None else (own[1].us, own[1].us * own[1].median)
+
+
+def confirmed(
+    own: Planned,
+    faster: Mapping[Subject, Choice],
+    default: TimedLibrary,
+    folder: Path,
+    cpu: int | None = None,
+) -> Confirmed:
+    """Returns which of some schedules whole runs are faster with.
+
+    Raises:
+        UserError: the model does not run.
+    """
+    places: dict[Subject, list[int]] = {s: [] for s in faster}
+    machine = own.seen()
+    for number, pending in enumerate(own.pending()):
+        for subject in subjects_of(pending.job, machine):
+            if subject in places:
+                places[subject].append(number)
+    seen: dict[Subject, ByThreads] = {}
+    left = list(faster)
+    with Beside(default, own.sizes, cpu) as beside:
+        while left:
+            chooser = HandedOut({s: (faster[s],) for s in left})
+            path = folder / "found.so"
+            found = own.written(path, chooser=chooser)
+            try:
+                told = _told(found, [places[s] for s in left], beside, thread_counts(cpu))
+            except Unanswered:
+                # Each of them ran alone.
+                left = left[: len(left) // 2]
+                continue
+            runs = {n: t.whole for n, t in told.items()}
+            seen |= {s: {n: t.each[i] for n, t in told.items()} for i, s in enumerate(left)}
+            good = [s for s in left if all(r.median < 1 for r in seen[s].values())]
+            if len(good) == len(left):
+                if all(t.saves for t in told.values()):
+                    return Confirmed(seen, frozenset(left), runs)
+                good = sorted(left, key=lambda s: -_saved_us(seen[s]))[: len(left) // 2]
+            left = good
+    return Confirmed(seen, frozenset(), {})
+
+
+def runs_to_confirm(cpu: int | None) -> int:
+    """Returns how often as long as the default artifact runs once one and it take turns, at most.
+
+    Both count: how long that is tells how much of the processor others leave.
+    """
+    return 2 * PROCESSES * len(thread_counts(cpu))
+
+
+@record
+class _Told:
+    """What runs on so many threads take by what they took: all of it, and what was changed.
+
+    `changed` are all launches with other schedules together, `each` those of each subject.
+    """
+
+    whole: Ratio
+    changed: Ratio
+    each: tuple[Ratio, ...]
+
+    @property
+    def saves(self) -> bool:
+        """Whether a run is faster for sure, or what was changed is and a run may be by as much."""
+        saved = (1 - self.changed.median) * self.changed.us / self.whole.us
+        return self.whole.faster or (self.changed.faster and self.whole.low <= 1 - saved)
+
+
+def _told(
+    found: TimedLibrary, places: Sequence[Sequence[int]], beside: Beside, counts: Sequence[int]
+) -> dict[int, _Told]:
+    """What a run and the launches of subjects take by what they took, by threads.
+
+    Raises:
+        Unanswered: it crashes or hangs.
+    """
+    asked = tuple(Asked(tuple(own), tuple(own)) for own in places)
+    question = Question(found, asked, clearly=True)
+    every = sorted({place for own in places for place in own})
+    told = {}
+    for count in counts:
+        runs = [beside.runs(question, count, new=True) for _ in range(PROCESSES)]
+        told[count] = _Told(
+            ratio_of([r.whole for r in runs]),
+            ratio_of([_sums(r, every) for r in runs]),
+            tuple(ratio_of([_sums(r, own) for r in runs]) for own in places),
+        )
+    return told
+
+
+def _sums(runs: Runs, places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Microseconds {run} of some launches, before and after."""
+    before, after = (us[:, list(places)].sum(axis=1) for us in runs.us)
+    return before, after
+
+
+def _saved_us(ratios: ByThreads) -> float:
+    """What a schedule saves of a run, on that number of threads where it saves least."""
+    return min((1 - r.median) * r.us for r in ratios.values())

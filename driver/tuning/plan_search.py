@@ -1,0 +1,378 @@
+"""The search for a better plan of a model: decisions changed one at a time, and timed in it.
+
+A plan's neighbours (`graph_opt.decide.neighbours`) differ from it in one decision: a layout, a copy
+of an operand, which nests share a kernel, what is computed anew, slices, turns. What one changes is
+a few launches: those that it has instead of others. Changes whose launches have nothing in common
+are made in one library, which takes turns with the one of the plan as it is, so one run is a trial
+of several. Those that are faster are made together, and stay if they are faster again and the whole
+run is. Then the search goes on from there.
+
+Before, other algorithms of sums are tried in the same way: they change the graph that is planned.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf, log
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from rutc.base.record import record
+from rutc.driver.parts.compile_job import Chooser, CompileJob, joined
+from rutc.driver.timing.answering_process import Unanswered
+from rutc.driver.timing.certainty import CERTAIN
+from rutc.driver.timing.plan_bench import PlanBench, PlanChange, PlanLaunch
+from rutc.driver.timing.side_by_side import Ratio, thread_counts
+from rutc.driver.tuning.search_rounds import Rounds
+from rutc.emit.interrupts import ending
+from rutc.errors import RutcError
+from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives.choices import offers, with_algorithms
+from rutc.graph_opt.assignment import Assignment
+from rutc.graph_opt.decide.combine import combined
+from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.neighbours import legal, neighbours
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.pipeline import rounded_by
+from rutc.graph_opt.plan import Illegal
+from rutc.tensor_ir.cost import estimate, summarise
+from rutc.tensor_ir.graph import Graph
+from rutc.tensor_ir.machine import Machine
+
+ROUND = 16
+"""Changes that are tried at once, at most."""
+AGAIN = 3
+"""Processes in which what is faster is timed again."""
+LEAST_SHARE = 0.004
+"""Of a run: changes of launches that take less are not told from noise."""
+WORST = 1.2
+"""What is estimated to take so many times as long is not tried."""
+ALGORITHMS = 0.3
+"""The share of a search that is for algorithms of sums, at most."""
+IDLE = 0.25
+"""The share of a search in which nothing is found, after which the time is for something else."""
+PATIENCE = 400
+"""Neighbours in a row that come to nothing, after which a plan has no more to try."""
+
+
+@record
+class Kept:
+    """A change that stays."""
+
+    candidate: PlanChange
+    ratio: Ratio
+
+
+@dataclass
+class PlanProgress:
+    """What a search has come to so far."""
+
+    best: Realisation
+    steps: list[Kept] = field(default_factory=list)
+    tried: int = 0
+    failed: int = 0
+    runs: Mapping[int, Ratio] = field(default_factory=dict)
+    """A run of the best plan by one of the usual plan, once the search has found one, by threads.
+    """
+
+
+class PlanSearch:
+    """The search for a plan of a model."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        usual: Realisation,
+        machine: Machine,
+        folder: Path,
+        *,
+        first: Realisation | None = None,
+        chooser: Chooser | None = None,
+        exact: bool = False,
+        spread: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+        change: Callable[[Realisation], Realisation] = lambda found: found,
+        cpu: int | None = None,
+        seed: int = 0,
+        keep_subnormals: bool = False,
+        sizes: Mapping[str, int] | None = None,
+        known: Callable[[Assignment], frozenset[str]] = lambda base: frozenset(),
+        tried: Callable[[PlanChange, Ratio | None, Assignment], None] = lambda *told: None,
+    ) -> None:
+        """Search from the `usual` plan of an imported graph on, or from the `first` to look at.
+
+        `change` is what assigns the types of values after other algorithms are chosen, `chooser`
+        what gives kernels schedules. What is `tried` is told, with the assignment that it changes,
+        and None if it did not run; what is `known` of an assignment is not tried again. The sums
+        that are `spread` keep their algorithms, and so do all where a `first` plan is given. Where
+        `only` names sums, factors of no others are rounded to bf16. Runs have these `sizes`, or
+        common ones.
+        """
+        self._graph, self._machine, self._folder = graph, machine, folder
+        self._exact, self._spread, self._change = exact, frozenset(spread), change
+        self._only = None if only is None else frozenset(only)
+        self._open = partial(
+            PlanBench,
+            machine=machine,
+            folder=folder,
+            chooser=chooser,
+            cpu=cpu,
+            keep_subnormals=keep_subnormals,
+            sizes=sizes,
+        )
+        self._threads = thread_counts(cpu)
+        self._known, self._tell = known, tried
+        self._rng = Random(seed)
+        self._usual, self._first = usual, first or usual
+        self._seen: set[tuple[frozenset[PlanLaunch], frozenset[PlanLaunch]]] = set()
+        self._cycles: dict[CompileJob, float] = {}
+        self.outcome = PlanProgress(self._first)
+
+    def run(self, seconds: float, trials: float = inf) -> Iterator[PlanProgress]:
+        """Yields what is known after each round, until nothing more is expected.
+
+        Raises:
+            UserError: the first plan does not run.
+        """
+        began = monotonic()
+        bench = self._open(self._first)
+        opened = monotonic() - began
+        compared_s = opened + AGAIN * len(self._threads) * bench.asked_s
+        try:
+            yield self.outcome
+            sources = [(self._by_algorithm, ALGORITHMS), (self._by_neighbour, 1.0)]
+            for source, share in sources if self._first is self._usual else sources[1:]:
+                waiting: Iterator[PlanChange] | None = None
+                end = began + share * seconds
+                rounds, idle_since = Rounds(end, opened), monotonic()
+                while (
+                    self.outcome.tried < trials
+                    and monotonic() - idle_since < IDLE * seconds
+                    and rounds.another(compared_s if self.outcome.steps else 0.0)
+                ):
+                    if waiting is None:
+                        waiting = source(bench)
+                    chosen = _apart(waiting, int(min(ROUND, trials - self.outcome.tried)), end)
+                    if not chosen:
+                        break
+                    faster = self._faster(bench, self._round(bench, chosen))
+                    if faster is not None:
+                        bench.close()
+                        bench = self._open(faster)
+                        self.outcome.best = faster
+                        waiting, idle_since = None, monotonic()
+                    yield self.outcome
+        finally:
+            bench.close()
+        if self.outcome.steps:
+            # What crashes or hangs, on several threads perhaps, is no better plan.
+            with self._open(self._usual) as bench, suppress(Unanswered, RutcError):
+                best = self.outcome.best
+                runs = {n: bench.time(best, (), AGAIN, n)[1] for n in self._threads}
+                self.outcome.runs = runs
+            yield self.outcome
+
+    # -- rounds ----------------------------------------------------------------------------------
+    def _round(self, bench: PlanBench, tries: list[PlanChange]) -> list[Kept]:
+        """Those of some changes that are faster; halves are tried if all together do not run."""
+        together = self._together(bench, tries)
+        if together is not None:
+            try:
+                ratios, _ = bench.time(together, tries)
+            except (Unanswered, RutcError):
+                pass
+            else:
+                for c, r in zip(tries, ratios, strict=True):
+                    self._tell(c, r, bench.found.assignment)
+                    self.outcome.tried += 1
+                steps = [Kept(c, r) for c, r in zip(tries, ratios, strict=True)]
+                return [s for s in steps if s.ratio.high <= 1 - CERTAIN]
+        if len(tries) == 1:
+            self._tell(tries[0], None, bench.found.assignment)
+            self.outcome.tried += 1
+            self.outcome.failed += 1
+            return []
+        half = len(tries) // 2
+        return self._round(bench, tries[:half]) + self._round(bench, tries[half:])
+
+    def _faster(self, bench: PlanBench, steps: list[Kept]) -> Realisation | None:
+        """The plan with all changes that are faster once more, if the whole run is.
+
+        On all CPUs each has to be faster as well, if not by as much.
+        """
+        while steps:
+            tries = [s.candidate for s in steps]
+            together = self._together(bench, tries)
+            if together is None:
+                # They were timed in other companies.
+                steps = sorted(steps, key=lambda s: (1 - s.ratio.median) * s.ratio.us)[1:]
+                continue
+            try:
+                told = [bench.time(together, tries, AGAIN, n) for n in self._threads]
+            except (Unanswered, RutcError):
+                return None
+            (ratios, _), *shared = told
+            again = [
+                Kept(c, r)
+                for number, (c, r) in enumerate(zip(tries, ratios, strict=True))
+                if r.high <= 1 - CERTAIN and all(own[number].median < 1 for own, _ in shared)
+            ]
+            if len(again) == len(steps):
+                if not all(whole.faster for _, whole in told):
+                    return None
+                self.outcome.steps += again
+                return together
+            steps = again
+        return None
+
+    def _together(self, bench: PlanBench, tries: Sequence[PlanChange]) -> Realisation | None:
+        """The plan with some changes, if it has the launches that each of them has by itself."""
+        if len(tries) == 1:
+            return tries[0].found
+        if tries[0].algorithms is not None:
+            found = self._with_algorithms(_all_of(bench.found.assignment.algorithms, tries))
+        else:
+            others = (c.found.assignment for c in tries)
+            found = bench.found.but(combined(bench.found.assignment, others))
+        try:
+            launches = frozenset(bench.launches_of(found))
+        except (Illegal, RutcError):
+            return None
+        gone = frozenset[PlanLaunch]().union(*(c.gone for c in tries))
+        new = frozenset[PlanLaunch]().union(*(c.new for c in tries))
+        return found if launches == (frozenset(bench.launches) - gone) | new else None
+
+    # -- changes ---------------------------------------------------------------------------------
+    def _by_algorithm(self, bench: PlanBench) -> Iterator[PlanChange]:
+        """The plan with another algorithm for a sum, or with the sum as it stands."""
+        own = bench.found.assignment.algorithms
+        offered: defaultdict[str, list[str]] = defaultdict(list)
+        for o in offers(self._graph, self._machine, Assigned(own), exact=self._exact):
+            if o.value not in self._spread and self._may_lose(o) and o.cost <= WORST * o.direct:
+                offered[o.value].append(o.algorithm)
+        choices = dict(own)
+        for value, algorithms in offered.items():
+            if sum(v == value for v, _ in own) > 1:
+                continue
+            others: list[str | None] = [a for a in algorithms if a != choices.get(value)]
+            if value in choices:
+                others.append(None)
+            for algorithm in others:
+                kept = tuple((v, a) for v, a in own if v != value)
+                new = kept if algorithm is None else (*kept, (value, algorithm))
+                try:
+                    found = self._with_algorithms(new)
+                except (Illegal, RutcError):
+                    continue
+                change = f"sum of %{value}: {algorithm or 'as it stands'}"
+                c = self._candidate(bench, change, found, new)
+                if c is not None:
+                    yield c
+
+    def _may_lose(self, o: Offer) -> bool:
+        """Whether a sum may lose what an algorithm costs by rounding its factors."""
+        return self._only is None or o.value in self._only or not rounded_by(o.algorithm)
+
+    def _with_algorithms(self, algorithms: tuple[tuple[str, str], ...]) -> Realisation:
+        assigned = Assigned(algorithms)
+        graph = with_algorithms(self._graph, self._machine, assigned, exact=self._exact)
+        found = greedy(prepare(graph), self._machine).realisation
+        return self._change(found.but(replace(found.assignment, algorithms=algorithms)))
+
+    def _by_neighbour(self, bench: PlanBench) -> Iterator[PlanChange]:
+        """The neighbours of the plan, those of values sooner whose launches take long."""
+        taken: defaultdict[str, float] = defaultdict(float)
+        for launch, us in bench.us.items():
+            for _, value in launch.buffers:
+                taken[value] = max(taken[value], us)
+        for g in bench.found.plan.groups():
+            longest = max((taken[v] for v in g.stored), default=0.0)
+            for v in g.computed:
+                taken[v] = max(taken[v], longest)
+        least = LEAST_SHARE * bench.total_us
+        known = self._known(bench.found.assignment)
+        drawn = [
+            (log(1 - self._rng.random()) / taken[n.subject], n)
+            for n in neighbours(bench.found, types=False)
+            if taken[n.subject] >= least and str(n) not in known
+        ]
+        drawn.sort(key=lambda x: -x[0])
+        idle = 0
+        for _, n in drawn:
+            if idle >= PATIENCE:
+                return
+            idle += 1
+            found = legal(bench.found, n)
+            c = None if found is None else self._candidate(bench, str(n), found)
+            if c is not None:
+                idle = 0
+                yield c
+
+    def _candidate(
+        self,
+        bench: PlanBench,
+        change: str,
+        found: Realisation,
+        algorithms: tuple[tuple[str, str], ...] | None = None,
+    ) -> PlanChange | None:
+        """A change, unless it changes nothing, too little, or for the worse."""
+        ended = ending()
+        if ended is not None:
+            # Whatever has lost it: nobody waits for more.
+            raise ended
+        try:
+            own = frozenset(bench.launches_of(found))
+        except (Illegal, RutcError):
+            return None
+        gone, new = frozenset(bench.launches) - own, own - frozenset(bench.launches)
+        us = sum(bench.us[x] for x in gone)
+        if not gone or (gone, new) in self._seen or us < LEAST_SHARE * bench.total_us:
+            return None
+        self._seen.add((gone, new))
+        if self._estimate(new) > WORST * self._estimate(gone):
+            return None
+        return PlanChange(change, found, gone, new, algorithms)
+
+    def _estimate(self, launches: frozenset[PlanLaunch]) -> float:
+        return sum(self._cycles_of(x.job) for x in launches)
+
+    def _cycles_of(self, job: CompileJob) -> float:
+        if job not in self._cycles:
+            kernel = joined(job, self._machine).kernel
+            self._cycles[job] = estimate(summarise(kernel, self._machine), self._machine).cycles
+        return self._cycles[job]
+
+
+def _all_of(
+    own: tuple[tuple[str, str], ...], tries: Sequence[PlanChange]
+) -> tuple[tuple[str, str], ...]:
+    """The algorithms of some changes, each of which is of another sum."""
+    kept = tuple(x for x in own if all(x in (c.algorithms or ()) for c in tries))
+    new = (x for c in tries for x in (c.algorithms or ()) if x not in own)
+    return (*kept, *new)
+
+
+def _apart(waiting: Iterator[PlanChange], most: int, end: float) -> list[PlanChange]:
+    """The next changes whose launches have nothing in common; those between are not tried.
+
+    Fewer than `most` where they are not found until the `end`.
+    """
+    chosen: list[PlanChange] = []
+    touched: set[PlanLaunch] = set()
+    passed = 0
+    for c in waiting:
+        own = c.gone | c.new
+        if touched.isdisjoint(own):
+            touched |= own
+            chosen.append(c)
+        else:
+            passed += 1
+        if len(chosen) == most or passed == ROUND or monotonic() >= end:
+            break
+    return chosen

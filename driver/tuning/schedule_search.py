@@ -1,0 +1,345 @@
+"""The search for schedules of several kernels: which of them get the next trials.
+
+Time goes, one round of trials after the other, where most is expected of it: to subjects that take
+much of a run, and of which the last batches brought something. A round happens in the model that
+the kernels are of (`driver.timing.model_bench`), and each trial takes turns with the default
+schedule. What it took is kept at once. At last the fastest schedule of each subject is timed again;
+it is believed if it is faster than the default one again.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import exp, inf
+from random import Random
+from time import monotonic
+from typing import Protocol
+
+from rutc.base.record import record
+from rutc.driver.parts.compile_job import with_schedule
+from rutc.driver.parts.worker_pool import done_in_pool
+from rutc.driver.timing.certainty import CERTAIN
+from rutc.driver.timing.model_bench import Subject, Try, Usual
+from rutc.driver.timing.trials import Outcome
+from rutc.driver.tuning.search_rounds import Rounds
+from rutc.emit.interrupts import ending
+from rutc.errors import InternalError
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.steps import NotApplicable
+from rutc.tuner.choice import Choice
+from rutc.tuner.heuristic import spaces
+from rutc.tuner.search import Candidate, Judge, Met, Place, Search
+from rutc.tuner.seeds import Seed, first_proposals
+from rutc.tuner.trial import State
+
+BATCH = 8
+"""Candidates of a subject of which it is asked whether they brought anything."""
+PATIENCE = 4
+"""A subject has had enough when so many batches brought nothing."""
+SHARED = "parallel"
+"""The parameter that no measurement on one thread tells anything of."""
+HOPE = 0.1
+"""What is expected of a subject that nothing is known of: the share of its time that it loses."""
+WORTH = 0.02
+"""Of what is expected of the best subject: those of which less is are left for later rounds."""
+FEWEST_NS = 1_000
+"""Kernels that take less are not told from the call."""
+
+
+def kernel_after(kernel: Kernel, choice: Choice, constants: frozenset[str] | None = None) -> Kernel:
+    """Returns a kernel after a choice, which may pack no buffers but the `constants`.
+
+    Raises:
+        NotApplicable: it does not apply.
+    """
+    try:
+        return with_schedule(kernel, choice, constants).kernel
+    except InternalError as error:
+        raise NotApplicable(str(error).splitlines()[0]) from error
+
+
+@dataclass
+class Progressing:
+    """A subject that is searched: what is known of it so far."""
+
+    subject: Subject
+    runs: float
+    """How often it runs in a run of the model."""
+    name: str
+    search: Search
+    default_cycles: float
+    trials: int = 0
+    queue: list[Candidate] = field(default_factory=list)
+    """Those that are tried first."""
+    left: int = 0
+    """How many of a batch are not tried yet."""
+    before: float = inf
+    """The least that was measured before that batch."""
+    idle: int = 0
+    """Batches since the last that brought something."""
+    hope: float = HOPE
+    """What the next batch is expected to bring: a share of its time."""
+
+    @property
+    def best_cycles(self) -> float:
+        """The least that was measured."""
+        best = self.search.best
+        return inf if best is None else exp(best[1])
+
+    @property
+    def goal(self) -> float:
+        """What is to be believed, or better than the best, takes less: by the default schedule."""
+        return min(1 - CERTAIN, self.best_cycles / self.default_cycles)
+
+    @property
+    def finished(self) -> bool:
+        """Whether no more is expected of it."""
+        return self.idle >= PATIENCE
+
+    @property
+    def expected(self) -> float:
+        """Cycles of a run that the next batch is expected to save."""
+        return 0.0 if self.finished else self.runs * self.best_cycles * self.hope
+
+    @property
+    def begins(self) -> bool:
+        """Whether a batch begins with the next candidate."""
+        return not self.queue and not self.left
+
+    def next(self, count: int, met: Sequence[Met]) -> list[Candidate]:
+        """Returns so many candidates to try, or fewer where there are no others in the batch.
+
+        They are of what is `met`, too, and chosen by all that was measured by then.
+        """
+        if self.begins:
+            self.before, self.left = self.best_cycles, BATCH
+        taken, self.queue = self.queue[:count], self.queue[count:]
+        if not taken:
+            taken = self.search.propose(min(count, self.left), met)
+            self.left -= len(taken)
+            if not taken:
+                # A batch that ends early has been one, unless there was nothing in it.
+                nothing, self.left = self.left == BATCH, 0
+                self.learn()
+                self.idle = PATIENCE if nothing else self.idle
+        return taken
+
+    def learn(self) -> None:
+        """Tell what a batch has brought, if all of it was tried."""
+        if not self.begins:
+            return
+        gain = max(0.0, 1 - self.best_cycles / self.before)
+        self.idle = 0 if gain > 0 else self.idle + 1
+        self.hope = (self.hope + gain) / 2
+
+
+@record
+class SearchLimits:
+    """When to stop: after so many seconds or trials, whichever is first."""
+
+    seconds: float = inf
+    trials: float = inf
+
+    def share(self, part: float) -> SearchLimits:
+        """A part of both."""
+        return SearchLimits(part * self.seconds, part * self.trials)
+
+    def after(self, seconds: float, trials: int) -> SearchLimits:
+        """What is left of both."""
+        return SearchLimits(max(self.seconds - seconds, 0.0), max(self.trials - trials, 0))
+
+
+@record
+class Tried:
+    """One trial, for those who keep it: the default schedule, and what that takes (cycles).
+
+    The default schedule itself has nothing `beside` it. What is final takes the place of earlier
+    trials.
+    """
+
+    subject: Subject
+    candidate: Candidate
+    place: Place | None
+    outcome: Outcome
+    default: Candidate
+    beside: Mapping[State, float] | None
+    final: bool = False
+
+
+@record
+class Known:
+    """What a schedule took that was tried before, by the default one's time; None if it failed."""
+
+    place: Place
+    text: str
+    ratio: float | None
+
+
+class ScheduleBench(Protocol):
+    """Times schedules: here, or on other machines like this one."""
+
+    def usual(self) -> Mapping[Subject, Usual]:
+        """Returns what subjects take with default schedules, those that a run has."""
+
+    def room(self, subject: Subject, taken: Mapping[Subject, int]) -> int:
+        """Returns how many of a subject may be tried at once beside so many of others."""
+
+    def time(self, tries: Sequence[Try]) -> list[Outcome]:
+        """Returns what becomes of each."""
+
+
+class Tuning:
+    """The search for the schedules of several subjects."""
+
+    def __init__(
+        self,
+        names: Mapping[Subject, str],
+        bench: ScheduleBench,
+        judge: Callable[[Subject], Judge],
+        keep: Callable[[Tried], None],
+        seed: int = 0,
+        known: Callable[[Subject], Sequence[Known]] = lambda subject: (),
+        given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
+        seeds: Sequence[Seed] = (),
+        jobs: int = 1,
+    ) -> None:
+        """`keep` is given each trial; `known` has what was tried before, `given` what comes first.
+
+        After that comes what was the fastest of other kernels, `seeds`. At most `jobs` processes
+        look for more.
+
+        Nothing is searched of subjects without a space, or that a run does not have.
+
+        Raises:
+            UserError: the model does not run.
+        """
+        self._bench = bench
+        self._keep = keep
+        self._jobs = jobs
+        self._began = monotonic()
+        self.rounds = 0
+        """Those of trials that were begun."""
+        self.subjects: list[Progressing] = []
+        usual = bench.usual()
+        for subject, name in names.items():
+            if subject not in usual or usual[subject].timing.ns < FEWEST_NS:
+                continue
+            own = spaces(subject.kernel, subject.machine, subject.constants, fixed=(SHARED,))
+            rng = Random(f"{seed} {subject.text}")
+            made = partial(kernel_after, constants=subject.constants)
+            search = Search(subject.kernel, own, judge(subject), made, rng)
+            if search.default is None:
+                continue
+            timing, calls = usual[subject].timing, usual[subject].calls
+            t = Progressing(subject, calls, name, search, timing.cycles)
+            self._seen(t, search.default, Outcome("measured", model=timing))
+            for k in known(subject):
+                search.recall(k.place, k.text, None if k.ratio is None else k.ratio * timing.cycles)
+            first = (search.given(choice) for choice in given(subject))
+            t.queue = [c for c in first if c is not None] + first_proposals(search, seeds)
+            t.before = t.best_cycles
+            self.subjects.append(t)
+        self.subjects.sort(key=lambda t: -t.runs * t.default_cycles)
+
+    @property
+    def seconds(self) -> float:
+        """How long the search has gone on."""
+        return monotonic() - self._began
+
+    @property
+    def finished(self) -> bool:
+        """Whether no more is expected of any subject."""
+        return all(t.finished for t in self.subjects)
+
+    @property
+    def trials(self) -> int:
+        """How many schedules were tried besides the default ones."""
+        return sum(t.trials for t in self.subjects)
+
+    def run(self, limits: SearchLimits) -> Iterator[Progressing]:
+        """Yields subjects after rounds of trials, until nothing is expected of any."""
+        # To make and time a model with other schedules takes about as long as with default ones.
+        rounds = Rounds(self._began + limits.seconds, self.seconds)
+        yield from self.subjects
+        while self.trials < limits.trials and rounds.another():
+            ended = ending()
+            if ended is not None:
+                # Whatever has lost it: nobody waits for more.
+                raise ended
+            chosen = self._chosen(limits.trials - self.trials)
+            if not chosen and self.finished:
+                return
+            self.rounds += 1
+            tries = [Try(t.subject, c.choice, t.goal) for t, c in chosen]
+            for (t, c), outcome in zip(chosen, self._bench.time(tries), strict=True):
+                self._seen(t, c, outcome)
+            for t in {id(t): t for t, _ in chosen}.values():
+                t.learn()
+                yield t
+
+    def _chosen(self, most: float) -> list[tuple[Progressing, Candidate]]:
+        """What is tried next, all at once: candidates of those of which most is expected."""
+        wanted = sorted((t for t in self.subjects if not t.finished), key=lambda t: -t.expected)
+        least = WORTH * wanted[0].expected if wanted else inf
+        wanted = [t for t in wanted if t.expected >= least]
+        met = self._met([t for t in wanted if not t.queue])
+        taken: Counter[Subject] = Counter()
+        chosen: list[tuple[Progressing, Candidate]] = []
+        for t in wanted:
+            room = min(self._bench.room(t.subject, taken), most - len(chosen))
+            if room >= 1:
+                own = t.next(int(room), met.get(t.subject, ()))
+                taken[t.subject] = len(own)
+                chosen += [(t, c) for c in own]
+        return chosen
+
+    def _met(self, wanted: Sequence[Progressing]) -> Mapping[Subject, Sequence[Met]]:
+        """What is drawn and changed of some subjects and judged, on all CPUs."""
+        chances = [t.search.chance() for t in wanted]
+
+        def work(number: int) -> bytes:
+            return pickle.dumps(wanted[number].search.met(chances[number]))
+
+        done = done_in_pool(range(len(wanted)), work, self._jobs)
+        return {wanted[number].subject: pickle.loads(met) for number, met in done}
+
+    def _seen(self, t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> None:
+        """Keep what became of a candidate."""
+        default = t.search.default
+        assert default is not None
+        beside: Mapping[State, float] | None = {"model": t.default_cycles}
+        self._keep(
+            Tried(
+                t.subject,
+                c,
+                t.search.place(c),
+                outcome,
+                default,
+                beside if c is not default else None,
+                final,
+            )
+        )
+        if not final:
+            # One that is fast by chance has a wide interval.
+            t.search.observe(c, outcome.most_cycles if c is not default else t.default_cycles)
+            t.trials += c is not default
+
+    def faster(self) -> dict[Subject, Candidate]:
+        """Returns what is faster than default schedules when both take turns again."""
+        best = [
+            (t, t.search.best[0])
+            for t in self.subjects
+            if t.search.best and t.best_cycles <= (1 - CERTAIN) * t.default_cycles
+        ]
+        outcomes = self._bench.time([Try(t.subject, c.choice) for t, c in best])
+        found = {}
+        for (t, c), outcome in zip(best, outcomes, strict=True):
+            # The least of many is less than it will be again.
+            self._seen(t, c, outcome, final=True)
+            if (outcome.most_cycles or inf) <= (1 - CERTAIN) * t.default_cycles:
+                found[t.subject] = c
+        return found

@@ -1,0 +1,354 @@
+"""`tune_model`: a model searched for a better plan and schedules, all trials kept in the database.
+
+The model is imported, optimised and planned as for a compilation. First decisions of the plan are
+tried (`driver.tuning.tune_plan`), then schedules of its kernels, the subjects of the search
+(`driver.tuning.schedule_search`). At last whole runs tell which of those that were found are
+believed (`driver.tuning.confirm`): compilations take no others.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+
+from rutc.base.blas import one_blas_thread
+from rutc.base.progress import Progress, nobody
+from rutc.base.record import record
+from rutc.driver.options import Options
+from rutc.driver.parts.launches import Pending
+from rutc.driver.plans.planning import imported, machine_for, planned, versions_for
+from rutc.driver.precision.apply_precision import in_precision
+from rutc.driver.timing.cluster import Cluster, ClusterBench
+from rutc.driver.timing.model_bench import ModelBench, Planned, Subject, timed_sizes
+from rutc.driver.timing.side_by_side import Ratio
+from rutc.driver.tuning.confirm import Confirmed, confirmed, runs_to_confirm
+from rutc.driver.tuning.plan_search import PlanProgress
+from rutc.driver.tuning.schedule_search import Progressing, SearchLimits, Tried, Tuning
+from rutc.driver.tuning.tune_plan import PlanFound, tune_plan
+from rutc.driver.tuning.tuning_records import judged, known_of, origin_of, rows_of, seeds_in
+from rutc.emit.targets.select import host_features
+from rutc.errors import UserError
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.graph import bound_symbols
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.ranges import Range, sizes_text
+from rutc.tuner.choice import Choice
+from rutc.tuner.cost_model import CostModel
+from rutc.tuner.database import Database
+from rutc.tuner.search import Candidate
+from rutc.tuner.trial import Origin
+
+PLANS = 0.5
+"""The share of a search that is for plans."""
+ARTIFACTS = 2
+"""That take turns in whole runs at the end, if not all that was found is confirmed at once."""
+
+
+@record
+class Tuned:
+    """What became of one subject: its launches, cycles before and after, and in the model.
+
+    `us` is what its launches take in a run of the model on one thread, with the default schedule
+    and the other; None where no other was tried in whole runs.
+    """
+
+    name: str
+    launches: int
+    trials: int
+    default_cycles: float
+    best_cycles: float
+    template: str
+    us: tuple[float, float] | None
+    believed: bool
+
+
+@record
+class TuningReport:
+    """What a search found, and what a run takes before and after."""
+
+    tuned: tuple[Tuned, ...]
+    trials: int
+    failed: int
+    errors: tuple[str, ...]
+    """Why, the most common reasons first."""
+    seconds: float
+    database: str
+    interrupted: bool
+    runs: Mapping[int, Ratio]
+    """What a run takes with the schedules that are believed by what it took, by threads."""
+    plan: PlanFound | None = None
+    """What became of the plan, if it was searched."""
+    sizes: str = ""
+    """Those of the runs that were timed, where they are symbolic: `batch=1`."""
+    no_plans: str = ""
+    """Why plans were not searched though they were to be."""
+    lacked: float = 0.0
+    """The seconds that a first round of schedules would have taken, with what confirms it, where
+    there were fewer left; 0 elsewhere."""
+
+
+@one_blas_thread()
+def tune_model(
+    model: Path,
+    database: Database,
+    limits: SearchLimits,
+    *,
+    options: Options | None = None,
+    names: Sequence[str] = (),
+    cpu: int | None = None,
+    seed: int = 0,
+    given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
+    plans: bool = True,
+    cluster: Cluster | None = None,
+    sizes: Mapping[str, int] | None = None,
+    seeds: bool = False,
+    on_plan: Callable[[PlanProgress], None] = lambda outcome: None,
+    on_batch: Callable[[Progressing, Tuning], None] = lambda subject, tuning: None,
+    on_progress: Progress | None = None,
+) -> TuningReport:
+    """Search for a model's plan, then for schedules of its kernels.
+
+    `names` are parts of the names of kernels to search; the plan then stays as it is, as it does
+    without `plans`.
+
+    Where sizes are symbolic, runs have these `sizes`, by the model's own names, or common ones.
+
+    With `seeds` the fastest schedules on record of similar kernels are tried first.
+
+    With a `cluster` its workers try schedules, and the plan stays as it is: its client has threads,
+    beside which no process is copied.
+
+    What is `given` of a kernel, schedules made by hand, is tried before all others; those that do
+    not apply are left out.
+
+    Raises:
+        UserError: the model or an option is at fault, or the machine cannot run such code.
+    """
+    options = options or Options()
+    machine = machine_for(options)
+    _check_runs_here(machine)
+    began = perf_counter()
+    tell = on_progress or nobody
+    tell("plan", 0, 1)
+    graph = imported(model, options)
+    at = sizes_text(timed_sizes(input_symbols(graph), sizes or {}))
+    narrow = in_precision(graph, machine, options, tell)
+    graph = narrow.graph
+    found = versions_for(graph, machine, narrow.options)
+    plan, earlier = planned(found, machine, narrow.options.precision)
+    better: PlanFound | None = None
+    # A plan is of all kernels: those of some names keep the plan that they have.
+    if plans and cluster is None and not earlier and not names:
+        better = tune_plan(
+            graph,
+            plan,
+            machine,
+            database,
+            options,
+            narrow.options,
+            limits.share(PLANS),
+            cpu=cpu,
+            seed=seed,
+            sizes=sizes,
+            on_round=on_plan,
+        )
+        if better.interrupted:
+            spent, place = perf_counter() - began, str(database.location)
+            counts = better.tried, better.failed
+            return TuningReport((), *counts, (), spent, place, True, {}, better, at)
+        plan = better.plan
+    tried, failed = (0, 0) if better is None else (better.tried, better.failed)
+    own = Planned(plan, earlier, machine, sizes or {}, options.keep_subnormals)
+    schedules = _search_schedules(
+        own,
+        _chosen(own.launches(), names),
+        database,
+        limits.after(0.0, tried),
+        began,
+        cpu=cpu,
+        seed=seed,
+        given=given,
+        cluster=cluster,
+        seeds=seeds,
+        on_batch=on_batch,
+        tell=tell,
+    )
+    keep = schedules.kept
+    return TuningReport(
+        schedules.tuned,
+        keep.trials + tried,
+        keep.failed + failed,
+        tuple(error for error, _ in keep.errors.most_common()),
+        perf_counter() - began,
+        str(database.location),
+        schedules.interrupted,
+        schedules.runs,
+        better,
+        at,
+        "by sizes, a model has several plans" if plans and earlier else "",
+        schedules.lacked,
+    )
+
+
+@record
+class _Schedules:
+    """What became of a search for schedules; `runs` are whole runs with all that are believed.
+
+    `lacked` are the seconds of a first round and what follows, where there were fewer left.
+    """
+
+    tuned: tuple[Tuned, ...]
+    kept: _Keeper
+    runs: Mapping[int, Ratio]
+    interrupted: bool
+    lacked: float
+
+
+def _search_schedules(
+    own: Planned,
+    chosen: Mapping[Subject, str],
+    database: Database,
+    limits: SearchLimits,
+    began: float,
+    *,
+    cpu: int | None,
+    seed: int,
+    given: Callable[[Subject], Iterable[Choice]],
+    cluster: Cluster | None,
+    seeds: bool,
+    on_batch: Callable[[Progressing, Tuning], None],
+    tell: Progress,
+) -> _Schedules:
+    """Searches for schedules of the chosen kernels, then confirms what is found in whole runs.
+
+    The seconds of the limits are those since the search for plans `began`, and for all.
+    """
+    timed, origin = own.timed(), origin_of(own.machine)
+    keep = _Keeper(database, origin, timed)
+    interrupted, lacked = False, 0.0
+    faster: dict[Subject, Candidate] = {}
+    compared: Confirmed | None = None
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        jobs = len(os.sched_getaffinity(0))
+        with ModelBench(own, folder, jobs, cpu) as local:
+            before = perf_counter() - began
+            tuning = Tuning(
+                chosen,
+                local if cluster is None else ClusterBench(local, own, cluster),
+                lambda subject: CostModel(subject.machine, timed[subject]),
+                keep,
+                seed,
+                lambda subject: known_of(subject, origin, database, timed[subject]),
+                given,
+                seeds_in(database, own.machine) if seeds else (),
+                jobs,
+            )
+            # At the end, the model is built again as it was for this, and run.
+            made = tuning.seconds
+            at_last = ARTIFACTS * (made + runs_to_confirm(cpu) * local.usual_s)
+            try:
+                for subject in tuning.run(limits.after(before + at_last, 0)):
+                    on_batch(subject, tuning)
+                if not tuning.rounds and tuning.trials < limits.trials and not tuning.finished:
+                    lacked = made + at_last
+                faster = tuning.faster()
+            except KeyboardInterrupt:
+                # All that was measured is kept.
+                interrupted = True
+        if faster:
+            tell("in the model", 0, 1)
+            choices = {s: c.choice for s, c in faster.items()}
+            compared = confirmed(own, choices, local.default, folder, cpu)
+            tell("in the model", 1, 1)
+    if compared is not None:
+        for s, c in faster.items():
+            rows = judged(c.choice, s, origin, database, faster=s in compared.believed)
+            database.add(rows, replace=True)
+    tuned = tuple(_told(t, compared) for t in tuning.subjects)
+    runs = {} if compared is None else compared.runs
+    return _Schedules(tuned, keep, runs, interrupted, lacked)
+
+
+def _check_runs_here(machine: Machine) -> None:
+    """Raises UserError if this processor does not run code for a machine."""
+    missing = sorted(machine.features - host_features())
+    if missing:
+        raise UserError(
+            f"code for {machine.name} cannot be timed here: this processor lacks "
+            f"{', '.join(missing)}; tune on a machine that has them"
+        )
+
+
+def _chosen(
+    launches: Mapping[Subject, Sequence[Pending]], names: Sequence[str]
+) -> dict[Subject, str]:
+    """The subjects with one of these parts in their names, or all if there are none; their names.
+
+    Raises:
+        UserError: no subject's name has any of them.
+    """
+    named = {s: name_of(first) for s, (first, *_) in launches.items()}
+    if not names:
+        return named
+    chosen = {s: name for s, name in named.items() if any(part in name for part in names)}
+    if not chosen:
+        known = ", ".join(sorted(set(named.values())))
+        raise UserError(f"no kernel's name has {' or '.join(names)} in it; there are {known}")
+    return chosen
+
+
+class _Keeper:
+    """Adds trials to the database, and counts them, but for those of default schedules.
+
+    `sizes` are those of each subject's runs.
+    """
+
+    def __init__(
+        self, database: Database, origin: Origin, sizes: Mapping[Subject, Mapping[str, int]]
+    ) -> None:
+        self._database, self._origin, self._sizes = database, origin, sizes
+        self.trials = 0
+        self.failed = 0
+        self.errors: Counter[str] = Counter()
+
+    def __call__(self, t: Tried) -> None:
+        own = self._sizes[t.subject]
+        # Of one schedule there is one time: that of the sizes that were asked for last.
+        self._database.add(rows_of(t, self._origin, own), replace=t.final or bool(own))
+        if t.final or t.candidate is t.default:
+            return
+        self.trials += 1
+        self.failed += t.outcome.status != "measured"
+        if t.outcome.error:
+            self.errors[f"{t.outcome.status}: {t.outcome.error}"] += 1
+
+
+def input_symbols(graph: Graph) -> dict[str, Range]:
+    """Returns the sizes that the inputs' shapes leave open."""
+    bound = bound_symbols(graph.nodes)
+    return {name: limits for name, limits in graph.symbols if name not in bound}
+
+
+def name_of(launch: Pending) -> str:
+    """Returns how a user knows a launch: by the nodes that it computes."""
+    first, *others = launch.origin or (launch.name,)
+    return f"{first} .. {others[-1]}" if others else first
+
+
+def _told(t: Progressing, compared: Confirmed | None) -> Tuned:
+    best = t.search.best
+    return Tuned(
+        t.name,
+        round(t.runs),
+        t.trials,
+        t.default_cycles,
+        t.best_cycles,
+        "" if best is None else best[0].template,
+        None if compared is None else compared.us(t.subject),
+        compared is not None and t.subject in compared.believed,
+    )
