@@ -456,10 +456,10 @@ def main() -> None:
     if options.measure:
         measure()
     elif options.count:
-        kept = read(KEPT)
+        kernels = read(KEPT)
         for place in sorted(RESULTS.glob("*.json.gz")):
-            count_anew(place, kept)
-        write(KEPT, kept)
+            count_anew(place, kernels)
+        write(KEPT, kernels)
     times = load()
     model = Model(times)
     costs = fit(times, model)
