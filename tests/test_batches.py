@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf, log
 from random import Random
@@ -142,3 +143,51 @@ def test_a_search_goes_on_after_short_batches() -> None:
         pass
     assert tuning.trials == 5
     assert tuning.subjects[0].finished
+
+
+def busy_with(runs: Sequence[float]) -> tuple[Counting, list[Counter[float]]]:
+    """A search of subjects that run so often, and how many of each its rounds try."""
+    rounds: list[Counter[float]] = []
+
+    class Counted(NoBench):
+        def room(self, subject: Any, taken: Any) -> int:
+            return 3
+
+    class Kept(Counting):
+        def _chosen(self, most: float) -> list[tuple[Progressing, Candidate]]:
+            found = super()._chosen(most)
+            rounds.append(Counter(t.runs for t, _ in found))
+            return found
+
+    tuning = Kept({}, Counted(), cast(Any, None), cast(Any, None))
+    for n in runs:
+        search = cast(Search, Numbers([Number(200)] * 99))
+        tuning.subjects.append(Progressing(cast(Any, n), n, "it", search, 100.0))
+    return tuning, rounds
+
+
+def test_rounds_grow_from_a_batch_on() -> None:
+    """The first tells how long the others take."""
+    tuning, rounds = busy_with([10.0 + n for n in range(10)])
+    list(tuning.run(SearchLimits(trials=50)))
+    assert [r.total() for r in rounds[:2]] == [BATCH, 2 * BATCH]
+    assert rounds[2].total() > 2 * BATCH
+    assert sum(r.total() for r in rounds) == 50
+
+
+def test_a_round_is_no_larger_than_the_trials_that_are_left() -> None:
+    tuning, rounds = busy_with([1.0, 2.0])
+    list(tuning.run(SearchLimits(trials=2)))
+    assert [r.total() for r in rounds] == [2]
+
+
+def test_small_kernels_that_are_many_have_trials_in_the_first_rounds() -> None:
+    """Each is expected to bring a hundredth of the largest one, all together as much."""
+    tuning, rounds = busy_with([100.0, *(1 + n / 1000 for n in range(100))])
+    list(tuning.run(SearchLimits(trials=2 * BATCH)))
+    assert rounds[0][100.0] == 3
+    assert rounds[0].total() == BATCH
+    tuning, rounds = busy_with([100.0, 1.0])
+    list(tuning.run(SearchLimits(trials=2 * BATCH)))
+    # By itself it waits until less is expected of the other.
+    assert rounds[0] == Counter({100.0: 3})

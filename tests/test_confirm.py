@@ -12,8 +12,8 @@ from rutc.driver.plans.planning import planned
 from rutc.driver.timing import side_by_side as beside
 from rutc.driver.timing.answering_process import Ended
 from rutc.driver.timing.certainty import Asked, Question
-from rutc.driver.timing.launch_times import TimedLibrary, written
-from rutc.driver.timing.model_bench import HandedOut, Planned, Subject
+from rutc.driver.timing.launch_times import FEWEST_RUNS, TimedLibrary, written
+from rutc.driver.timing.model_bench import HandedOut, Pace, Planned, Subject
 from rutc.driver.timing.side_by_side import Beside, Runs, ratio_of, thread_counts
 from rutc.driver.tuning import confirm as confirmed
 from rutc.emit.targets import native_target
@@ -170,3 +170,46 @@ def test_libraries_take_turns_on_any_number_of_threads(
 def test_where_a_cpu_is_given_there_is_one_thread() -> None:
     assert thread_counts(0) == (1,)
     assert thread_counts()[0] == 1
+
+
+def test_what_confirming_takes_is_what_it_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs on several threads end after seconds that pass, however busy the machine is."""
+    monkeypatch.setattr(confirmed, "thread_counts", lambda cpu: (1, 2))
+    quiet, busy = Pace(1.0, 0.5, 1.0, 0.01), Pace(1.0, 0.5, 7.0, 0.07)
+    made = confirmed.ARTIFACTS * (1.0 + 2 * confirmed.PROCESSES * 0.5)
+    each = confirmed.ARTIFACTS * confirmed.PROCESSES * 2
+    assert confirmed.needed(quiet, None) == confirmed.Needed(made, each * 2.0)
+    assert confirmed.needed(busy, None) == confirmed.Needed(made, each * 8.0)
+    # A run that takes long is done a few times in any case.
+    assert confirmed.needed(Pace(1.0, 0.5, 7.0, 2.0), None).runs == each * 17.0
+
+
+def test_runs_have_the_share_that_there_is_time_for(
+    own: Planned,
+    found: Found,
+    default: TimedLibrary,
+    tmp_path: Path,
+    taking: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need = confirmed.Needed(10.0, 40.0)
+    assert [need.share(s) for s in (np.inf, 50.0, 20.0, 10.0, -3.0)] == [1.0, 1.0, 0.25, 0.0, 0.0]
+    taking(dict.fromkeys(found, (0.9, 0.9)), 1.0)
+    real, shares = Beside.runs, set()
+
+    def told(self: Beside, question: Question, threads: int = 1, *, new: bool = False) -> Runs:
+        shares.add(question.share)
+        return real(self, question, threads, new=new)
+
+    monkeypatch.setattr(Beside, "runs", told)
+    confirmed.confirmed(own, found, default, tmp_path, share=0.25)
+    assert shares == {0.25}
+
+
+def test_fewer_runs_are_done_in_a_share_of_the_time(
+    default: TimedLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "SECONDS", 0.1)
+    with Beside(default) as both:
+        counts = [len(both.runs(Question(default, share=s)).whole[0]) for s in (0.0, 1.0)]
+    assert counts[0] == FEWEST_RUNS < counts[1]

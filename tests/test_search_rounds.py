@@ -53,3 +53,13 @@ def test_the_first_is_begun_whatever_it_takes(clock: Clock) -> None:
 def test_the_first_is_not_begun_where_it_is_known_to_take_too_long(clock: Clock) -> None:
     assert not Rounds(clock.now + 2.0, 3.0).another()
     assert Rounds(clock.now + 4.0, 3.0).another()
+
+
+def test_a_round_is_larger_as_far_as_time_allows(clock: Clock) -> None:
+    found = Rounds(clock.now + 20.0, 1.0)
+    assert found.another(4.0, 2.0) == 2.0
+    clock.now += 6.0
+    # 10 s are left of the 20, and the last round took 6.
+    assert found.another(4.0, 2.0) == pytest.approx(10 / 6)
+    clock.now += 10.0
+    assert found.another(4.0, 2.0) == 0.0

@@ -81,12 +81,14 @@ class Question:
     """A library to run in turns with the usual one, and the candidates that it is asked about.
 
     None: the whole run, as exactly as time allows. If `clearly`, whether each candidate and the
-    whole run is faster or slower. Of either there are at most about `MOST_RUNS`.
+    whole run is faster or slower. Of either there are at most about `MOST_RUNS`. They have a `share`
+    of the seconds that runs may take.
     """
 
     artifact: TimedLibrary
     asked: tuple[Asked, ...] | None = None
     clearly: bool = False
+    share: float = 1.0
 
     def launches(
         self, us: Sequence[np.ndarray], default: TimedLibrary, profiled: Sequence[Profiled]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -194,12 +194,35 @@ class HandedOut:
 
 @record
 class Turns:
-    """Microseconds of launches {run, launch} of two libraries that took turns, and the calls."""
+    """Microseconds of launches {run, launch} of two libraries that took turns, and the calls.
+
+    `seconds` passed while they ran.
+    """
 
     usual: np.ndarray
     other: np.ndarray
     calls: np.ndarray
     cycle_ns: float
+    seconds: float
+
+
+@record
+class Pace:
+    """The seconds that pass here, as busy as the machine is.
+
+    A library is `written` from compiled kernels, a process is `begun` that runs it, and one library
+    `runs` as long as it may when it takes turns; a single `run` of it.
+    """
+
+    written: float
+    begun: float
+    runs: float
+    run: float
+
+    @property
+    def round(self) -> float:
+        """Of a round of trials, but for what is judged and compiled."""
+        return self.written + 2 * self.runs
 
 
 class ModelBench(Served):
@@ -224,8 +247,7 @@ class ModelBench(Served):
         super().__init__(partial(_served, self.default, planned.machine, planned.sizes), cpu)
         self._usual: dict[Subject, Usual] = {}
         self._run_s = 0.0
-        self.usual_s = 0.0
-        """The seconds that passed while default schedules ran, known with what they take."""
+        self._pace = Pace(0.0, 0.0, 0.0, 0.0)
         self._calls = np.zeros(0)
         self._rounds = 0
 
@@ -239,7 +261,8 @@ class ModelBench(Served):
         if not self._usual:
             began = monotonic()
             turns = self._ask(None)
-            self.usual_s = monotonic() - began
+            begun, run = monotonic() - began - turns.seconds, turns.seconds / len(turns.usual)
+            self._pace = Pace(0.0, begun, turns.seconds, run)
             self._calls = turns.calls
             self._run_s = float(np.median(turns.usual.sum(axis=1))) * 1e-6
             for subject, places in self._places.items():
@@ -250,6 +273,15 @@ class ModelBench(Served):
                     timing = Timing(float(np.median(own)), *interval(own), turns.cycle_ns)
                     self._usual[subject] = Usual(timing, calls, share)
         return self._usual
+
+    @property
+    def pace(self) -> Pace:
+        """How long things took; nothing was `written` in no time before the first round.
+
+        What is written first is compiled, too.
+        """
+        self.usual()
+        return self._pace
 
     def _share(self, subject: Subject) -> float:
         """The share of a subject in its functions: of a chain as the estimate has it."""
@@ -359,7 +391,9 @@ class ModelBench(Served):
         asked = {t: self._asked(t, choices[t.subject]) for t in tries}
         self._rounds += 1
         path = self._folder / f"{self._rounds}.so"
+        began = monotonic()
         artifact = self._written(path, chooser=HandedOut(choices))
+        self._pace = replace(self._pace, written=monotonic() - began)
         try:
             turns = self._ask(Question(artifact, tuple(asked.values())))
         finally:
@@ -411,14 +445,18 @@ def _served(
 
     def turns(question: Question | None) -> Turns:
         if question is None:
+            began = monotonic()
             (us,) = run_in_turns([usual], given, SECONDS)
-            steps = usual.steps_of(default.launches)
-            return Turns(us[:, steps], us[:, steps], usual.calls[steps], clock.cycle_ns())
+            seconds, steps = monotonic() - began, usual.steps_of(default.launches)
+            own = us[:, steps]
+            return Turns(own, own, usual.calls[steps], clock.cycle_ns(), seconds)
         with Profiled(question.artifact.library) as other:
             both = [usual, other]
+            began = monotonic()
             found = run_in_turns(both, given, SECONDS, question.enough(default, both))
+            seconds = monotonic() - began
             us, others = question.launches(found, default, both)
             calls = usual.calls[usual.steps_of(default.launches)]
-        return Turns(us, others, calls, clock.cycle_ns())
+        return Turns(us, others, calls, clock.cycle_ns(), seconds)
 
     return turns

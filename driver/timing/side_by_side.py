@@ -124,7 +124,8 @@ def _answering(
     def runs(question: Question) -> Runs:
         with Profiled(question.artifact.library, threads) as second:
             both = [first, second]
-            us = run_in_turns(both, given, SECONDS, question.enough(usual, both))
+            seconds = SECONDS * question.share
+            us = run_in_turns(both, given, seconds, question.enough(usual, both))
             launches = question.launches(us, usual, both)
             return Runs(launches, (us[0].sum(axis=1), us[1].sum(axis=1)))
 

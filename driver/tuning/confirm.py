@@ -21,11 +21,20 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.timing.answering_process import Unanswered
 from rutc.driver.timing.certainty import Asked, Question
-from rutc.driver.timing.launch_times import TimedLibrary
-from rutc.driver.timing.model_bench import HandedOut, Planned, Subject, subjects_of
+from rutc.driver.timing.launch_times import FEWEST_RUNS, TimedLibrary
+from rutc.driver.timing.model_bench import (
+    SECONDS,
+    HandedOut,
+    Pace,
+    Planned,
+    Subject,
+    subjects_of,
+)
 from rutc.driver.timing.side_by_side import Beside, Ratio, Runs, ratio_of, thread_counts
 from rutc.tuner.choice import Choice
 
+ARTIFACTS = 2
+"""That take turns, if not all that was found is confirmed at once."""
 PROCESSES = 2
 """In which an artifact takes turns: values lie elsewhere in each."""
 ByThreads = Mapping[int, Ratio]
@@ -56,8 +65,11 @@ def confirmed(
     default: TimedLibrary,
     folder: Path,
     cpu: int | None = None,
+    share: float = 1.0,
 ) -> Confirmed:
     """Returns which of some schedules whole runs are faster with.
+
+    Runs have a `share` of the seconds that they may have: less is certain after fewer.
 
     Raises:
         UserError: the model does not run.
@@ -76,7 +88,8 @@ def confirmed(
             path = folder / "found.so"
             found = own.written(path, chooser=chooser)
             try:
-                told = _told(found, [places[s] for s in left], beside, thread_counts(cpu))
+                own_places = [places[s] for s in left]
+                told = _told(found, own_places, beside, thread_counts(cpu), share)
             except Unanswered:
                 # Each of them ran alone.
                 left = left[: len(left) // 2]
@@ -92,12 +105,37 @@ def confirmed(
     return Confirmed(seen, frozenset(), {})
 
 
-def runs_to_confirm(cpu: int | None) -> int:
-    """Returns how often as long as the default artifact runs once one and it take turns, at most.
+@record
+class Needed:
+    """The seconds that pass while schedules are confirmed, at most.
 
-    Both count: how long that is tells how much of the processor others leave.
+    Artifacts are `made` and processes begun, which nothing shortens; both artifacts of each process
+    have their `runs`.
     """
-    return 2 * PROCESSES * len(thread_counts(cpu))
+
+    made: float
+    runs: float
+
+    @property
+    def seconds(self) -> float:
+        """Both."""
+        return self.made + self.runs
+
+    def share(self, seconds: float) -> float:
+        """Returns the share of the runs that there is time for in so many seconds."""
+        return min(1.0, max(0.0, (seconds - self.made) / self.runs))
+
+
+def needed(pace: Pace, cpu: int | None) -> Needed:
+    """Returns what confirming takes where things take as long as they did.
+
+    On one thread others make runs longer, on several runs end after seconds that pass.
+    """
+    counts = thread_counts(cpu)
+    made = pace.written + PROCESSES * len(counts) * pace.begun
+    shared = max(SECONDS, FEWEST_RUNS * pace.run)
+    runs = sum(2 * (pace.runs if count == 1 else shared) for count in counts)
+    return Needed(ARTIFACTS * made, ARTIFACTS * PROCESSES * runs)
 
 
 @record
@@ -119,7 +157,11 @@ class _Told:
 
 
 def _told(
-    found: TimedLibrary, places: Sequence[Sequence[int]], beside: Beside, counts: Sequence[int]
+    found: TimedLibrary,
+    places: Sequence[Sequence[int]],
+    beside: Beside,
+    counts: Sequence[int],
+    share: float,
 ) -> dict[int, _Told]:
     """What a run and the launches of subjects take by what they took, by threads.
 
@@ -127,7 +169,7 @@ def _told(
         Unanswered: it crashes or hangs.
     """
     asked = tuple(Asked(tuple(own), tuple(own)) for own in places)
-    question = Question(found, asked, clearly=True)
+    question = Question(found, asked, clearly=True, share=share)
     every = sorted({place for own in places for place in own})
     told = {}
     for count in counts:

@@ -45,7 +45,9 @@ SHARED = "parallel"
 HOPE = 0.1
 """What is expected of a subject that nothing is known of: the share of its time that it loses."""
 WORTH = 0.02
-"""Of what is expected of the best subject: those of which less is are left for later rounds."""
+"""Of what is expected of all: the subjects that bring no more together wait for later rounds."""
+GROWTH = 2.0
+"""How many times as large as the last one a round is at most: the first is of one batch."""
 FEWEST_NS = 1_000
 """Kernels that take less are not told from the call."""
 
@@ -260,17 +262,31 @@ class Tuning:
         """How many schedules were tried besides the default ones."""
         return sum(t.trials for t in self.subjects)
 
-    def run(self, limits: SearchLimits) -> Iterator[Progressing]:
-        """Yields subjects after rounds of trials, until nothing is expected of any."""
-        # To make and time a model with other schedules takes about as long as with default ones.
-        rounds = Rounds(self._began + limits.seconds, self.seconds)
+    def run(
+        self,
+        limits: SearchLimits,
+        first: float = 0.0,
+        after: Callable[[], float] = lambda: 0.0,
+    ) -> Iterator[Progressing]:
+        """Yields subjects after rounds of trials, until nothing is expected of any.
+
+        The first round is thought to take so many seconds, and what follows the last one so many
+        `after` it. Rounds grow from a batch on, as far as time allows.
+        """
+        rounds = Rounds(self._began + limits.seconds, first)
+        tried = 0
         yield from self.subjects
-        while self.trials < limits.trials and rounds.another():
+        while self.trials < limits.trials:
+            larger = rounds.another(after(), GROWTH)
+            if not larger:
+                return
             ended = ending()
             if ended is not None:
                 # Whatever has lost it: nobody waits for more.
                 raise ended
-            chosen = self._chosen(limits.trials - self.trials)
+            size = max(BATCH, int(larger * tried))
+            chosen = self._chosen(min(size, limits.trials - self.trials))
+            tried = len(chosen)
             if not chosen and self.finished:
                 return
             self.rounds += 1
@@ -284,18 +300,19 @@ class Tuning:
     def _chosen(self, most: float) -> list[tuple[Progressing, Candidate]]:
         """What is tried next, all at once: candidates of those of which most is expected."""
         wanted = sorted((t for t in self.subjects if not t.finished), key=lambda t: -t.expected)
-        least = WORTH * wanted[0].expected if wanted else inf
-        wanted = [t for t in wanted if t.expected >= least]
-        met = self._met([t for t in wanted if not t.queue])
+        left = every = sum(t.expected for t in wanted)
         taken: Counter[Subject] = Counter()
-        chosen: list[tuple[Progressing, Candidate]] = []
+        places: list[tuple[Progressing, int]] = []
         for t in wanted:
-            room = min(self._bench.room(t.subject, taken), most - len(chosen))
+            if left < WORTH * every:
+                break
+            left -= t.expected
+            room = int(min(self._bench.room(t.subject, taken), most - taken.total()))
             if room >= 1:
-                own = t.next(int(room), met.get(t.subject, ()))
-                taken[t.subject] = len(own)
-                chosen += [(t, c) for c in own]
-        return chosen
+                taken[t.subject] = room
+                places.append((t, room))
+        met = self._met([t for t, _ in places if not t.queue])
+        return [(t, c) for t, room in places for c in t.next(room, met.get(t.subject, ()))]
 
     def _met(self, wanted: Sequence[Progressing]) -> Mapping[Subject, Sequence[Met]]:
         """What is drawn and changed of some subjects and judged, on all CPUs."""

@@ -8,7 +8,7 @@ class Rounds:
     """Rounds until a time: none is begun that would end after it if it took as long as the others.
 
     As the longer of the last two: what is made and learned in the first ones is there later. The
-    first is thought to take `longest` seconds.
+    first is thought to take `longest` seconds. A larger one takes longer by as much.
     """
 
     def __init__(self, end: float, longest: float = 0.0) -> None:
@@ -17,13 +17,15 @@ class Rounds:
         self._began: float | None = None
         self._lengths = deque([longest], maxlen=2)
 
-    def another(self, after: float = 0.0) -> bool:
-        """Whether to begin another round; the one before ends by this.
+    def another(self, after: float = 0.0, most: float = 1.0) -> float:
+        """Returns how many times as large as the last one the next round may be, `most` at most.
 
-        What follows the last round takes `after` seconds.
+        0 where there is to be none. The round before ends by this. What follows the last round
+        takes `after` seconds.
         """
         now = monotonic()
         if self._began is not None:
             self._lengths.append(now - self._began)
         self._began = now
-        return now + max(self._lengths) + after < self._end
+        left, length = self._end - after - now, max(self._lengths)
+        return min(most, left / length if length else most) if length < left else 0.0

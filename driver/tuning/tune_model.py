@@ -25,7 +25,7 @@ from rutc.driver.precision.apply_precision import in_precision
 from rutc.driver.timing.cluster import Cluster, ClusterBench
 from rutc.driver.timing.model_bench import ModelBench, Planned, Subject, timed_sizes
 from rutc.driver.timing.side_by_side import Ratio
-from rutc.driver.tuning.confirm import Confirmed, confirmed, runs_to_confirm
+from rutc.driver.tuning.confirm import Confirmed, confirmed, needed
 from rutc.driver.tuning.plan_search import PlanProgress
 from rutc.driver.tuning.schedule_search import Progressing, SearchLimits, Tried, Tuning
 from rutc.driver.tuning.tune_plan import PlanFound, tune_plan
@@ -44,8 +44,8 @@ from rutc.tuner.trial import Origin
 
 PLANS = 0.5
 """The share of a search that is for plans."""
-ARTIFACTS = 2
-"""That take turns in whole runs at the end, if not all that was found is confirmed at once."""
+CONFIRMED = 0.5
+"""The share of a search for schedules that is for confirming, at most: with fewer runs then."""
 
 
 @record
@@ -248,14 +248,19 @@ def _search_schedules(
                 seeds_in(database, own.machine) if seeds else (),
                 jobs,
             )
-            # At the end, the model is built again as it was for this, and run.
-            made = tuning.seconds
-            at_last = ARTIFACTS * (made + runs_to_confirm(cpu) * local.usual_s)
+            own_limits = limits.after(before, 0)
+            most = CONFIRMED * (own_limits.seconds - tuning.seconds)
+
+            def at_last() -> float:
+                """What follows the last round: the fastest are timed again, and confirmed."""
+                need = needed(local.pace, cpu)
+                return local.pace.round + max(need.made, min(need.seconds, most))
+
             try:
-                for subject in tuning.run(limits.after(before + at_last, 0)):
+                for subject in tuning.run(own_limits, local.pace.round, at_last):
                     on_batch(subject, tuning)
                 if not tuning.rounds and tuning.trials < limits.trials and not tuning.finished:
-                    lacked = made + at_last
+                    lacked = local.pace.round + at_last()
                 faster = tuning.faster()
             except KeyboardInterrupt:
                 # All that was measured is kept.
@@ -263,7 +268,8 @@ def _search_schedules(
         if faster:
             tell("in the model", 0, 1)
             choices = {s: c.choice for s, c in faster.items()}
-            compared = confirmed(own, choices, local.default, folder, cpu)
+            share = needed(local.pace, cpu).share(limits.seconds - (perf_counter() - began))
+            compared = confirmed(own, choices, local.default, folder, cpu, share)
             tell("in the model", 1, 1)
     if compared is not None:
         for s, c in faster.items():

@@ -18,7 +18,8 @@ import pytest
 
 import rutc as package
 from rutc.driver.options import Options
-from rutc.driver.timing.model_bench import Subject
+from rutc.driver.timing.model_bench import ModelBench, Pace, Subject
+from rutc.driver.tuning.confirm import needed
 from rutc.driver.tuning.schedule_search import SearchLimits
 from rutc.driver.tuning.tune_model import tune_model
 from rutc.driver.tuning.tune_plan import PlanFound
@@ -125,6 +126,21 @@ def test_a_search_says_that_it_had_no_time_for_schedules(
     assert told["lacked_seconds"] > 0.05
     enough = rutc("tune", wide, "--trials", "12", "--no-plans", "--json").json
     assert enough["lacked_seconds"] == 0
+
+
+@pytest.mark.parametrize("seconds", [40.0, 150.0])
+def test_a_busy_machine_tries_schedules_in_minutes(
+    wide: Path, database: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """All that is confirmed would take longer than there is time, so that it has fewer runs."""
+    slow = Pace(4.0, 4.0, 7.0, 0.07)
+    monkeypatch.setattr(ModelBench, "pace", slow)
+    assert needed(slow, None).seconds > 40.0
+    limits = SearchLimits(seconds, trials=2)
+    with Database.open(database) as db:
+        found = tune_model(wide, db, limits, plans=False)
+    lacks = seconds < needed(slow, None).made + 2 * slow.round
+    assert (found.trials, found.lacked > seconds) == (0 if lacks else 2, lacks)
 
 
 def test_a_compilation_takes_the_fastest_on_record(
