@@ -195,7 +195,8 @@ def far_reads_asked_for(
     """Steps that ask for what arms read of far operands in the next iteration of the loop around.
 
     All arms together read short pieces of many rows, as of windows, and come back to them for every
-    vector: the hardware sees no order in that. What is asked for has to stay near until then.
+    vector: the hardware sees no order in that. What is asked for has to stay near until then, and
+    where a run chooses how far rows are apart, to find their places takes longer than to wait.
     """
     *others, vector = order
     chosen = choosing_loops(kernel, shape.sizes)
@@ -207,6 +208,8 @@ def far_reads_asked_for(
         if t.is_store or t.gathered or t.packed or not t.unit(vector):
             continue
         if t.strides.get(around[-1]) in (None, 0) or t.buffer_bytes <= machine.l2 // 2:
+            continue
+        if not all(isinstance(stride, int) for stride in t.exact.values()):
             continue
         pieces = len({r for r in reads_in(kernel.body) if r.value == t.buffer})
         if 2 * pieces * shape.extents[vector] * t.bytes <= machine.l2:

@@ -12,6 +12,7 @@ from rutc.tuner.heuristic import spaces
 from rutc.tuner.templates.pointwise import Form, Pointwise
 from tests.machines import on_machines, runnable
 from tests.tuner.subjects import of_text
+from tests.tuner.test_tiles import kernel_of
 
 TRANSFORMED = """
 graph "tiles"
@@ -45,6 +46,20 @@ def test_what_would_not_stay_until_it_is_read_is_not_asked_for(machine: Machine)
     small = replace(machine, l2=1 << 14)
     steps = choose(found.kernel, small, found.free).schedule
     assert not any(isinstance(s, PrefetchReads) for s in steps)
+
+
+@on_machines
+@pytest.mark.parametrize(
+    ("symbols", "x", "asks"), [("", "24", True), ("width = 24..9999", "width", False)]
+)
+def test_rows_are_asked_for_where_their_places_are_known(
+    machine: Machine, symbols: str, x: str, asks: bool
+) -> None:
+    """Where a run chooses how far rows are apart, their places take long to find."""
+    text = TRANSFORMED.format(c=32, x=x)
+    kernel = kernel_of(text.replace("\ndims", f"\nsymbols {symbols}\ndims") if symbols else text)
+    steps = choose(kernel, replace(machine, l2=1 << 15), frozenset()).schedule
+    assert any(isinstance(s, PrefetchReads) for s in steps) == asks
 
 
 @on_machines
