@@ -382,7 +382,7 @@ def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
     """Expressions equal to `x` in which one atom is exchanged for others.
 
     e % d  ->  e - d*(e // d),   d*(e // d)  ->  e - e % d,
-    e % d + d*((e // d) % m)  ->  e % (d*m),   min(a, b) + c  ->  min(a + c, b + c),
+    e % d + d*((e // d + k) % m)  ->  (e + d*k) % (d*m),   min(a, b) + c  ->  min(a + c, b + c),
     max(a - c, b) + c + d  ->  max(a, b + c) + d,   max(a - c, b) + min(a, b + c)  ->  a + b
     """
     for mono, c in x.terms:
@@ -448,17 +448,20 @@ def _split_factor(factor: Index, b: Index) -> tuple[Index, Index]:
 def _chained(
     others: Index, rest: Monomial, c: int, e: Index, d: Index, quotient: Index, ranges: Ranges
 ) -> Iterator[Index]:
-    """The remainder c*rest*(e % d) joined with  c*d*rest*((e // d) % m)  among the others."""
+    """The remainder c*rest*(e % d) joined with  c*d*rest*((e // d + k) % m)  among the others."""
     if not d.is_const:
         return
     for mono, k in others.terms:
         if k != c * d.const:
             continue
         for i, atom in enumerate(mono):
-            same = mono[:i] + mono[i + 1 :] == rest
-            if same and isinstance(atom, Mod) and atom.num == quotient:
+            if not isinstance(atom, Mod) or mono[:i] + mono[i + 1 :] != rest:
+                continue
+            more = atom.num - quotient
+            if more.is_const:
                 factor = Index(((rest, c),)) if rest else Index.of(c)
-                yield others - Index(((mono, k),)) + factor * mod(e, d * atom.den, ranges)
+                whole = mod(e + d * more, d * atom.den, ranges)
+                yield others - Index(((mono, k),)) + factor * whole
 
 
 def close_bounds(x: Index, ranges: Ranges) -> Range | None:
