@@ -326,11 +326,12 @@ def _within_loops(
             yield s, loops, beside
 
 
-def moves_evenly(kernel: Kernel, buffer: str, loop: str) -> bool:
-    """Whether each iteration of a loop reads a buffer at places as far from those of the last."""
+def moves_evenly(kernel: Kernel, buffer: str, loop: str, step: int = 1) -> bool:
+    """Whether so many iterations of a loop go on as far from where the last ones read a buffer."""
     layout = kernel.buffer(buffer).layout
+    steps = {loop: Index.of(loop) * step}
     for coords in (r.coords for r in reads_in(kernel.body) if r.value == buffer):
-        plain = {d: c for d, c in coords if isinstance(c, Index)}
+        plain = {d: c.subs(steps) for d, c in coords if isinstance(c, Index)}
         if any(loop in index_names(c) for d, c in coords if not isinstance(c, Index)):
             return False
         if len(plain) == len(coords):

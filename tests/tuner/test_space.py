@@ -152,6 +152,35 @@ def test_the_default_of_a_kind_is_a_point(name: str, kind: str) -> None:
     assert found >= _matrices(name, kind)
 
 
+COLUMNS_TEXT = """
+graph "columns"
+dims {batch}m = 8, n = 96, k = 16
+%x : bf16{{{b}k,m}} = input "x" [{b}m, k]
+%w : bf16{{{b}k,n}} = input "w" [{b}n, k]
+%s : f32{{{b}m,n}} = sum{{k}} f32(%x[{b}k, m]) * f32(%w[{b}k, n])
+output "s" [{b}m, n] = %s
+"""
+"""Products with a computed operand, which lies in columns of 16 pairs."""
+
+
+@pytest.mark.parametrize("batch", ["b = 3, ", ""])
+@pytest.mark.parametrize(("vectors", "asked"), [(2, False), (3, False), (4, True), (8, True)])
+def test_panels_are_asked_for_where_they_are_whole_columns(
+    batch: str, vectors: int, *, asked: bool
+) -> None:
+    """Others begin inside of what lies in one piece: 12 columns of 16 on NEON."""
+    text = COLUMNS_TEXT.format(batch=batch, b="b, " if batch else "")
+    subject = of_text(text, frozenset(), Random(0), {"w": {"n": 16, "k": 2}})
+    machine = replace(aarch64.neon(), l1=1 << 10, l2=1 << 11).alone()
+    (space,) = (s for s in spaces(subject.kernel, machine, subject.free) if s.template is TILED)
+    assert space.default is not None
+    tile = replace(space.default.point.tile, vector="n", vectors=vectors, rows=(("m", 2),))
+    point = replace(space.default.point, tile=tile, block=None, chunk=None, prefetch=True)
+    found = space.choice(point)
+    assert ("prefetch_block(w, n.o" in print_schedule(found.schedule)) is asked
+    subject.run(found, machine, None)
+
+
 # -- points -------------------------------------------------------------------------------------
 def test_points_are_many_and_listed_once() -> None:
     kernel, constants = lowered(PRODUCTS.replace("j = 96, k = 64", "j = 20, k = 32"))

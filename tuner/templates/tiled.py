@@ -368,9 +368,14 @@ class _Making:
         line, batch = t.line(machine), self.batch
         if self.block is not None:
             return [PrefetchBlock(t.buffer, f"{self.bound[-1]}.b", 0, line)]
+        panel = f"{tile.vector}.o"
+        if t.arranged and panel in around:
+            whole, columns = self.loops.original.get(tile.vector, tile.vector), tile.vectors
+            if not moves_evenly(self.kernel, t.buffer, whole, columns * machine.width):
+                # Panels of other widths than its own blocks share lines with the next ones.
+                return []
         if batch and (t.strides.get(batch[-1]) or 0) > 0:
-            panel = f"{tile.vector}.o" if f"{tile.vector}.o" in around else batch[-1]
-            return [PrefetchBlock(t.buffer, panel, 0, line)]
+            return [PrefetchBlock(t.buffer, panel if panel in around else batch[-1], 0, line)]
         over = panel_loop(t, tile, around)
         if over is not None and comes_from_afar(t, shape, machine):
             again = bool(self.even) or any(self.extents[v] > 1 for v in around if v != over)
