@@ -200,12 +200,18 @@ def test_the_key_names_the_compilers_sources(monkeypatch: pytest.MonkeyPatch) ->
     assert len(code_sources_digest()) == 64
 
 
+def test_what_decides_code_is_where_the_sources_digest_looks() -> None:
+    missing = [part for part in compile_job.SOURCES if not (compile_job.ROOT / part).exists()]
+    assert not missing
+
+
 def test_what_estimates_were_fitted_to_decides_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Estimates choose schedules: with other numbers a kernel may become other code."""
+    root = compile_job.ROOT
     monkeypatch.setattr(compile_job, "ROOT", tmp_path)
-    fitted = tmp_path / FITTED.relative_to(Path(compile_job.__file__).parent.parent)
+    fitted = tmp_path / FITTED.resolve().relative_to(root)
     fitted.parent.mkdir(parents=True)
     found = []
     for text in ("1", "2"):

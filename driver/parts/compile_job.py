@@ -42,7 +42,7 @@ from rutc.tuner import choose, factors_out, partial_sums
 from rutc.tuner.choice import Choice, OnRecord
 from rutc.tuner.sharing import Way, stored, ways
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("driver/parts/compile_job.py", "base/record.py", "tensor_ir", "tuner", "emit")
 """The files and folders that decide what code a job becomes."""
 SUFFIXES = frozenset({".py", ".json"})
