@@ -13,7 +13,7 @@ from typing import assert_never
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.cost.accesses import Accesses
 from rutc.tensor_ir.cost.addresses import NONE, Names, region_of, union
-from rutc.tensor_ir.cost.frames import Frames, Role, executions
+from rutc.tensor_ir.cost.frames import Frames, Role, copies_held, executions
 from rutc.tensor_ir.cost.operations import (
     add_operations,
     depth_of,
@@ -22,7 +22,7 @@ from rutc.tensor_ir.cost.operations import (
     kind_of,
     reads_of,
 )
-from rutc.tensor_ir.cost.work import Tally
+from rutc.tensor_ir.cost.work import Operand, Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
@@ -298,7 +298,7 @@ class Counter(Accesses):
         e: Expr,
         frames: Frames,
         known: dict[int, Names] | None = None,
-        operands: list[tuple[float, float]] | None = None,
+        operands: list[Operand] | None = None,
         steps: float = 0.0,
     ) -> Names:
         """What the value depends on; its operations are counted once."""
@@ -331,7 +331,7 @@ class Counter(Accesses):
         self,
         r: Read,
         frames: Frames,
-        operands: list[tuple[float, float]] | None = None,
+        operands: list[Operand] | None = None,
         steps: float = 0.0,
     ) -> Names:
         """What the element depends on that is read."""
@@ -384,7 +384,8 @@ class Counter(Accesses):
         elif outside:
             tally.add("guarded", count)
         if operands is not None:
-            operands.append((count, steps))
+            held = copies_held(names, frames[at + 1 :])
+            operands.append(Operand(count, steps, held))
         if not guarded and at < len(frames) - 1:
             self.hold(address, frames, at, names)
         self.touch(buffer, r.coords, frames, is_store=False, address=address)
@@ -403,7 +404,7 @@ class _Expression:
         counter: Counter,
         frames: Frames,
         known: dict[int, Names],
-        operands: list[tuple[float, float]] | None,
+        operands: list[Operand] | None,
         steps: float,
     ) -> None:
         """Count in these frames; what is `known` is counted."""

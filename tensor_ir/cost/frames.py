@@ -7,6 +7,7 @@ branch is a frame as well: code is not moved out of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from enum import Enum
 from math import ceil, prod
@@ -67,6 +68,16 @@ Narrowed = dict[str, Range]
 def executions(frames: Sequence[Frame]) -> float:
     """How often code is done that stands in all of the frames."""
     return prod(f.times for f in frames)
+
+
+def copies_held(names: AbstractSet[str], frames: Sequence[Frame]) -> float:
+    """Registers that keep what depends on these names while the copies in the frames take turns.
+
+    That is its copies inside of the outermost loop for which it is the same; 0 where there is none.
+    """
+    own = [f for f in frames if f.role in (Role.COPIES, Role.LANES) and f.times > 1]
+    same = next((i for i, f in enumerate(own) if f.var not in names), None)
+    return 0.0 if same is None else prod(f.times for f in own[same:] if f.var in names)
 
 
 class Space:

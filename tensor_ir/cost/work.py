@@ -62,6 +62,19 @@ class Region:
     evicted: float = 0.0
 
 
+@record
+class Operand:
+    """What an update reads: its loads, for so many steps of the reduction.
+
+    A step keeps `held` registers of it where the code goes through its copies in order; 0 where
+    each is read for one copy alone.
+    """
+
+    loads: float
+    steps: float
+    held: float
+
+
 class Tally:
     """A region while it is counted."""
 
@@ -73,8 +86,8 @@ class Tally:
         self.chains: dict[str, float] = {}
         self.seen: set[object] = set()
         self.states: dict[str, float] = {}
-        self.operands: list[tuple[float, float]] = []
-        """(Loads, steps of the reduction) of each operand of the updates."""
+        self.operands: list[Operand] = []
+        """Those of the updates."""
         self.moved = [[0.0, 0.0] for _ in range(LEVELS)]
         self.evicted = 0.0
         self.kept = 0.0
@@ -95,15 +108,25 @@ class Tally:
         """Count cycles of a chain of operations."""
         self.chains[what] = self.chains.get(what, 0.0) + cycles
 
+    def _loaded(self) -> float:
+        """The registers that operands of updates take.
+
+        One operand's part of a step is held, the others pass by one at a time. Where the code has
+        another order, that takes more, the next one is loaded before the last has passed.
+        """
+        own = [o for o in self.operands if o.steps]
+        if len(own) < 2:
+            return 1.0
+        least = min(o.loads / o.steps for o in own) + 1
+        in_order = sum(o.held for o in own) + any(not o.held for o in own)
+        return least + 1 if in_order > least else least
+
     def finished(self, machine: Machine) -> Region:
         """The region, on a machine with so many registers."""
         registers = machine.registers
-        # One operand's part of a step is held, the others pass by one at a time.
-        each = [loads / steps for loads, steps in self.operands if steps]
-        held = min(each) if len(each) > 1 else 0.0
-        pressure = round(sum(self.states.values()) + held + 1) if self.states else 0
+        pressure = round(sum(self.states.values()) + self._loaded()) if self.states else 0
         if pressure > registers:
-            steps = max(steps for _, steps in self.operands) if self.operands else self.times
+            steps = max((o.steps for o in self.operands), default=self.times)
             self.add("spills", 2 * (pressure - registers) * steps)
             for what in self.chains:
                 self.wait(what, machine.forward_cycles * steps)
