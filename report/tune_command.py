@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rutc.driver.timing.side_by_side import Ratio
     from rutc.driver.tuning.plan_search import PlanProgress
     from rutc.driver.tuning.schedule_search import Progressing, SearchLimits, Tuning
+    from rutc.driver.tuning.search_terms import Searched as SearchedOf
+    from rutc.driver.tuning.search_terms import TimedRuns
     from rutc.driver.tuning.tune_model import TuningReport
     from rutc.driver.tuning.tune_plan import PlanFound
     from rutc.report.listing import Table
@@ -107,6 +110,7 @@ def tune(
     """
     from rutc.driver.check_options import asked
     from rutc.driver.tuning.schedule_search import SearchLimits
+    from rutc.driver.tuning.search_terms import Searched, TimedRuns
     from rutc.report.arguments import parse_sizes
 
     seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
@@ -116,13 +120,9 @@ def tune(
         SearchLimits(seconds, trials or inf),
         db,
         asked(target=target, **searched),
-        names=kernel or (),
-        cpu=cpu,
-        seed=seed,
-        plans=plans,
-        seeds=seeds,
-        sizes=parse_sizes(size, "--size"),
-        cluster=cluster,
+        Searched(kernel or (), plans, seeds=seeds, seed=seed),
+        TimedRuns(cpu, parse_sizes(size, "--size")),
+        cluster,
     )
     tables = [tuning_table(found)] if found.tuned else []
     screen.result(tuning_json(found), *tables, *tuning_lines(found))
@@ -140,6 +140,7 @@ def search_before(
         typer.Exit: it was interrupted.
     """
     from rutc.driver.tuning.schedule_search import SearchLimits
+    from rutc.driver.tuning.search_terms import Searched, TimedRuns
     from rutc.emit.targets.select import SEPARATOR
 
     if SEPARATOR in options.target:
@@ -150,7 +151,8 @@ def search_before(
         )
     trials = int(until) if until.isdecimal() and int(until) else None
     seconds = inf if trials is not None else seconds_of(until)
-    found = _searched(screen, model, SearchLimits(seconds, trials or inf), db, options)
+    limits = SearchLimits(seconds, trials or inf)
+    found = _searched(screen, model, limits, db, options, Searched(), TimedRuns())
     for line in tuning_lines(found):
         screen.note(line)
     if found.interrupted:
@@ -163,16 +165,11 @@ def _searched(
     limits: SearchLimits,
     db: str | None,
     options: Options,
-    *,
-    names: Sequence[str] = (),
-    cpu: int | None = None,
-    seed: int = 0,
-    plans: bool = True,
-    seeds: bool = False,
-    sizes: Mapping[str, int] | None = None,
+    searched: SearchedOf,
+    runs: TimedRuns,
     cluster: str | None = None,
 ) -> TuningReport:
-    """What a search finds; the arguments after `options` are those of `tune_model`.
+    """What a search finds, on the workers of a `cluster` if its address is given.
 
     Raises:
         UserError: an option or the model is at fault.
@@ -180,6 +177,7 @@ def _searched(
     # Unlike other commands it makes models, and drops them, for as long as one likes.
     gc.enable()
     from rutc.driver.timing.cluster import Cluster
+    from rutc.driver.tuning.search_terms import Listeners
     from rutc.driver.tuning.tune_model import tune_model
     from rutc.report.arguments import check_database
     from rutc.tuner.database import Database
@@ -195,17 +193,10 @@ def _searched(
             model,
             database,
             limits,
-            options=options,
-            names=names,
-            cpu=cpu,
-            seed=seed,
-            plans=plans,
-            seeds=seeds,
-            sizes=sizes,
-            cluster=workers,
-            on_batch=_shown(screen, line),
-            on_plan=_shown_plan(screen, line),
-            on_progress=on_progress,
+            options,
+            searched,
+            replace(runs, cluster=workers),
+            Listeners(_shown_plan(screen, line), _shown(screen, line), on_progress),
         )
         # Where nothing was worth a trial there is a database, too, as the report says.
         database.add(())

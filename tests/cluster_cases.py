@@ -23,6 +23,7 @@ from rutc.driver.timing.bench_server import BenchServer
 from rutc.driver.timing.cluster import Cluster, ClusterBench, Facts
 from rutc.driver.timing.model_bench import ModelBench, Planned, Subject, Try
 from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.search_terms import TimedRuns
 from rutc.driver.tuning.tune_model import tune_model
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
@@ -128,7 +129,8 @@ def test_a_search_goes_to_the_cluster(workers: Cluster, tmp_path: Path) -> None:
     ]
     onnx.save(build(nodes, weights), path)
     with Database.open(str(tmp_path / "records.sqlite")) as database:
-        found = tune_model(path, database, SearchLimits(trials=12), plans=False, cluster=workers)
+        runs = TimedRuns(cluster=workers)
+        found = tune_model(path, database, SearchLimits(trials=12), runs=runs)
         assert found.trials >= 12
         # Default schedules are no trials, and are kept beside them.
         assert database.count() == found.trials + len(found.tuned)

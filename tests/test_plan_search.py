@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -25,12 +25,13 @@ from rutc.driver.timing import plan_bench
 from rutc.driver.timing import side_by_side as beside
 from rutc.driver.timing.answering_process import Unanswered
 from rutc.driver.timing.launch_times import Enough, Profiled, run_in_turns, written
-from rutc.driver.timing.plan_bench import PlanBench, PlanChange, PlanLaunch
+from rutc.driver.timing.plan_bench import PlanBench, PlanChange, PlanLaunch, PlanRuns
 from rutc.driver.timing.side_by_side import Ratio, thread_counts
 from rutc.driver.tuning import plan_search, search_rounds
 from rutc.driver.tuning.plan_records import PLAN, RecordedPlans, plan_task, realised, row_of_plan
-from rutc.driver.tuning.plan_search import Kept, PlanSearch
+from rutc.driver.tuning.plan_search import Kept, PlanMemory, PlanSearch, PlanSpace
 from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.search_terms import Searched
 from rutc.driver.tuning.tune_model import tune_model
 from rutc.driver.tuning.tuning_records import origin_of
 from rutc.emit.targets import native_target
@@ -168,13 +169,16 @@ class Clock:
 
 
 def search(
-    graph: Graph, usual: Realisation, folder: Path, **options: object
+    graph: Graph,
+    usual: Realisation,
+    folder: Path,
+    seed: int = 0,
+    known: Callable[[Assignment], frozenset[str]] = lambda base: frozenset(),
 ) -> tuple[PlanSearch, list[tuple[PlanChange, Ratio | None]]]:
     """A search, and what it has tried."""
     tried: list[tuple[PlanChange, Ratio | None]] = []
-    made = PlanSearch(
-        graph, usual, MACHINE, folder, tried=lambda c, r, base: tried.append((c, r)), **options
-    )
+    memory = PlanMemory(known, lambda c, r, base: tried.append((c, r)))
+    made = PlanSearch(graph, usual, PlanRuns(MACHINE, folder), memory=memory, seed=seed)
     return made, tried
 
 
@@ -191,7 +195,8 @@ def test_factors_are_rounded_of_no_other_sums_than_may_be(
 
     monkeypatch.setattr(PlanSearch, "_with_algorithms", lambda self, new: usual)
     monkeypatch.setattr(PlanSearch, "_candidate", told)
-    found = PlanSearch(graph, usual, PAIRS, tmp_path, only=only)
+    space = PlanSpace(only=None if only is None else frozenset(only))
+    found = PlanSearch(graph, usual, PlanRuns(PAIRS, tmp_path), space)
     own = replace(usual.assignment, algorithms=(("y", SAID_ROUNDED),))
     bench = SimpleNamespace(found=SimpleNamespace(assignment=own))
     changes = list(found._by_algorithm(bench))  # type: ignore[arg-type]
@@ -395,5 +400,6 @@ def test_a_search_of_a_model_tries_plans_and_keeps_them(
         assert again.plan is not None
         assert again.plan.tried == 1
         assert [t.template for t in database.trials()].count("change of a plan") == 5
-        without = tune_model(model, database, SearchLimits(trials=2), plans=False)
+        schedules = Searched(plans=False)
+        without = tune_model(model, database, SearchLimits(trials=2), searched=schedules)
         assert without.plan is None

@@ -81,8 +81,8 @@ class Question:
     """A library to run in turns with the usual one, and the candidates that it is asked about.
 
     None: the whole run, as exactly as time allows. If `clearly`, whether each candidate and the
-    whole run is faster or slower. Of either there are at most about `MOST_RUNS`. They have a `share`
-    of the seconds that runs may take.
+    whole run is faster or slower. Of either there are at most about `MOST_RUNS`, in a `share` of
+    the seconds that they may take.
     """
 
     artifact: TimedLibrary

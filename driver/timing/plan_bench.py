@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from time import monotonic
 from typing import Self
@@ -50,40 +51,43 @@ class PlanChange:
         return self.change
 
 
+@record
+class PlanRuns:
+    """How plans are compiled for a machine and run: libraries go into a folder.
+
+    The `chooser` gives kernels schedules. Runs happen on a CPU, or any, and have these `sizes`, or
+    common ones.
+    """
+
+    machine: Machine
+    folder: Path
+    chooser: Chooser | None = None
+    cpu: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    keep_subnormals: bool = False
+
+
 class PlanBench:
     """Times plans beside the one that is the best so far."""
 
-    def __init__(
-        self,
-        found: Realisation,
-        machine: Machine,
-        folder: Path,
-        chooser: Chooser | None,
-        cpu: int | None = None,
-        keep_subnormals: bool = False,
-        sizes: Mapping[str, int] | None = None,
-    ) -> None:
-        """Compile the plan that others are timed beside; libraries go into a folder.
-
-        Runs have these `sizes`, or common ones.
+    def __init__(self, found: Realisation, runs: PlanRuns) -> None:
+        """Compile the plan that others are timed beside.
 
         Raises:
             UserError: it does not compile, or does not run.
         """
-        self.found, self.machine = found, machine
-        self._folder, self._chooser = folder, chooser
-        self._keep_subnormals = keep_subnormals
+        self.found, self._runs = found, runs
         self._made = 0
         self._lowered = Lowered()
         self.launches = self.launches_of(found)
         self.artifact = self._written(found)
-        self._beside = Beside(self.artifact, sizes, cpu)
+        self._beside = Beside(self.artifact, runs.sizes, runs.cpu)
         began = monotonic()
-        runs = self._beside.runs(Question(self.artifact))
+        alone = self._beside.runs(Question(self.artifact))
         self.asked_s = monotonic() - began
-        own = _by_launch(self.launches, runs.us[0])
+        own = _by_launch(self.launches, alone.us[0])
         self.us = {x: float(np.median(t)) for x, t in own.items()}
-        self.total_us = float(np.median(runs.whole[0]))
+        self.total_us = float(np.median(alone.whole[0]))
 
     def __enter__(self) -> Self:
         return self
@@ -140,10 +144,10 @@ class PlanBench:
         self._made += 1
         return written(
             found.plan,
-            self.machine,
-            self._folder / f"plan{id(self)}_{self._made}.so",
-            chooser=self._chooser,
-            keep_subnormals=self._keep_subnormals,
+            self._runs.machine,
+            self._runs.folder / f"plan{id(self)}_{self._made}.so",
+            chooser=self._runs.chooser,
+            keep_subnormals=self._runs.keep_subnormals,
         )
 
 

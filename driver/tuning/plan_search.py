@@ -16,17 +16,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf, log
-from pathlib import Path
 from random import Random
 from time import monotonic
 
 from rutc.base.record import record
-from rutc.driver.parts.compile_job import Chooser, CompileJob, joined
+from rutc.driver.parts.compile_job import CompileJob, joined
 from rutc.driver.timing.answering_process import Unanswered
 from rutc.driver.timing.certainty import CERTAIN
-from rutc.driver.timing.plan_bench import PlanBench, PlanChange, PlanLaunch
+from rutc.driver.timing.plan_bench import PlanBench, PlanChange, PlanLaunch, PlanRuns
 from rutc.driver.timing.side_by_side import Ratio, thread_counts
 from rutc.driver.tuning.search_rounds import Rounds
 from rutc.emit.interrupts import ending
@@ -43,7 +41,6 @@ from rutc.graph_opt.pipeline import rounded_by
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.graph import Graph
-from rutc.tensor_ir.machine import Machine
 
 ROUND = 16
 """Changes that are tried at once, at most."""
@@ -82,6 +79,36 @@ class PlanProgress:
     """
 
 
+@record
+class PlanSpace:
+    """Which plans are searched: from the `first` on, if one is given, with algorithms as it has.
+
+    The sums that are `spread` keep their algorithms, too. Where `only` names sums, factors of no
+    others are rounded to bf16. `change` assigns the types of values after other algorithms are
+    chosen, all of which are `exact` if they have to be.
+    """
+
+    first: Realisation | None = None
+    exact: bool = False
+    spread: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
+    change: Callable[[Realisation], Realisation] = lambda found: found
+
+
+@record
+class PlanMemory:
+    """What is `known` of an assignment, which is not tried again, and who is told what is `tried`.
+
+    With the assignment that it changes, and None if it did not run.
+    """
+
+    known: Callable[[Assignment], frozenset[str]] = lambda base: frozenset()
+    tried: Callable[[PlanChange, Ratio | None, Assignment], None] = lambda *told: None
+
+
+ANY_PLAN, NOTHING_KNOWN = PlanSpace(), PlanMemory()
+
+
 class PlanSearch:
     """The search for a plan of a model."""
 
@@ -89,47 +116,17 @@ class PlanSearch:
         self,
         graph: Graph,
         usual: Realisation,
-        machine: Machine,
-        folder: Path,
-        *,
-        first: Realisation | None = None,
-        chooser: Chooser | None = None,
-        exact: bool = False,
-        spread: Sequence[str] = (),
-        only: Sequence[str] | None = None,
-        change: Callable[[Realisation], Realisation] = lambda found: found,
-        cpu: int | None = None,
+        runs: PlanRuns,
+        space: PlanSpace = ANY_PLAN,
+        memory: PlanMemory = NOTHING_KNOWN,
         seed: int = 0,
-        keep_subnormals: bool = False,
-        sizes: Mapping[str, int] | None = None,
-        known: Callable[[Assignment], frozenset[str]] = lambda base: frozenset(),
-        tried: Callable[[PlanChange, Ratio | None, Assignment], None] = lambda *told: None,
     ) -> None:
-        """Search from the `usual` plan of an imported graph on, or from the `first` to look at.
-
-        `change` is what assigns the types of values after other algorithms are chosen, `chooser`
-        what gives kernels schedules. What is `tried` is told, with the assignment that it changes,
-        and None if it did not run; what is `known` of an assignment is not tried again. The sums
-        that are `spread` keep their algorithms, and so do all where a `first` plan is given. Where
-        `only` names sums, factors of no others are rounded to bf16. Runs have these `sizes`, or
-        common ones.
-        """
-        self._graph, self._machine, self._folder = graph, machine, folder
-        self._exact, self._spread, self._change = exact, frozenset(spread), change
-        self._only = None if only is None else frozenset(only)
-        self._open = partial(
-            PlanBench,
-            machine=machine,
-            folder=folder,
-            chooser=chooser,
-            cpu=cpu,
-            keep_subnormals=keep_subnormals,
-            sizes=sizes,
-        )
-        self._threads = thread_counts(cpu)
-        self._known, self._tell = known, tried
+        """Search from the `usual` plan of an imported graph on, or from the first of a space."""
+        self._graph, self._machine, self._runs = graph, runs.machine, runs
+        self._space, self._memory = space, memory
+        self._threads = thread_counts(runs.cpu)
         self._rng = Random(seed)
-        self._usual, self._first = usual, first or usual
+        self._usual, self._first = usual, space.first or usual
         self._seen: set[tuple[frozenset[PlanLaunch], frozenset[PlanLaunch]]] = set()
         self._cycles: dict[CompileJob, float] = {}
         self.outcome = PlanProgress(self._first)
@@ -178,6 +175,9 @@ class PlanSearch:
                 self.outcome.runs = runs
             yield self.outcome
 
+    def _open(self, found: Realisation) -> PlanBench:
+        return PlanBench(found, self._runs)
+
     # -- rounds ----------------------------------------------------------------------------------
     def _round(self, bench: PlanBench, tries: list[PlanChange]) -> list[Kept]:
         """Those of some changes that are faster; halves are tried if all together do not run."""
@@ -189,12 +189,12 @@ class PlanSearch:
                 pass
             else:
                 for c, r in zip(tries, ratios, strict=True):
-                    self._tell(c, r, bench.found.assignment)
+                    self._memory.tried(c, r, bench.found.assignment)
                     self.outcome.tried += 1
                 steps = [Kept(c, r) for c, r in zip(tries, ratios, strict=True)]
                 return [s for s in steps if s.ratio.high <= 1 - CERTAIN]
         if len(tries) == 1:
-            self._tell(tries[0], None, bench.found.assignment)
+            self._memory.tried(tries[0], None, bench.found.assignment)
             self.outcome.tried += 1
             self.outcome.failed += 1
             return []
@@ -253,8 +253,9 @@ class PlanSearch:
         """The plan with another algorithm for a sum, or with the sum as it stands."""
         own = bench.found.assignment.algorithms
         offered: defaultdict[str, list[str]] = defaultdict(list)
-        for o in offers(self._graph, self._machine, Assigned(own), exact=self._exact):
-            if o.value not in self._spread and self._may_lose(o) and o.cost <= WORST * o.direct:
+        exact, spread = self._space.exact, self._space.spread
+        for o in offers(self._graph, self._machine, Assigned(own), exact=exact):
+            if o.value not in spread and self._may_lose(o) and o.cost <= WORST * o.direct:
                 offered[o.value].append(o.algorithm)
         choices = dict(own)
         for value, algorithms in offered.items():
@@ -277,13 +278,14 @@ class PlanSearch:
 
     def _may_lose(self, o: Offer) -> bool:
         """Whether a sum may lose what an algorithm costs by rounding its factors."""
-        return self._only is None or o.value in self._only or not rounded_by(o.algorithm)
+        only = self._space.only
+        return only is None or o.value in only or not rounded_by(o.algorithm)
 
     def _with_algorithms(self, algorithms: tuple[tuple[str, str], ...]) -> Realisation:
         assigned = Assigned(algorithms)
-        graph = with_algorithms(self._graph, self._machine, assigned, exact=self._exact)
+        graph = with_algorithms(self._graph, self._machine, assigned, exact=self._space.exact)
         found = greedy(prepare(graph), self._machine).realisation
-        return self._change(found.but(replace(found.assignment, algorithms=algorithms)))
+        return self._space.change(found.but(replace(found.assignment, algorithms=algorithms)))
 
     def _by_neighbour(self, bench: PlanBench) -> Iterator[PlanChange]:
         """The neighbours of the plan, those of values sooner whose launches take long."""
@@ -296,7 +298,7 @@ class PlanSearch:
             for v in g.computed:
                 taken[v] = max(taken[v], longest)
         least = LEAST_SHARE * bench.total_us
-        known = self._known(bench.found.assignment)
+        known = self._memory.known(bench.found.assignment)
         drawn = [
             (log(1 - self._rng.random()) / taken[n.subject], n)
             for n in neighbours(bench.found, types=False)

@@ -11,23 +11,29 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 
 from rutc.base.blas import one_blas_thread
-from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.options import Options
 from rutc.driver.parts.launches import Pending
 from rutc.driver.plans.planning import imported, machine_for, planned, versions_for
 from rutc.driver.precision.apply_precision import in_precision
-from rutc.driver.timing.cluster import Cluster, ClusterBench
+from rutc.driver.timing.cluster import ClusterBench
 from rutc.driver.timing.model_bench import ModelBench, Planned, Subject, timed_sizes
 from rutc.driver.timing.side_by_side import Ratio
 from rutc.driver.tuning.confirm import Confirmed, confirmed, needed
-from rutc.driver.tuning.plan_search import PlanProgress
 from rutc.driver.tuning.schedule_search import Progressing, SearchLimits, Tried, Tuning
+from rutc.driver.tuning.search_terms import (
+    ANYWHERE,
+    EVERYTHING,
+    NOBODY,
+    Listeners,
+    Searched,
+    TimedRuns,
+)
 from rutc.driver.tuning.tune_plan import PlanFound, tune_plan
 from rutc.driver.tuning.tuning_records import judged, known_of, origin_of, rows_of, seeds_in
 from rutc.emit.targets.select import host_features
@@ -36,7 +42,6 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import Range, sizes_text
-from rutc.tuner.choice import Choice
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
@@ -96,34 +101,12 @@ def tune_model(
     model: Path,
     database: Database,
     limits: SearchLimits,
-    *,
     options: Options | None = None,
-    names: Sequence[str] = (),
-    cpu: int | None = None,
-    seed: int = 0,
-    given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
-    plans: bool = True,
-    cluster: Cluster | None = None,
-    sizes: Mapping[str, int] | None = None,
-    seeds: bool = False,
-    on_plan: Callable[[PlanProgress], None] = lambda outcome: None,
-    on_batch: Callable[[Progressing, Tuning], None] = lambda subject, tuning: None,
-    on_progress: Progress | None = None,
+    searched: Searched = EVERYTHING,
+    runs: TimedRuns = ANYWHERE,
+    told: Listeners = NOBODY,
 ) -> TuningReport:
     """Search for a model's plan, then for schedules of its kernels.
-
-    `names` are parts of the names of kernels to search; the plan then stays as it is, as it does
-    without `plans`.
-
-    Where sizes are symbolic, runs have these `sizes`, by the model's own names, or common ones.
-
-    With `seeds` the fastest schedules on record of similar kernels are tried first.
-
-    With a `cluster` its workers try schedules, and the plan stays as it is: its client has threads,
-    beside which no process is copied.
-
-    What is `given` of a kernel, schedules made by hand, is tried before all others; those that do
-    not apply are left out.
 
     Raises:
         UserError: the model or an option is at fault, or the machine cannot run such code.
@@ -132,17 +115,17 @@ def tune_model(
     machine = machine_for(options)
     _check_runs_here(machine)
     began = perf_counter()
-    tell = on_progress or nobody
-    tell("plan", 0, 1)
+    told.on_progress("plan", 0, 1)
     graph = imported(model, options)
-    at = sizes_text(timed_sizes(input_symbols(graph), sizes or {}))
-    narrow = in_precision(graph, machine, options, tell)
+    at = sizes_text(timed_sizes(input_symbols(graph), runs.sizes))
+    narrow = in_precision(graph, machine, options, told.on_progress)
     graph = narrow.graph
     found = versions_for(graph, machine, narrow.options)
     plan, earlier = planned(found, machine, narrow.options.precision)
     better: PlanFound | None = None
     # A plan is of all kernels: those of some names keep the plan that they have.
-    if plans and cluster is None and not earlier and not names:
+    plans = searched.plans and runs.cluster is None
+    if plans and not earlier and not searched.names:
         better = tune_plan(
             graph,
             plan,
@@ -151,10 +134,9 @@ def tune_model(
             options,
             narrow.options,
             limits.share(PLANS),
-            cpu=cpu,
-            seed=seed,
-            sizes=sizes,
-            on_round=on_plan,
+            runs,
+            searched.seed,
+            told.on_plan,
         )
         if better.interrupted:
             spent, place = perf_counter() - began, str(database.location)
@@ -162,21 +144,9 @@ def tune_model(
             return TuningReport((), *counts, (), spent, place, True, {}, better, at)
         plan = better.plan
     tried, failed = (0, 0) if better is None else (better.tried, better.failed)
-    own = Planned(plan, earlier, machine, sizes or {}, options.keep_subnormals)
-    schedules = _search_schedules(
-        own,
-        _chosen(own.launches(), names),
-        database,
-        limits.after(0.0, tried),
-        began,
-        cpu=cpu,
-        seed=seed,
-        given=given,
-        cluster=cluster,
-        seeds=seeds,
-        on_batch=on_batch,
-        tell=tell,
-    )
+    own = Planned(plan, earlier, machine, runs.sizes, options.keep_subnormals)
+    left = limits.after(0.0, tried)
+    schedules = _search_schedules(own, database, left, began, searched, runs, told)
     keep = schedules.kept
     return TuningReport(
         schedules.tuned,
@@ -189,7 +159,7 @@ def tune_model(
         schedules.runs,
         better,
         at,
-        "by sizes, a model has several plans" if plans and earlier else "",
+        "by sizes, a model has several plans" if searched.plans and earlier else "",
         schedules.lacked,
     )
 
@@ -210,23 +180,18 @@ class _Schedules:
 
 def _search_schedules(
     own: Planned,
-    chosen: Mapping[Subject, str],
     database: Database,
     limits: SearchLimits,
     began: float,
-    *,
-    cpu: int | None,
-    seed: int,
-    given: Callable[[Subject], Iterable[Choice]],
-    cluster: Cluster | None,
-    seeds: bool,
-    on_batch: Callable[[Progressing, Tuning], None],
-    tell: Progress,
+    searched: Searched,
+    runs: TimedRuns,
+    told: Listeners,
 ) -> _Schedules:
-    """Searches for schedules of the chosen kernels, then confirms what is found in whole runs.
+    """Searches for schedules of kernels, then confirms what is found in whole runs.
 
     The seconds of the limits are those since the search for plans `began`, and for all.
     """
+    chosen, cpu = _chosen(own.launches(), searched.names), runs.cpu
     timed, origin = own.timed(), origin_of(own.machine)
     keep = _Keeper(database, origin, timed)
     interrupted, lacked = False, 0.0
@@ -239,13 +204,13 @@ def _search_schedules(
             before = perf_counter() - began
             tuning = Tuning(
                 chosen,
-                local if cluster is None else ClusterBench(local, own, cluster),
+                local if runs.cluster is None else ClusterBench(local, own, runs.cluster),
                 lambda subject: CostModel(subject.machine, timed[subject]),
                 keep,
-                seed,
+                searched.seed,
                 lambda subject: known_of(subject, origin, database, timed[subject]),
-                given,
-                seeds_in(database, own.machine) if seeds else (),
+                searched.given,
+                seeds_in(database, own.machine) if searched.seeds else (),
                 jobs,
             )
             own_limits = limits.after(before, 0)
@@ -258,7 +223,7 @@ def _search_schedules(
 
             try:
                 for subject in tuning.run(own_limits, local.pace.round, at_last):
-                    on_batch(subject, tuning)
+                    told.on_batch(subject, tuning)
                 if not tuning.rounds and tuning.trials < limits.trials and not tuning.finished:
                     lacked = local.pace.round + at_last()
                 faster = tuning.faster()
@@ -266,18 +231,18 @@ def _search_schedules(
                 # All that was measured is kept.
                 interrupted = True
         if faster:
-            tell("in the model", 0, 1)
+            told.on_progress("in the model", 0, 1)
             choices = {s: c.choice for s, c in faster.items()}
             share = needed(local.pace, cpu).share(limits.seconds - (perf_counter() - began))
             compared = confirmed(own, choices, local.default, folder, cpu, share)
-            tell("in the model", 1, 1)
+            told.on_progress("in the model", 1, 1)
     if compared is not None:
         for s, c in faster.items():
             rows = judged(c.choice, s, origin, database, faster=s in compared.believed)
             database.add(rows, replace=True)
     tuned = tuple(_told(t, compared) for t in tuning.subjects)
-    runs = {} if compared is None else compared.runs
-    return _Schedules(tuned, keep, runs, interrupted, lacked)
+    whole = {} if compared is None else compared.runs
+    return _Schedules(tuned, keep, whole, interrupted, lacked)
 
 
 def _check_runs_here(machine: Machine) -> None:

@@ -11,7 +11,7 @@ from rutc.base.record import record
 from rutc.driver.options import Options
 from rutc.driver.plans.planning import in_types_of
 from rutc.driver.timing.model_bench import timed_sizes
-from rutc.driver.timing.plan_bench import PlanChange
+from rutc.driver.timing.plan_bench import PlanChange, PlanRuns
 from rutc.driver.timing.side_by_side import Ratio
 from rutc.driver.tuning.plan_records import (
     known_changes,
@@ -20,9 +20,16 @@ from rutc.driver.tuning.plan_records import (
     row_of_change,
     row_of_plan,
 )
-from rutc.driver.tuning.plan_search import Kept, PlanProgress, PlanSearch
+from rutc.driver.tuning.plan_search import (
+    Kept,
+    PlanMemory,
+    PlanProgress,
+    PlanSearch,
+    PlanSpace,
+)
 from rutc.driver.tuning.records_in import records_in
 from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.search_terms import ANYWHERE, TimedRuns
 from rutc.driver.tuning.tuning_records import origin_of
 from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.plan import Plan
@@ -59,17 +66,15 @@ def tune_plan(
     options: Options,
     narrow: Options,
     limits: SearchLimits,
-    *,
-    cpu: int | None = None,
+    runs: TimedRuns = ANYWHERE,
     seed: int = 0,
-    sizes: Mapping[str, int] | None = None,
     on_round: Callable[[PlanProgress], None] = lambda outcome: None,
 ) -> PlanFound:
     """Search from the usual plan of an imported graph on, or from that on record.
 
     It is on record for the `options` as they were given; `narrow` are those that their precision
     has become: what plans have to do with it, and of which sums factors are rounded. Kernels have
-    the schedules that are on record; runs have these sizes, or common ones.
+    the schedules that are on record.
 
     Raises:
         UserError: the model does not run.
@@ -84,7 +89,7 @@ def tune_plan(
     known = records.plans.look_up(graph, assignment).assignment
     first = None if known is None else realised(graph, known, machine, exact=exact)
 
-    timed = timed_sizes(dict(graph.symbols), sizes or {})
+    timed = timed_sizes(dict(graph.symbols), runs.sizes)
 
     def keep(c: PlanChange, ratio: Ratio | None, base: Assignment) -> None:
         rows = [row_of_change(task, origin, c, ratio, base, timed)]
@@ -94,20 +99,23 @@ def tune_plan(
         search = PlanSearch(
             graph,
             start,
-            machine,
-            Path(folder),
-            first=first,
-            chooser=records.schedules,
-            exact=exact,
-            spread=options.spread,
-            only=narrow.only,
-            change=in_types_of(machine, narrow.precision) or (lambda found: found),
-            cpu=cpu,
-            seed=seed,
-            keep_subnormals=options.keep_subnormals,
-            sizes=sizes,
-            known=lambda base: known_changes(task, origin, base, database, timed),
-            tried=keep,
+            PlanRuns(
+                machine,
+                Path(folder),
+                records.schedules,
+                runs.cpu,
+                runs.sizes,
+                options.keep_subnormals,
+            ),
+            PlanSpace(
+                first,
+                exact,
+                frozenset(options.spread),
+                None if narrow.only is None else frozenset(narrow.only),
+                in_types_of(machine, narrow.precision) or (lambda found: found),
+            ),
+            PlanMemory(lambda base: known_changes(task, origin, base, database, timed), keep),
+            seed,
         )
         out, interrupted = search.outcome, False
         try:

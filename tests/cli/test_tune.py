@@ -21,6 +21,7 @@ from rutc.driver.options import Options
 from rutc.driver.timing.model_bench import ModelBench, Pace, Subject
 from rutc.driver.tuning.confirm import needed
 from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.search_terms import Searched
 from rutc.driver.tuning.tune_model import tune_model
 from rutc.driver.tuning.tune_plan import PlanFound
 from rutc.driver.tuning.tuning_records import (
@@ -138,7 +139,7 @@ def test_a_busy_machine_tries_schedules_in_minutes(
     assert needed(slow, None).seconds > 40.0
     limits = SearchLimits(seconds, trials=2)
     with Database.open(database) as db:
-        found = tune_model(wide, db, limits, plans=False)
+        found = tune_model(wide, db, limits, searched=Searched(plans=False))
     lacks = seconds < needed(slow, None).made + 2 * slow.round
     assert (found.trials, found.lacked > seconds) == (0 if lacks else 2, lacks)
 
@@ -248,7 +249,8 @@ def test_what_is_given_is_tried_first(wide: Path, database: Path) -> None:
         return (own,) if asked == subject else ()
 
     with Database.open(database) as db:
-        found = tune_model(wide, db, SearchLimits(trials=8), given=given, plans=False)
+        searched = Searched(plans=False, given=given)
+        found = tune_model(wide, db, SearchLimits(trials=8), searched=searched)
         trials = list(db.trials(task_of(subject)))
     assert found.trials >= 8
     (mine,) = [t for t in trials if t.template == "given"]

@@ -25,6 +25,7 @@ from rutc.driver.tuning.plan_records import (
     row_of_plan,
 )
 from rutc.driver.tuning.schedule_search import SearchLimits
+from rutc.driver.tuning.search_terms import Searched, TimedRuns
 from rutc.driver.tuning.tune_model import tune_model
 from rutc.driver.tuning.tuning_records import known_of, origin_of
 from rutc.emit.targets import native_target
@@ -110,7 +111,12 @@ def test_kernels_are_tuned_at_the_sizes_that_are_given(model: Path, tmp_path: Pa
 
         def tuned(**sizes: int) -> str:
             found = tune_model(
-                model, database, SearchLimits(trials=24), options=OPTIONS, plans=False, sizes=sizes
+                model,
+                database,
+                SearchLimits(trials=24),
+                OPTIONS,
+                Searched(plans=False),
+                TimedRuns(sizes=sizes or {}),
             )
             assert found.trials >= 24
             assert any(t.trials for t in found.tuned)
