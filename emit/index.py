@@ -376,8 +376,11 @@ class IndexEmitter:
         b = self.builder
         match a:
             case FloorDiv(x, y) | Mod(x, y):
-                num, den = self._matched(self.emit(x), self.emit(y))
                 bounds = self.bounds(x)
+                seam = self._with_seam(a, bounds)
+                if seam is not None:
+                    return seam
+                num, den = self._matched(self.emit(x), self.emit(y))
                 if bounds is not None and bounds[0] >= 0:
                     divide = self.quotient if isinstance(a, FloorDiv) else self.rest
                     if not is_vector(num) or not y.is_const or not _is_short(bounds[1], y.const):
@@ -399,6 +402,35 @@ class IndexEmitter:
                 return b.select(less, p, q)
             case _:
                 assert_never(a)
+
+    def _with_seam(self, a: FloorDiv[Index] | Mod[Index], bounds: Range | None) -> ir.Value | None:
+        """A quotient or remainder of each lane by those of the first; None where others are better.
+
+            (3 + v) % n, v = base + lane  ->  r = (3 + base) % n + lane; r < n ? r : r - n
+
+        So it is where the lanes come to one seam at most, whatever the divisor.
+        """
+        (num, den), lane, b = a.operands, self.lane, self.builder
+        least = self.bounds(den)
+        if lane is None or least is None or self.holds_vectors(Index((((a,), 1),))):
+            return None
+        step = num.coefficient(lane.var)
+        if not step or lane.var in den.names() or abs(step) * (lane.lanes - 1) >= least[0]:
+            return None
+        if den.is_const and den.const & (den.const - 1) == 0 and bounds and bounds[0] >= 0:
+            return None
+        first = num.subs({lane.var: Index.of(lane.base)})
+        rest = splat(b, self.emit(self.simplified(first % den)), lane.lanes)
+        rest = b.add(rest, counting(0, lane.lanes, step))
+        size = splat(b, self.emit(den), lane.lanes)
+        zero = ir.Constant(rest.type, None)
+        beyond = b.icmp_signed(">=", rest, size) if step > 0 else b.icmp_signed("<", rest, zero)
+        if isinstance(a, Mod):
+            whole = b.select(beyond, size, zero)
+            return b.sub(rest, whole) if step > 0 else b.add(rest, whole)
+        quotient = splat(b, self.emit(self.simplified(first // den)), lane.lanes)
+        more = b.sext(beyond, rest.type)
+        return b.sub(quotient, more) if step > 0 else b.add(quotient, more)
 
     def quotient(self, p: ir.Value, q: ir.Value) -> ir.Value:
         """The quotient of numbers that are not negative."""

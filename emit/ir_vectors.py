@@ -41,9 +41,9 @@ def _undefined(vector: ir.VectorType) -> ir.Constant:
 
 
 @lru_cache(maxsize=1 << 10)
-def counting(base: int, lanes: int) -> ir.Constant:
-    """base, base + 1, ... in as many lanes."""
-    return ir.Constant(ir.VectorType(I64, lanes), [base + i for i in range(lanes)])
+def counting(base: int, lanes: int, step: int = 1) -> ir.Constant:
+    """base, base + step, ... in as many lanes."""
+    return ir.Constant(ir.VectorType(I64, lanes), [base + step * i for i in range(lanes)])
 
 
 def is_vector(value: ir.Value) -> bool:

@@ -1,8 +1,8 @@
-"""Which lanes of a vector are iterations of a loop whose end a run tells."""
+"""Masks: which lanes of a vector are iterations of a loop, or are active at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rutc.emit import ir
 from rutc.emit.ir_vectors import I32, splat
@@ -46,3 +46,50 @@ class LaneMasks:
         if found is None:
             found = self._known[key] = build()
         return found
+
+
+def constant_lanes(mask: ir.Value) -> list[bool] | None:
+    """Which lanes a mask has, where that is constant."""
+    if not isinstance(mask, ir.Constant):
+        return None
+    assert isinstance(mask.constant, Sequence)
+    return [bool(lane) for lane in mask.constant]
+
+
+def idle_lanes(mask: ir.Value) -> list[bool]:
+    """Which lanes a mask is known not to have."""
+    known = constant_lanes(mask)
+    if known is not None:
+        return [not lane for lane in known]
+    if not (isinstance(mask, ir.Instruction) and mask.op == "and"):
+        return [False] * mask.lanes
+    return [p or q for p, q in zip(*map(idle_lanes, mask.operands), strict=True)]
+
+
+def pieces(active: Sequence[bool]) -> list[tuple[int, int]]:
+    """Runs of active lanes as (first, number), each a power of two at a multiple of itself.
+
+    1111 1010 -> (0, 4) (4, 1) (6, 1)
+    """
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < len(active):
+        count = 1
+        while at % (2 * count) == 0 and at + 2 * count <= len(active):
+            if not all(active[at : at + 2 * count]):
+                break
+            count *= 2
+        if active[at]:
+            found.append((at, count))
+        at += count
+    return found
+
+
+def both(b: ir.IRBuilder, p: ir.Value | None, q: ir.Value) -> ir.Value:
+    """The lanes that two masks have in common."""
+    if p is None:
+        return q
+    first, second = constant_lanes(p), constant_lanes(q)
+    if first is None or second is None:
+        return b.and_(p, q)
+    return ir.Constant(p.type, [x and y for x, y in zip(first, second, strict=True)])

@@ -10,6 +10,8 @@ from rutc.emit import ir
 from rutc.emit.frame import room
 from rutc.emit.index import IndexEmitter, Lane
 from rutc.emit.ir_vectors import I32, i64, is_vector, splat, zeros
+from rutc.emit.lane_masks import both, constant_lanes, idle_lanes, pieces
+from rutc.emit.seams import crosses
 from rutc.emit.shuffled_load import ShuffledLoads
 from rutc.emit.spread_store import SpreadStores
 from rutc.emit.storage import emit_literal, memory_type, to_memory
@@ -18,6 +20,7 @@ from rutc.tensor_ir.affine import ZERO, Index, Monomial, Var
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.kernel import Buffer, Space
+from rutc.tensor_ir.lane_runs import divided_along
 from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
 
 BOOL = ir.IntType(1)
@@ -77,10 +80,7 @@ class MemoryEmitter:
                 return b.load(place, type_=vector, align=align(buffer))
             if not self.masks_loads(buffer):
                 return self._whole_where_inside(buffer, start, vector, mask, other)
-            if guard is not None and not is_vector(guard):
-                # A load of no lanes takes hundreds of cycles where there is no memory.
-                place = b.select(guard, place, self.place(buffer, first))
-            return self.masked_load(buffer, place, vector, mask, other)
+            return self._masked_where(guard, buffer, place, first, vector, mask, other)
         active = [True] * lanes if mask is None else constant_lanes(mask)
         if active is not None and any(active):
             found = self.shuffled.load(buffer, address, lane, vector, active)
@@ -92,11 +92,28 @@ class MemoryEmitter:
         moves = self._moves(address, lane) if guard is None else None
         if moves is not None:
             return self._neighbours_or_one(buffer, address, moves, mask, vector)
-        places = self._places(buffer, address, lanes)
-        if every_lane and self.machine.gather_cycles >= self.machine.width:
-            return self._one_by_one(buffer, places, vector)
-        name = f"llvm.masked.gather.{vector.suffix}.v{lanes}p0"
-        return b.call_named(name, vector, [places, ir.Constant(I32, align(buffer)), mask, other])
+
+        def gathered() -> ir.Value:
+            with self.index.scope():
+                places = self._places(buffer, address, lanes)
+            if every_lane and self.machine.gather_cycles >= self.machine.width:
+                return self._one_by_one(buffer, places, vector)
+            name, least = f"llvm.masked.gather.{vector.suffix}.v{lanes}p0", align(buffer)
+            return b.call_named(name, vector, [places, ir.Constant(I32, least), mask, other])
+
+        parts = divided_along(address, lane.var, lanes, self.index.ranges)
+        whole = every_lane or self.masks_loads(buffer)
+        if not parts or not whole or self.index.holds_vectors(address):
+            return gathered()
+        start = self.index.simplified(address.subs({lane.var: Index.of(lane.base)}))
+        place = self.place(buffer, start)
+
+        def near() -> ir.Value:
+            if every_lane:
+                return b.load(place, type_=vector, align=align(buffer))
+            return self._masked_where(guard, buffer, place, first, vector, mask, other)
+
+        return b.either(crosses(b, self.index, parts, lane), "seam", near, gathered)
 
     def _one_by_one(self, buffer: Buffer, places: ir.Value, vector: ir.VectorType) -> ir.Value:
         """The elements at places, each loaded by itself.
@@ -250,6 +267,24 @@ class MemoryEmitter:
             return loaded
         live = ir.Constant(mask.type, [not lane for lane in idle])
         return self.builder.select(live, loaded, other)
+
+    def _masked_where(
+        self,
+        guard: ir.Value | None,
+        buffer: Buffer,
+        place: ir.Value,
+        first: Index,
+        vector: ir.Type,
+        mask: ir.Value,
+        other: ir.Value,
+    ) -> ir.Value:
+        """The same of a place that may not exist: a load of no lanes is of the `first` one then.
+
+        It takes hundreds of cycles where there is no memory.
+        """
+        if guard is not None and not is_vector(guard):
+            place = self.builder.select(guard, place, self.place(buffer, first))
+        return self.masked_load(buffer, place, vector, mask, other)
 
     def some(self, buffer: Buffer, address: Index, count: int, vector: ir.VectorType) -> ir.Value:
         """A vector of neighbours, and nothing of what lies beyond so many."""
@@ -426,53 +461,6 @@ class MemoryEmitter:
     def _differs(self, term: tuple[Monomial, int]) -> bool:
         """Whether a term of an address is another for each lane."""
         return self.index.varies(Index((term,)))
-
-
-def constant_lanes(mask: ir.Value) -> list[bool] | None:
-    """Which lanes a mask has, where that is constant."""
-    if not isinstance(mask, ir.Constant):
-        return None
-    assert isinstance(mask.constant, Sequence)
-    return [bool(lane) for lane in mask.constant]
-
-
-def idle_lanes(mask: ir.Value) -> list[bool]:
-    """Which lanes a mask is known not to have."""
-    known = constant_lanes(mask)
-    if known is not None:
-        return [not lane for lane in known]
-    if not (isinstance(mask, ir.Instruction) and mask.op == "and"):
-        return [False] * mask.lanes
-    return [p or q for p, q in zip(*map(idle_lanes, mask.operands), strict=True)]
-
-
-def pieces(active: Sequence[bool]) -> list[tuple[int, int]]:
-    """Runs of active lanes as (first, number), each a power of two at a multiple of itself.
-
-    1111 1010 -> (0, 4) (4, 1) (6, 1)
-    """
-    found: list[tuple[int, int]] = []
-    at = 0
-    while at < len(active):
-        count = 1
-        while at % (2 * count) == 0 and at + 2 * count <= len(active):
-            if not all(active[at : at + 2 * count]):
-                break
-            count *= 2
-        if active[at]:
-            found.append((at, count))
-        at += count
-    return found
-
-
-def both(b: ir.IRBuilder, p: ir.Value | None, q: ir.Value) -> ir.Value:
-    """The lanes that two masks have in common."""
-    if p is None:
-        return q
-    first, second = constant_lanes(p), constant_lanes(q)
-    if first is None or second is None:
-        return b.and_(p, q)
-    return ir.Constant(p.type, [x and y for x, y in zip(first, second, strict=True)])
 
 
 def align(buffer: Buffer) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from rutc.emit import ir
 from rutc.emit.index import FARTHEST, IndexEmitter
 from rutc.emit.ir_vectors import I32, i64, is_vector, splat
-from rutc.emit.load_store import BOOL, both, constant_lanes
+from rutc.emit.lane_masks import both, constant_lanes
+from rutc.emit.load_store import BOOL
 from rutc.emit.site import Sites
 from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.expr import Coord, Expr, Lit

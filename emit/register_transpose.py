@@ -9,7 +9,8 @@ from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.index import Lane
 from rutc.emit.ir_vectors import I32, i64
-from rutc.emit.load_store import BOOL, MemoryEmitter, align, both, constant_lanes, pieces
+from rutc.emit.lane_masks import both, constant_lanes, pieces
+from rutc.emit.load_store import BOOL, MemoryEmitter, align
 from rutc.emit.storage import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed
 from rutc.tensor_ir.affine import Index

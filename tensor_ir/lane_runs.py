@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rutc.tensor_ir.affine import ONE, ZERO, FloorDiv, Index, Mod, Range, Var
 from rutc.tensor_ir.machine import NEAR_STRIDES
 
 MOST_MOVES = NEAR_STRIDES.stop - 1
@@ -43,3 +44,37 @@ def spread_parts(offsets: Sequence[int], width: int) -> list[int]:
     if len(set(offsets)) < len(offsets) or len(parts) > min(MOST_MOVES, len(offsets) - 1):
         return []
     return parts
+
+
+def divided_along(
+    address: Index, var: str, lanes: int, ranges: Mapping[str, Range]
+) -> list[tuple[Index, Index]]:
+    """What a loop's lanes divide, and by what, that are neighbours between seams; else empty.
+
+        v + 199*i - (v - i + 100) // 200  ->  [(v - i + 100, 200)]
+        n*i + (v + 3) % n                 ->  [(v + 3, n)]
+
+    At a seam a quotient goes on. Most vectors have none: two at least fit between seams.
+    """
+    found: dict[tuple[Index, Index], None] = {}
+    stride = ZERO
+    for mono, c in address.terms:
+        own = [atom for atom in mono if var in atom.names]
+        match own:
+            case []:
+                pass
+            case [Var()] if len(mono) == 1:
+                stride = stride + c
+            case [FloorDiv(num, den) | Mod(num, den) as atom]:
+                step, bounds = num.coefficient(var), den.bounds(ranges)
+                if step is None or var in den.names() or bounds is None:
+                    return []
+                if bounds[0] < 2 * lanes * abs(step):
+                    return []
+                if isinstance(atom, Mod):
+                    rest = tuple(a for a in mono if a is not atom)
+                    stride = stride + (Index(((rest, c * step),)) if rest else c * step)
+                found[num, den] = None
+            case _:
+                return []
+    return list(found) if stride == ONE else []

@@ -12,7 +12,7 @@ from rutc.tensor_ir.cost.operations import DIVIDED, JOINED
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Access, Buffer, Kernel
-from rutc.tensor_ir.lane_runs import shuffled_runs, spread_parts
+from rutc.tensor_ir.lane_runs import divided_along, shuffled_runs, spread_parts
 from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, QUAD, Machine
 
 
@@ -75,6 +75,10 @@ class Accesses(Places):
             step = None
         if step is None and address.factor(lanes.var) is not None and not chosen:
             # A size of 0 or 1 moves neighbours: they are loaded, or one for all.
+            step = 1
+        ranges = self.space.ranges
+        if step is None and not chosen and divided_along(address, lanes.var, lanes.lanes, ranges):
+            # Neighbours but for a seam.
             step = 1
         if step == 1:
             tally.add("loads", count * part)

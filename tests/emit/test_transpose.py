@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
-from rutc.emit.load_store import pieces
+from rutc.emit.lane_masks import pieces
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import Range, Size, plain
 from rutc.tensor_ir.expr import Lit, Read, apply, cast, point
