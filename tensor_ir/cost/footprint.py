@@ -72,11 +72,12 @@ class Footprints:
                 alike[same] = [footprint(t, at, machine) for _, at in inner]
             self.own.append(alike[same])
         self._moved: dict[object, tuple[float, tuple[float, ...]]] = {}
-        parts: dict[tuple[int, ...], dict[str, Groups]] = {}
+        self._parts: dict[tuple[int, ...], dict[str, Groups]] = {}
+        """Loop and buffer -> what an iteration of the loop touches of it."""
         for n, t in enumerate(touches):
             for (key, at), own in zip(self.inner[n], self.own[n], strict=True):
                 group = *arms_of(t.frames, at), t.steps[at:]
-                buffers = parts.setdefault(key, {}).setdefault(t.buffer, {})
+                buffers = self._parts.setdefault(key, {}).setdefault(t.buffer, {})
                 buffers.setdefault(group, []).append((t.start, own))
         self._loops: dict[tuple[tuple[int, ...], str], dict[int, list[Place]]] = {}
         """Loop and buffer -> the loops in every iteration of it, with what is in their frames.
@@ -89,8 +90,8 @@ class Footprints:
                 if t.frames[at:] and t.frames[at].role is not Role.ARM:
                     loops = self._loops.setdefault((key, t.buffer), {})
                     loops.setdefault(t.frames[at].number, []).append((n, place))
-        self.buffers = parts.get((), {})
-        self.total = {key: self._total(buffers) for key, buffers in parts.items()}
+        self.buffers = self._parts.get((), {})
+        self.total = {key: self._total(buffers) for key, buffers in self._parts.items()}
         """What an iteration touches inside of these loops: see `footprint`."""
 
     def bytes_of(self, buffer: str) -> float:
@@ -174,14 +175,40 @@ class Footprints:
         way, line = machine.l1_way_bytes, machine.line_bytes
         found = 0.0
         for k, x in enumerate(self.own[number]):
-            room = x.sets * machine.l1
-            if x.sets == 1 or x.lines <= room:
+            lines, sets = self._with_other_arms(number, k)
+            room = sets * machine.l1
+            if sets == 1 or lines <= room:
                 continue
             again = self._again(number, k + 1)
-            if x.sets * way > x.whole or x.whole == line or is_store:
-                again *= min(x.lines / room - 1, 1.0) * line / (x.sets * way)
+            if sets * way > x.whole or x.whole == line or is_store:
+                again *= min(lines / room - 1, 1.0) * line / (sets * way)
             found = max(found, again)
         return found * (machine.coefficients.counting.stored if is_store else 1.0)
+
+    def _with_other_arms(self, number: int, k: int) -> tuple[float, float]:
+        """The bytes of lines that an access touches in a loop with those of the loop's other arms.
+
+        And the share of all sets that they lie in. Arms of a loop that is split go on where another
+        ends, in the same sets: of each other arm the access of most lines counts, but not where it
+        begins at the same place, which the loop does not move.
+        """
+        t, own = self.touches[number], self.own[number][k]
+        key, at = self.inner[number][k]
+        one, all_ = arms_of(t.frames, at)
+        groups = self._parts[key][t.buffer]
+        first = groups[one, all_, t.steps[at:]][0][0]
+        others: dict[object, Print] = {}
+        for group, ((start, x), *_) in groups.items():
+            assert isinstance(group, tuple)
+            also, arms, _ = group
+            if all_ and also == one and arms != all_ and start != first:
+                others[arms] = max(others.get(arms, x), x, key=lambda p: p.lines)
+        if not others:
+            return own.lines, own.sets
+        found, way = [own, *others.values()], self.machine.l1_way_bytes
+        # A single piece lies in sets of its own: of all that go on from there, it is a part.
+        single = (min(x.whole / way, 1.0) if x.lines == x.whole else x.sets for x in found)
+        return sum(x.lines for x in found), max(single)
 
     def _again(self, number: int, fits: int | None) -> float:
         """Bytes that come where loops from this one on keep what an iteration touches."""

@@ -312,6 +312,23 @@ def test_lines_of_few_sets_wait_where_they_are_twice_what_these_hold(
     assert not any(waiting(c, rows // 2)) or rows // 2 < 16
 
 
+@pytest.mark.parametrize("machine", [V3, V4, aarch64.neon()], ids=lambda m: m.name)
+@pytest.mark.parametrize("last", [1, 2])
+def test_lines_wait_for_those_of_a_loop_s_other_arms(machine: Machine, last: int) -> None:
+    """The rows of a last tile are stored in the set in which those of the first one are.
+
+    It has room for the rows of either, but not of both.
+    """
+    ways = machine.l1 // machine.l1_way_bytes
+    tile, c = ways + 1 - last, machine.l1_way_bytes // 4
+    tiles = f"split(p, {tile}); split(c, 16); reorder([c.o, p.o, p.i, c.i]); peel(p.o)"
+    few, many = (
+        summarise(after(TURNED.format(c=c, p=rows), tiles), machine) for rows in (ways, ways + 1)
+    )
+    assert not any(r.evicted for r in few.regions if "stores" in r.work)
+    assert all(r.evicted for r in many.regions if "stores" in r.work)
+
+
 def test_lines_of_all_sets_do_not_wait() -> None:
     """Rows that are an odd number of lines apart lie in all sets, as one piece does."""
     assert not any(waiting(272, 512))
