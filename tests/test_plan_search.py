@@ -294,6 +294,12 @@ def test_time_to_compare_what_was_found_is_left(
     list(found.run(150.0))
     assert found.outcome.runs
     assert 100.0 < now[0] <= 150.0
+    # Nothing is tried where there would be no time to compare it.
+    began = now[0]
+    short, _ = search(graph, usual, tmp_path)
+    list(short.run(60.0))
+    assert not short.outcome.steps
+    assert now[0] - began <= 60.0
 
 
 def test_what_does_not_run_is_told_from_the_others(

@@ -148,10 +148,12 @@ class PlanSearch:
                 waiting: Iterator[PlanChange] | None = None
                 end = began + share * seconds
                 rounds, idle_since = Rounds(end, opened), monotonic()
+                # A round may find something, which is compared by the end of the whole search.
+                after = max(0.0, compared_s - (began + seconds - end)) if seconds < inf else 0.0
                 while (
                     self.outcome.tried < trials
                     and monotonic() - idle_since < IDLE * seconds
-                    and rounds.another(compared_s if self.outcome.steps else 0.0)
+                    and rounds.another(after)
                 ):
                     if waiting is None:
                         waiting = source(bench)
