@@ -42,6 +42,7 @@ from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.divisors import divisors
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import MOST_SIZE, common_sizes, sizes_text
+from rutc.tensor_ir.table_rows import table_rows
 from rutc.tensor_ir.vocabulary import known_texts
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class _Planned:
     """What is to be compiled for one target."""
 
     machine: Machine
+    imported: Graph
     narrow: InPrecision
     graph: Graph
     chosen: ModelPlan
@@ -194,7 +196,7 @@ class _Work:
             chosen = model_plan(narrow.graph, found, machine, narrow.options, algorithms, recorded)
             plans = plans_of(chosen.plan, chosen.earlier)
             stored = (*narrow.four_bits, *stored_types(plans))
-        return _Planned(machine, narrow, found[-1].graph, chosen, stored)
+        return _Planned(machine, graph, narrow, found[-1].graph, chosen, stored)
 
     def made(self, planned: _Planned) -> _Made:
         """The kernels and the program of what was planned."""
@@ -288,6 +290,12 @@ class _Made:
         texts = known_texts(planned.graph)
         if texts:
             found["texts"] = texts
+        rows = table_rows(planned.imported)
+        if rows:
+            found["rows"] = {
+                name: [e.const if e.is_const else str(e) for e in extents]
+                for name, extents in rows.items()
+            }
         if planned.graph.interface is not None:
             found["interface"] = planned.graph.interface.facts()
         return found

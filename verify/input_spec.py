@@ -34,7 +34,8 @@ class InputSpec:
     """One input of a model: its name, dtype, and shape with symbols for what is not fixed.
 
     `value` is what alone it may hold. One that `divides` integers holds no 0, converted to one or
-    as it is. `texts` are some that the model knows. A sequence or optional of `depth` levels has
+    as it is. `texts` are some that the model knows. What says only where something is in tables is
+    below each of their `rows`. A sequence or optional of `depth` levels has
     its length in front of the shape of the tensors in it.
     """
 
@@ -45,6 +46,7 @@ class InputSpec:
     depth: int = 0
     divides: bool = False
     texts: tuple[str, ...] = ()
+    rows: tuple[int | str, ...] = ()
 
 
 def spec(
@@ -55,6 +57,7 @@ def spec(
     *,
     divides: bool = False,
     texts: tuple[str, ...] = (),
+    rows: tuple[int | str, ...] = (),
 ) -> InputSpec:
     """Returns the spec of an input whose type is written as ONNX Runtime does: `tensor(float)`.
 
@@ -70,4 +73,4 @@ def spec(
         f"{name}.{axis}" if extent is None else extent for axis, extent in enumerate(shape)
     )
     dtype = np.dtype(ONNX_DTYPES[element])
-    return InputSpec(name, dtype, extents, value, len(levels), divides, texts)
+    return InputSpec(name, dtype, extents, value, len(levels), divides, texts, rows)

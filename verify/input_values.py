@@ -60,7 +60,8 @@ def generate(
 ) -> dict[str, Array]:
     """Returns seeded values for every input; the same seed gives the same values.
 
-    Floats are normal, by default standard normal. 8-bit integers take all values. Wider integers
+    Floats are normal, by default standard normal. Integers that say where in tables something is,
+    as tokens do, are any row that all of these have. Others of 8 bits take all values. Wider ones
     are 0 or 1, which is valid as an index, a token, a mask and a length alike. They are 1 in what
     has an element for each token before and each new one, where an extent is a sum or the one that
     is `joined` of two others: nothing of a cache is masked. With a `length` of sequences, a single
@@ -141,11 +142,16 @@ def _draw(
         return np.asarray(both).astype(dtype)
     if dtype.kind == "O":
         return _draw_texts(item, random, shape)
-    if dtype.kind in "iu" and dtype.itemsize == 1:
+    is_integer = dtype.kind in "iu"
+    if length is not None and is_integer and dtype.itemsize > 1 and len(shape) < 2:
+        return np.full(shape, length if is_length(item) else length - 1, dtype)
+    if item.rows and is_integer:
+        most = int(np.iinfo(dtype.name).max)
+        count = min(1 + most, *(_extent(rows, dims) for rows in item.rows))
+        return random.integers(0, max(count, 1), shape).astype(dtype)
+    if is_integer and dtype.itemsize == 1:
         low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
         return random.integers(low, high, shape, endpoint=True).astype(dtype)
-    if length is not None and dtype.kind in "iu" and len(shape) < 2:
-        return np.full(shape, length if is_length(item) else length - 1, dtype)
     names = [extent for extent in item.shape if isinstance(extent, str)]
     low = 1 if any(name == joined or JOINED.fullmatch(name) for name in names) else 0
     return random.integers(low, 1 + item.divides, shape, endpoint=True).astype(dtype)

@@ -52,9 +52,10 @@ def input_specs(model: Ports | InferenceSession) -> tuple[InputSpec, ...]:
         UserError: an input is a map, or of a type that is unknown.
     """
     told = model.manifest if isinstance(model, InferenceSession) else {}
-    divisors, known = told.get("divisors"), told.get("texts")
+    divisors, known, tables = (told.get(key) for key in ("divisors", "texts", "rows"))
     divides = divisors if isinstance(divisors, list) else []
     texts = known if isinstance(known, dict) else {}
+    rows = tables if isinstance(tables, dict) else {}
     return tuple(
         spec(
             p.name,
@@ -63,6 +64,7 @@ def input_specs(model: Ports | InferenceSession) -> tuple[InputSpec, ...]:
             p.value,
             divides=p.name in divides,
             texts=tuple(texts.get(p.name, ())),
+            rows=tuple(rows.get(p.name, ())),
         )
         for p in model.get_ports()
     )

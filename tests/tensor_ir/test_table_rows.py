@@ -1,0 +1,141 @@
+"""The inputs that only say where in tables something is, and how long these are."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from rutc.driver.api import compile, verify
+from rutc.graph_opt import optimize
+from rutc.importer import import_model
+from rutc.runtime import InferenceSession
+from rutc.tensor_ir.table_rows import table_rows
+from rutc.verify.input_spec import InputSpec
+from rutc.verify.input_values import generate
+from rutc.verify.ports import input_specs
+
+HEADER = '<ir_version: 10, opset_import: ["" : 20]> '
+TABLES = {"w": (61, 3), "v": (7, 3), "l": (3, 61)}
+
+MODELS = {
+    "looked up": ("i64", "y = Gather (w, i)", ["61"]),
+    "looked up at any axis, converted": (
+        "i32",
+        "t = Cast <to = 7> (i) z = Gather <axis = 1> (l, t) y = Transpose (z)",
+        ["61"],
+    ),
+    "moved before": (
+        "i64",
+        "s = Constant <value_ints = [-1]> () r = Reshape (i, s) y = Gather (w, r)",
+        ["61"],
+    ),
+    "looked up in two": ("i64", "a = Gather (w, i) b = Gather (v, i) y = Add (a, b)", ["61", "7"]),
+    "of a size of an input": ("i64", "y = Gather (x, i)", ["m"]),
+    "of a place in a place": (
+        "i64",
+        "c = Constant <value_ints = [5, 3, 4]> () a = Gather (c, i) y = Gather (w, a)",
+        ["3"],
+    ),
+    "added to": ("i64", "o = Constant <value_int = 2> () s = Add (i, o) y = Gather (w, s)", None),
+    "compared": (
+        "i64",
+        "o = Constant <value_int = 0> () c = Equal (i, o) f = Cast <to = 1> (c)"
+        " p = Constant <value_ints = [1]> () u = Unsqueeze (f, p) a = Gather (w, i)"
+        " y = Mul (a, u)",
+        None,
+    ),
+    "true or false": (
+        "i64",
+        "c = Cast <to = 9> (i) f = Cast <to = 1> (c) p = Constant <value_ints = [1]> ()"
+        " u = Unsqueeze (f, p) a = Gather (w, i) y = Mul (a, u)",
+        None,
+    ),
+    "a factor": (
+        "i64",
+        "f = Cast <to = 1> (i) p = Constant <value_ints = [1]> () y = Unsqueeze (f, p)",
+        None,
+    ),
+    "more in a branch": (
+        "i64",
+        "o = Constant <value_int = 0> () k = ReduceSum <keepdims = 0> (x) z = CastLike (k, o)"
+        " c = Greater (z, o) y = If (c) <then_branch = a () => (float[n, 3] t) {"
+        " t = Gather (w, i) }, else_branch = b () => (float[n, 3] e) {"
+        " j = Neg (i) e = Gather (w, j) }>",
+        None,
+    ),
+    "the same in both branches": (
+        "i64",
+        "o = Constant <value_int = 0> () k = ReduceSum <keepdims = 0> (x) z = CastLike (k, o)"
+        " c = Greater (z, o) y = If (c) <then_branch = a () => (float[n, 3] t) {"
+        " t = Gather (w, i) }, else_branch = b () => (float[n, 3] e) { e = Gather (v, i) }>",
+        ["61", "7"],
+    ),
+}
+
+
+def _saved(kind: str, nodes: str, path: Path) -> Path:
+    element = {"i64": "int64", "i32": "int32"}[kind]
+    text = f"g ({element}[n] i, float[m, 3] x) => (float[p, q] y) {{ {nodes} }}"
+    model = parser.parse_model(HEADER + text)
+    random = np.random.default_rng(1)
+    for name, shape in TABLES.items():
+        table = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(table, name))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_of_tables(name: str, tmp_path: Path) -> None:
+    kind, nodes, wanted = MODELS[name]
+    graph = import_model(_saved(kind, nodes, tmp_path / "m.onnx"))
+    found = {key: sorted(map(str, extents)) for key, extents in table_rows(graph).items()}
+    assert found == ({} if wanted is None else {"i": sorted(wanted)})
+    assert table_rows(optimize(graph)).keys() <= table_rows(graph).keys()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_agree_on_places_of_any_row(name: str, tmp_path: Path) -> None:
+    kind, nodes, wanted = MODELS[name]
+    path = _saved(kind, nodes, tmp_path / "m.onnx")
+    report = compile(path, tmp_path / "m.so")
+    assert verify(path, report.library).passed
+    with InferenceSession(report.library) as session:
+        (spec,) = [item for item in input_specs(session) if item.name == "i"]
+    drawn = generate([spec], dims={"n": 500, "m": 9})["i"]
+    least = min((9 if rows == "m" else int(rows) for rows in wanted), default=2) if wanted else 2
+    assert set(drawn.tolist()) == set(range(least))
+
+
+def test_a_row_that_is_wrong_is_seen(tmp_path: Path) -> None:
+    """Row 0 and row 1 alone tell nothing of the others."""
+    path = _saved("i64", MODELS["looked up"][1], tmp_path / "m.onnx")
+    report = compile(path, tmp_path / "m.so")
+    model = onnx.load(path)
+    (table,) = [t for t in model.graph.initializer if t.name == "w"]
+    changed = numpy_helper.to_array(table).copy()
+    changed[2:] += 1
+    table.CopyFrom(numpy_helper.from_array(changed, "w"))
+    onnx.save(model, path)
+    assert not verify(path, report.library).passed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "least", "most"),
+    [
+        (np.int64, (300, 5), 0, 4),
+        (np.uint8, (300,), 0, 255),
+        (np.int8, (300,), 0, 127),
+        (np.int64, ("n", 300), 0, 2),
+        (np.int64, (0,), 0, 0),
+    ],
+)
+def test_places_are_rows_that_all_tables_have(
+    dtype: type[np.integer], rows: tuple[int | str, ...], least: int, most: int
+) -> None:
+    spec = InputSpec("i", np.dtype(dtype), (4000,), rows=rows)
+    drawn = generate([spec], dims={"n": 3})["i"]
+    assert (drawn.min(), drawn.max()) == (least, most)
+    assert drawn.dtype == dtype
