@@ -15,7 +15,7 @@ from rutc.verify.verification import Verification, together
 def lacking(program: Mapping[str, object]) -> list[str]:
     """Returns the features that a program needs and this machine has not."""
     needed = program.get("features")
-    return sorted(set(needed) - host_features()) if isinstance(needed, list) else []
+    return sorted(set(map(str, needed)) - host_features()) if isinstance(needed, list) else []
 
 
 @record

@@ -283,6 +283,18 @@ def _text(**changes: object) -> Callable[[dict[str, object]], str]:
 TENSOR = {"name": "y", "dtype": "float32", "shape": [8]}
 
 
+def _with_manifest(folder: Path, text: str) -> Path:
+    """A library whose manifest has another text."""
+    room = folder / "model.so"
+    # A manifest with room for another.
+    build_library(_program(), [], room, {"room": "x" * 25_000})
+    begin, end = _section(room, ".rutc_manifest")
+    data = bytearray(room.read_bytes())
+    data[begin:end] = text.encode("latin-1").ljust(end - begin - 1) + b"\0"
+    room.write_bytes(data)
+    return room
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -321,20 +333,26 @@ def test_manifests_that_are_damaged(
     embedded: Path,
     make: Callable[[dict[str, object]], str],
 ) -> None:
-    text = make(_manifest(embedded)).encode("latin-1")
-    room = tmp_path / "model.so"
-    # A manifest with room for another.
-    build_library(_program(), [], room, {"room": "x" * 25_000})
-    begin, end = _section(room, ".rutc_manifest")
-    data = bytearray(room.read_bytes())
-    data[begin:end] = text.ljust(end - begin - 1) + b"\0"
-    room.write_bytes(data)
+    room = _with_manifest(tmp_path, make(_manifest(embedded)))
     with pytest.raises(ModelError, match=r"the manifest in .*model.so is damaged"):
         load(room)
     shown = invoke("inspect", room)
     assert shown.status == 2, shown.stdout
     assert "is damaged" in shown.stderr
     assert shown.stderr.count("error:") == 1
+
+
+@pytest.mark.parametrize(
+    ("features", "told"),
+    [([["f1"], {"f2": 3}], "with ['f1'], {'f2': 3}, "), (7, "v3, "), (None, "v3, ")],
+)
+def test_what_a_manifest_says_of_features_may_be_anything(
+    tmp_path: Path, embedded: Path, features: object, told: str
+) -> None:
+    facts = {**_manifest(embedded), "target": "x86-64-v3", "features": features}
+    shown = invoke("inspect", _with_manifest(tmp_path, json.dumps(facts)))
+    assert shown.status == 0, shown.stderr
+    assert told in " ".join(shown.stdout.split())
 
 
 @pytest.mark.parametrize("kernels", [None, 5, [5], [{}], [{"flops": "x", "name": 3, "nodes": 4}]])
