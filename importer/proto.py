@@ -76,6 +76,10 @@ MAX_RANK = 64
 """No tensor has more axes: numpy, in which constants are kept, has no more."""
 MAX_DENSE = 1 << 31
 """A sparse tensor is made dense; its elements may not be more than these."""
+WRITTEN = b", compiled by rutc."
+"""In the first line of the headers of compiled models."""
+MOST_LINE = 1 << 12
+"""Bytes of this line that are looked at."""
 STANDARD = "ai.onnx"
 """What the standard's domain is called where it has to be called something."""
 
@@ -135,6 +139,10 @@ def load(path: Path, folder: ModelFolder | None = None) -> ModelProto:
         if data[:4].tobytes() == b"\x7fELF":
             raise UserError(
                 f"{path}: is a library, not an ONNX model; give the model that it was compiled from"
+            ) from e
+        if WRITTEN in data[:MOST_LINE].tobytes().partition(b"\n")[0]:
+            raise UserError(
+                f"{path}: is a C header, not an ONNX model; give the model that it was written for"
             ) from e
         raise UserError(f"{path}: is not an ONNX model, or is truncated") from e
     if not model.HasField("graph") or not model.opset_import:

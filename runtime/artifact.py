@@ -36,6 +36,10 @@ NOTE_SECTION: Final = ".note.rutc"
 NOTE_HEADER: Final = struct.pack("<III8s", 5, 32, 1, b"rutc")
 """What the digest follows in the note: lengths of name and digest, a kind, the name."""
 
+_ADVICE: Final = {
+    ".onnx": "; compile the model first",
+    ".h": "; give the library that it was written with",
+}
 _IDENT: Final = b"\x7fELF\x02\x01"
 _SHARED: Final = 3
 _HEADER: Final = struct.Struct("<16xHH12xQQ6xHHHHH")
@@ -232,7 +236,7 @@ def _whole(path: Path, file: BinaryIO, size: int) -> ArtifactFile:
     header = b"".join(blocks(file, (0, 64)))
     if not header.startswith(_IDENT) or len(header) < 64:
         what = "ELF file as `rutc compile` writes them"
-        advice = "; compile the model first" if path.suffix == ".onnx" else ""
+        advice = _ADVICE.get(path.suffix, "")
         raise ModelError(f"cannot load {path}: it is no {what}{advice}")
     kind, machine, segments_at, sections_at, *counts = _HEADER.unpack_from(header)
     segment_bytes, segments, section_bytes, sections, names = counts

@@ -216,6 +216,15 @@ def test_a_header_is_not_taken_for_the_model_that_it_was_written_for(
     assert result.status == 2
     assert "m.h: it is the file to compile itself" in result.stderr
     assert "give the model that it was written for" in result.stderr
+    for command in ("inspect", "explain", "verify", "tune"):
+        result = rutc(command, tmp_path / "m.h")
+        assert result.status == 2
+        assert "give the model that it was written for" in result.stderr
+        assert "truncated" not in result.stderr
+    for arguments in (["run"], ["bench"], ["verify", model]):
+        result = rutc(*arguments, tmp_path / "m.h")
+        assert result.status == 2
+        assert "give the library that it was written with" in result.stderr
 
 
 def test_no_c_compiler(
