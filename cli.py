@@ -307,7 +307,7 @@ def bench(
     screen: Screen,
     library: Library,
     against: Annotated[
-        str | None, typer.Option(help="What to take turns with: onnxruntime.")
+        str | None, typer.Option(metavar="onnxruntime", help="What to take turns with.")
     ] = None,
     model: Annotated[
         Path | None, typer.Option(metavar="MODEL.onnx", help="The model that ONNX Runtime runs.")
@@ -322,7 +322,10 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long to measure, for each thread count.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.1, help="How long to measure, for each thread count."
+        ),
     ] = 3.0,
 ) -> None:
     """Measure latency and throughput, in turns with ONNX Runtime if asked for."""

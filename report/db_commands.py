@@ -26,7 +26,7 @@ Replace = Annotated[
     bool,
     typer.Option(
         "--replace",
-        help="Let what is added take the place of what is there, not the narrower interval.",
+        help="Let what is added replace what is there, also where its interval is wider.",
     ),
 ]
 Records = Annotated[

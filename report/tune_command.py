@@ -55,7 +55,9 @@ def tune(
         str | None,
         typer.Option("--time", metavar="60s|5m|1h", help="How long to search; default: 5m."),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="The most schedules to try.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="The most schedules to try.")
+    ] = None,
     kernel: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,9 +100,10 @@ def tune(
             "size that it is planned for. Repeatable.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of random choices.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="The seed of random choices.")] = 0,
     cpu: Annotated[
-        int | None, typer.Option(min=0, help="The CPU to run kernels on; default: any.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="The CPU to run kernels on; default: any."),
     ] = None,
 ) -> None:
     """Search for a faster plan and schedules of a model, and keep what is measured.

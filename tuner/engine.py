@@ -198,8 +198,8 @@ def _checked(path: Path, where: str, *, create: bool) -> Path:
     if _is_missing(path, where):
         if not create:
             raise UserError(
-                f"there is no database of tuning records at {where}: name another one with --db "
-                f"or {VARIABLE}, or import records into it"
+                f"there is no database of tuning records at {where}: name one that there is; "
+                "`rutc tune` and `rutc db import` make one"
             )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -97,7 +97,9 @@ def test_what_cannot_be_done(rutc: Rutc, default: Path, tmp_path: Path) -> None:
     refused(rutc("db", "stats"), f"no database of tuning records at {default}")
     refused(rutc("db", "export", file), "no database of tuning records")
     refused(rutc("db", "import", file), f"cannot import {file}: No such file")
-    refused(rutc("db", "merge", tmp_path / "none"), "no database of tuning records")
+    refused(
+        rutc("db", "merge", tmp_path / "none"), f"at {tmp_path / 'none'}: name one that there is"
+    )
     assert not file.exists()
     fill(default, trial(0))
     refused(rutc("db", "merge", default), "cannot be merged into itself")

@@ -63,6 +63,18 @@ def test_commands_are_listed_as_they_are_needed(rutc: Rutc) -> None:
     assert sorted(places, key=lambda p: p.start() if p else -1) == places
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["compile", "run", "verify", "bench", "inspect", "explain", "tune", "doctor", "cache"]
+    + [f"db {name}" for name in ("stats", "export", "import", "merge")],
+)
+def test_help_names_what_options_take_in_its_own_words(rutc: Rutc, command: str) -> None:
+    shown = rutc(*command.split(), "--help").stdout
+    options = [line for line in shown.splitlines() if re.match(r"│ +--", line)]
+    assert options
+    assert not [line for line in options if re.search(r"<\w+", line)]
+
+
 def test_help_tells_all_that_filtering_may_cost(rutc: Rutc) -> None:
     shown = " ".join(re.sub("[│╭╮╰╯─]", " ", rutc("compile", "--help").stdout).split())
     (said,) = re.findall(r"--exact-algorithms (.*?)docs/filtering", shown)
