@@ -20,13 +20,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import lcm
-from typing import TypeVar
+from math import lcm, prod
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
+from rutc.graph_opt.decide.slice_sizes import even_slices, least_size
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import (
     ZERO,
@@ -39,6 +39,7 @@ from rutc.tensor_ir.affine import (
     minimum,
     plain,
     product,
+    typical,
 )
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
@@ -46,10 +47,6 @@ from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.text import value_name
 
-Number = TypeVar("Number", int, Index)
-
-FEWEST_SLICES = 4
-"""Threads share slices: with fewer, they would have nothing to do."""
 MOST_MEMBERS = 16
 """Kernels of a chain: their code is one function, and each more is another chain to weigh."""
 MOST_CHAINED = 4 * MOST_OPERATIONS
@@ -134,27 +131,6 @@ def loop_of(c: object) -> tuple[str, int] | None:
             return p.as_var, q.value
         case _:
             return None
-
-
-def even_slices(
-    extent: Number,
-    around: Number,
-    size: Number,
-    fits: Number | None,
-    smaller: Callable[[Number, Number | int], Number],
-    larger: Callable[[Number, Number | int], Number],
-) -> tuple[Number, Number]:
-    """(number, size) of slices of an extent that hold about as many indices each, `size` at most.
-
-    They are of as many as `fits`, if that is known; then there are `FEWEST_SLICES` at least, if
-    there are indices. `smaller` and `larger` give one of two such numbers.
-    """
-    if fits is not None:
-        size = larger(smaller(smaller(size, fits), extent * around // FEWEST_SLICES), 1)
-    count = (extent + size - 1) // size
-    some = larger(count, 1)
-    each = (extent + some - 1) // some
-    return count, smaller(size, each)
 
 
 def leader(group: Group) -> str:
@@ -388,9 +364,25 @@ class Chains:
             return maximum(a, b, self.symbols)
 
         fits = None if within is None else within // larger(self.index_bytes(members), 1)
-        count, each = even_slices(extent, product(outer), Index.of(size), fits, smaller, larger)
+        most, least = Index.of(size), Index.of(self.least(members))
+        count, each = even_slices(extent, product(outer), most, fits, least, smaller, larger)
         # The minimum holds by itself, but not by the bounds of its terms.
         return count, each.simplify(self.symbols)
+
+    def least(self, members: tuple[Member, ...]) -> int:
+        """The indices below which a slice takes about as long; 0 where shorter ones take less."""
+        work = [(self._points(m), m.ratios[-1], self._lies_along(m)) for m in members]
+        return least_size(work, self.machine)
+
+    def _points(self, m: Member) -> int:
+        """The iterations of a kernel's nests where symbols are common."""
+        nests = ([typical(self.extents[d], self.symbols) for d in n.dims] for n in m.group.stages)
+        return sum(map(prod, nests))
+
+    def _lies_along(self, m: Member) -> bool:
+        """Whether neighbours of all that a kernel stores are indices of the dim that is cut."""
+        stored = (self.layouts[v].axes for v in m.group.stored)
+        return all(axes and axes[-1].dim == m.dims[-1] for axes in stored)
 
     def index_bytes(self, members: tuple[Member, ...]) -> Index:
         """What passes between the kernels for one index of the first one's dims."""

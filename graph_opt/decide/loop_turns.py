@@ -17,7 +17,8 @@ from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Turning
-from rutc.graph_opt.decide.chains import FEWEST_SLICES, leader
+from rutc.graph_opt.decide.chains import leader
+from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES
 from rutc.graph_opt.decide.turns import Turns
 from rutc.graph_opt.plan import Illegal, InTurn, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import Size, typical

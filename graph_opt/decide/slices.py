@@ -18,16 +18,15 @@ from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.chains import (
-    FEWEST_SLICES,
     MOST_CHAINED,
     MOST_MEMBERS,
     Chain,
     Chains,
     Member,
-    even_slices,
     leader,
 )
 from rutc.graph_opt.decide.likeness import Found, Likeness
+from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES, even_slices
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.graph_opt.row_runs import ROWS, matrix_factors, rows_of_sum
 from rutc.tensor_ir.affine import Index, Size, typical
@@ -254,7 +253,7 @@ class Slicer(Chains):
         fits = None
         if within is not None:
             fits = within // max(self._common_index_bytes(members), 1)
-        return even_slices(extent, prod(outer), size, fits, min, max)
+        return even_slices(extent, prod(outer), size, fits, self.least(members), min, max)
 
     @cached_property
     def _common_bytes(self) -> Callable[[str], int]:

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.decide.chains import MOST_CHAINED, MOST_MEMBERS, Chain, Member, even_slices
+from rutc.graph_opt.decide.chains import MOST_CHAINED, MOST_MEMBERS, Chain, Member
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.likeness import Found, Likeness
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.decide.slice_sizes import even_slices
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Run
 from rutc.tensor_ir.affine import Index, maximum, minimum
@@ -33,10 +34,11 @@ RANGES = {"n": (0, 4099), "m": (0, 97), "w": (1, 1021)}
     st.fixed_dictionaries({name: st.integers(*r) for name, r in RANGES.items()}),
     st.integers(1, 4099),
     st.none() | st.integers(1, 1 << 20),
+    st.integers(0, 64),
 )
 @examples(100)
 def test_even_slices_of_a_size_that_a_run_tells_are_those_of_the_number(
-    sizes: dict[str, int], size: int, within: int | None
+    sizes: dict[str, int], size: int, within: int | None, least: int
 ) -> None:
     fits = None if within is None else within // (4 * Index.of("w"))
     found = even_slices(
@@ -44,11 +46,12 @@ def test_even_slices_of_a_size_that_a_run_tells_are_those_of_the_number(
         Index.of("m"),
         Index.of(size),
         fits,
+        Index.of(least),
         lambda a, b: minimum(a, b, RANGES),
         lambda a, b: maximum(a, b, RANGES),
     )
     number = None if within is None else within // (4 * sizes["w"])
-    wanted = even_slices(sizes["n"], sizes["m"], size, number, min, max)
+    wanted = even_slices(sizes["n"], sizes["m"], size, number, least, min, max)
     assert tuple(x.evaluate(sizes) for x in found) == wanted
     count, each = wanted
     assert each <= size

@@ -10,7 +10,8 @@ import pytest
 from rutc.emit.frame import MOST_KNOWN_BYTES, MOST_STACK_BYTES
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.decide.chains import FEWEST_SLICES, Chain, Member
+from rutc.graph_opt.decide.chains import Chain, Member
+from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES
 from rutc.graph_opt.plan import Illegal, Plan, Repeat
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.affine import Index
