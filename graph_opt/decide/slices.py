@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from math import prod
 
 from rutc.base.cached import cached_property
@@ -114,8 +114,10 @@ class Slicer(Chains):
         for d in self._cut(first.group):
             most = max((chain.gain for chain in found), default=0.0)
             found += self._over(first.group, along, (d,), most)
+        # Blocks of one index stay near; all of it at a time does not, whatever is read again.
+        cut = max((chain.members[-1].step for chain in found if chain.blocks), default=start)
         return max(
-            found,
+            [c for c in found if not c.crowded or c.members[-1].step > cut],
             key=lambda chain: (chain.gain, -self._again_where_least(chain), -chain.least),
             default=None,
         )
@@ -287,10 +289,11 @@ class Slicer(Chains):
             return None
         line, blocks = self.line(members), self._in_blocks(members)
         most = min(extent, extent * around // FEWEST_SLICES)
-        if blocks and min(extent - 1, most) * self._fewest_rows(members) < w.block:
+        few = blocks and min(extent - 1, most) * self._fewest_rows(members) < w.block
+        if few and not self._may_be_short(members):
             return None
         most = min(most, w.block) if blocks else most
-        room = self.near(w.most_ring) if blocks else self.near(w.ring)
+        room = self.near(w.most_ring if blocks and not few else w.ring)
         longest = min(most, room * extent * around // total) // line * line
         if not self.is_fixed(members):
             if line > 1:
@@ -312,6 +315,18 @@ class Slicer(Chains):
         shared = [r for r in whole if extent // r * around % self.machine.cores == 0]
         even = -(-extent // -(-extent // longest))
         return max(shared or whole, default=-(-even // line) * line), None
+
+    def _may_be_short(self, members: tuple[Member, ...]) -> bool:
+        """Whether parts of an index may have few rows.
+
+        All of the index could be a slice, and what all parts of it read again stays near.
+        """
+        if len(members[0].dims) == 1 or not self.is_fixed(members):
+            return False
+        if self._read_again(members, len(members[0].dims) - 1) > self.near(self.coefficients.again):
+            return False
+        whole = [replace(m, dims=m.dims[:-1], ratios=m.ratios[:-1]) for m in members]
+        return self._size(tuple(whole)) is not None
 
     def _index_is_known(self, members: tuple[Member, ...]) -> bool:
         """Whether what passes between the kernels for one index is so whatever the sizes."""

@@ -590,6 +590,28 @@ def test_blocks_of_few_indices_have_many_rows() -> None:
     assert slicing.dims == ("x", "y")
 
 
+PIXELS = """
+graph "two products of each pixel"
+dims y = 8, x = {x}, c = 16, d = 64, e = 16
+%i : f32{{c,x,y}} = input "i" [y, x, c]
+%v : f32{{c,d}} = input "v" [c, d]
+%w : f32{{d,e}} = input "w" [d, e]
+%a : f32{{d,x,y}} = sum{{c}} %i[c, x, y] * %v[c, d]
+%b : f32{{e,x,y}} = sum{{d}} %a[d, x, y] * %w[d, e]
+output "b" [y, x, e] = %b
+"""
+
+
+@pytest.mark.parametrize("x", [40, 37])
+def test_an_index_that_is_too_much_is_cut_into_few_rows(x: int, tmp_path: Path) -> None:
+    """What all of them read again stays near, and what a whole index passes on does not."""
+    machine = replace(V4, l2=14 << 10)
+    plan = check(PIXELS.format(x=x), tmp_path, machine=machine)
+    (slicing,) = plan.assignment.slices
+    assert slicing.dims == ("y", "x")
+    assert slicing.size * 64 * 4 <= 0.625 * machine.l2
+
+
 def test_a_chain_that_begins_later_goes_first_where_it_is_cut_into_blocks_or_saves_more() -> None:
     first, second, third = (Member(n, Group(f"g{n}", (), (), ()), ("h",), (1,)) for n in range(3))
     crowded = Chain((first, second, third), 1, None, 10.0, 0.0, False, True)
