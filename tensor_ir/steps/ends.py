@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import gcd
 from typing import TypeVar
 
@@ -24,10 +24,10 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     accesses,
     exprs,
-    rewrite,
     walk_loops,
     walk_stmts,
 )
+from rutc.tensor_ir.steps.moved import Moved
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
@@ -154,7 +154,8 @@ class Even(Step):
                 raise NotApplicable(f"no loop, or several, are cut short by {self.var}")
             factor, total = next(iter(ends.values()))
             if total.is_const:
-                return (self._of_constant(loop, set(ends), factor, total.const),)
+                own = frozenset(b.name for b in kernel.locals)
+                return (self._of_constant(loop, set(ends), factor, total.const, own),)
             if self.longer >= factor:
                 raise NotApplicable(f"{self.longer} iterations are a block of their own")
             number = Index.of(self.var)
@@ -173,17 +174,27 @@ class Even(Step):
             if shortest > 1:
                 # The formula does not show it.
                 length = maximum(length, shortest, ranges)
-            moved = start - number * factor
-            whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)), ZERO, self.var)
-            rest = _with_ends(loop.body, dict.fromkeys(ends, length), moved, self.var)
+            moved = Moved(start - number * factor, frozenset(b.name for b in kernel.locals))
+            whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)))
+            rest = _with_ends(loop.body, dict.fromkeys(ends, length), moved)
             if step > 1:
                 rest = (Branch(number, blocks - 2, whole, rest),)
             return (replace(loop, hi=blocks, body=rest),)
 
         return with_replaced(kernel, self.var, even)
 
-    def _of_constant(self, loop: Loop, ends: AbstractSet[Index], factor: int, total: int) -> Loop:
-        """The loop over blocks of `factor` iterations or one less, of which there are `total`."""
+    def _of_constant(
+        self,
+        loop: Loop,
+        ends: AbstractSet[Index],
+        factor: int,
+        total: int,
+        own: AbstractSet[str],
+    ) -> Loop:
+        """The loop over blocks of `factor` iterations or one less, of which there are `total`.
+
+        `own` are the kernel's locals.
+        """
         blocks = -(-total // factor)
         whole = blocks - (blocks * factor - total)
         if whole < 1 or self.longer:
@@ -191,9 +202,9 @@ class Even(Step):
         number = Index.of(self.var)
 
         def by_length(body: tuple[Stmt, ...]) -> Branch:
-            longer = _with_ends(body, dict.fromkeys(ends, Index.of(factor)), ZERO, self.var)
-            shorter = dict.fromkeys(ends, Index.of(factor - 1))
-            rest = _with_ends(body, shorter, whole - number, self.var)
+            longer = _with_ends(body, dict.fromkeys(ends, Index.of(factor)))
+            moved = Moved(whole - number, own)
+            rest = _with_ends(body, dict.fromkeys(ends, Index.of(factor - 1)), moved)
             return Branch(
                 number,
                 Index.of(whole),
@@ -303,8 +314,9 @@ class Overlap(Step):
                 if not any(s.hi == end for s in walk_loops(body)):
                     raise NotApplicable(f"what {v} cuts short is not inside {loop.var}")
                 number = Index.of(v) * factor
-                moved = minimum(number, total - factor, ranges) - number
-                body = _with_ends(body, {end: Index.of(factor)}, moved, v)
+                by = minimum(number, total - factor, ranges) - number
+                moved = Moved(by, frozenset(b.name for b in kernel.locals))
+                body = _with_ends(body, {end: Index.of(factor)}, moved)
             for v, (_, factor, total) in cuts.items():
                 few = replace(kernel, body=with_index(loop.body, {v: ZERO}))
                 inside = [s.var for s in walk_loops(loop.body)]
@@ -386,9 +398,7 @@ def _cut_short(loop: Loop) -> Branch:
             f"no loop, or several, are cut short by the last iteration of {loop.var}"
         )
     fixed = {hi: Index.of(factor) for hi, (factor, _) in ends.items()}
-    return Branch(
-        Index.of(loop.var), whole.pop(), _with_ends(loop.body, fixed, ZERO, loop.var), loop.body
-    )
+    return Branch(Index.of(loop.var), whole.pop(), _with_ends(loop.body, fixed), loop.body)
 
 
 def _cut_loops(loop: Loop) -> dict[Index, tuple[int, Index]]:
@@ -402,34 +412,23 @@ def _cut_loops(loop: Loop) -> dict[Index, tuple[int, Index]]:
 
 
 def _with_ends(
-    body: tuple[Stmt, ...], ends: Mapping[Index, Index], moved: Index, block: str
+    body: tuple[Stmt, ...], ends: Mapping[Index, Index], moved: Moved | None = None
 ) -> tuple[Stmt, ...]:
-    """`body` with other ends of the loops that have one of `ends`, and their iterations moved.
-
-    An iteration is f*v + i in the block v, and moves; what is at i alone is a place in the block,
-    as partial sums of one block have it, and stays.
-    """
+    """`body` with other ends of the loops that have one of `ends`, and their iterations moved."""
     result: list[Stmt] = []
     for s in body:
         match s:
             case Loop() if s.hi in ends:
-                there = {s.var: Index.of(s.var) + moved}
-                inner = rewrite(s.body, index=partial(_moved, there, block))
-                inner = _with_ends(inner, ends, moved, block)
-                result.append(replace(s, hi=ends[s.hi], body=inner))
+                inner = s.body if moved is None else moved.body(s.body, s.var)
+                result.append(replace(s, hi=ends[s.hi], body=_with_ends(inner, ends, moved)))
             case Loop():
-                result.append(replace(s, body=_with_ends(s.body, ends, moved, block)))
+                result.append(replace(s, body=_with_ends(s.body, ends, moved)))
             case Branch():
-                then = _with_ends(s.then, ends, moved, block)
-                orelse = _with_ends(s.orelse, ends, moved, block)
-                result.append(replace(s, then=then, orelse=orelse))
+                then = _with_ends(s.then, ends, moved)
+                result.append(replace(s, then=then, orelse=_with_ends(s.orelse, ends, moved)))
             case _:
                 result.append(s)
     return tuple(result)
-
-
-def _moved(there: Mapping[str, Index], block: str, index: Index) -> Index:
-    return index.subs(there) if block in index.names() else index
 
 
 def _check_repeatable(kernel: Kernel, loop: Loop) -> None:
