@@ -102,9 +102,9 @@ class Slicer(Chains):
     def _best(self, steps: Sequence[PlanStep], start: int) -> Chain | None:
         """The chain from this step on that saves most; None if none pays.
 
-        Of several that save as much, it is the one whose slices read least again where symbols are
-        least, and then the one whose slices have least to keep: where sizes are not the common
-        ones, less leaves the cache.
+        Of several that save as much, it is the one whose slices have least to keep, with what they
+        read again where symbols are least: where sizes are not the common ones, less is read from
+        farther caches.
         """
         first = steps[start]
         found: list[Chain] = []
@@ -118,7 +118,7 @@ class Slicer(Chains):
         cut = max((chain.members[-1].step for chain in found if chain.blocks), default=start)
         return max(
             [c for c in found if not c.crowded or c.members[-1].step > cut],
-            key=lambda chain: (chain.gain, -self._again_where_least(chain), -chain.least),
+            key=lambda chain: (chain.gain, -self._again_where_least(chain) - chain.least),
             default=None,
         )
 
@@ -397,7 +397,7 @@ class Slicer(Chains):
         *outer, last = members[0].dims
         trips = [*(self._fewest((d,), 1) for d in outer), self._fewest((last,), chain.size)]
         return sum(
-            prod(trips[:level]) * (count - 1) * self._read_again(members, level)
+            prod(trips[:level]) * (count - 1) * self._read_again(members, level, one_row=True)
             for level, count in enumerate(trips)
         )
 
@@ -460,13 +460,17 @@ class Slicer(Chains):
         ]
         return max(1, min(found, default=1))
 
-    def _read_again(self, members: tuple[Member, ...], level: int) -> float:
-        """Bytes that all slices of a dim read, within one index of the dims around it."""
+    def _read_again(self, members: tuple[Member, ...], level: int, one_row: bool = False) -> float:
+        """Bytes that all slices of a dim read, within one index of the dims around it.
+
+        Of the dim that is cut they have `one_row`, or all.
+        """
         again = 0.0
         for m in members:
+            fixed = (*m.dims[:level], m.dims[-1]) if one_row else m.dims[:level]
             for v in m.group.external_reads():
                 if m.dims[level] not in m.moved[v]:
-                    around = (self._common_extent(d) for d in m.dims[:level] if d in m.moved[v])
+                    around = (self._common_extent(d) for d in fixed if d in m.moved[v])
                     again += self._common_bytes(v) / prod(around)
         return again
 
