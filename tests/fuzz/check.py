@@ -63,10 +63,13 @@ def judge(case: Case, answer: Answer) -> Verdict:
 def beyond(budget: float | None, got: np.ndarray, told: Sequence[np.ndarray]) -> str:
     """Why a result is not as near to what it was in float32 as was asked for; "" if it is.
 
-    Subnormal numbers may be zeros, so nothing is asked for where these make it NaN or infinite.
+    Subnormal numbers may be zeros, so nothing is asked for where these make it NaN or infinite, or
+    of another shape, as data may tell that.
     """
     wanted = told[0]
     if budget is None or wanted.dtype.kind in "OUS":
+        return ""
+    if any(np.shape(x) != np.shape(wanted) for x in told[1:]):
         return ""
     got = np.asarray(got)
     if is_float(wanted.dtype):

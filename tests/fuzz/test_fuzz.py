@@ -21,7 +21,7 @@ from rutc.driver.options import BF16, FP32, Options
 from rutc.errors import UserError
 from tests.fuzz.campaign import Campaign, Hunt
 from tests.fuzz.cases import Case, DataSet, operators
-from tests.fuzz.check import Verdict, differs, judge
+from tests.fuzz.check import Verdict, beyond, differs, judge
 from tests.fuzz.child import INTERPRETED, Answer, Child
 from tests.fuzz.findings import Finding
 from tests.fuzz.graph import MOST_ELEMENTS, RUNS
@@ -189,6 +189,13 @@ def test_of_rounded_results_without_bounds_types_and_shapes_count() -> None:
     assert kind(narrow, INTERPRETED, other) == "wrong"
     for unlike in (other[:1], other.astype(np.float64)):
         assert kind(narrow, "1 threads", unlike) == "wrong"
+
+
+def test_nothing_is_asked_of_results_whose_shape_roundings_tell() -> None:
+    """The length of a Range, for one, may be a sum of floats."""
+    longer, shorter = np.arange(4, dtype=np.float32), np.arange(3, dtype=np.float32)
+    assert not beyond(0.1, longer, [longer, shorter])
+    assert beyond(0.1, longer, [2 * longer, 2 * longer])
 
 
 def test_two_sizes_of_a_model_may_be_symbols() -> None:
