@@ -339,7 +339,9 @@ def test_searches_are_for_what_is_compiled(
     """`compile --tune` and `tune` hand all that decides the plan to the search."""
     asked: list[Options] = []
 
-    def search(*arguments: object, options: Options, **how: object) -> NoReturn:
+    def search(
+        model: Path, database: object, limits: object, options: Options, *others: object
+    ) -> NoReturn:
         asked.append(options)
         raise UserError("enough")
 
