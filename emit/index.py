@@ -49,7 +49,7 @@ class Lane:
     mask: ir.Value | None
     """Which lanes are iterations at all; None for all of them."""
     end: Index
-    """The end of the loop, which tells equal masks."""
+    """The end of the loop, which tells equal masks; `CHOSEN` where data tell the lanes."""
 
     @cached_property
     def key(self) -> LaneKey:
@@ -62,6 +62,10 @@ class Lane:
         last = self.base + self.lanes - 1
         last = min(last, self.end.value - 1) if self.end.is_const else last
         return {self.var: (self.base, max(last, self.base))}
+
+
+CHOSEN = Index.of("$put")
+"""The end of lanes of which others than a loop's are left out."""
 
 
 @lru_cache(maxsize=1 << 12)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rutc.emit import ir
 from rutc.emit.frame import room
-from rutc.emit.index import IndexEmitter, Lane
+from rutc.emit.index import CHOSEN, IndexEmitter, Lane
 from rutc.emit.ir_vectors import I32, i64, is_vector, splat, zeros
 from rutc.emit.lane_masks import both, constant_lanes, idle_lanes, pieces
 from rutc.emit.seams import crosses
@@ -323,7 +323,8 @@ class MemoryEmitter:
         """
         b, mask = self.builder, lane.mask
         assert mask is not None
-        if self.machine.has_masks or constant_lanes(mask) is not None:
+        chosen = lane.end == CHOSEN or constant_lanes(mask) is not None
+        if self.machine.has_masks or chosen:
             self.masked_store(buffer, value, place, mask)
             return
         end = self.index.emit(lane.end)

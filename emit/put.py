@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rutc.emit import ir
 from rutc.emit.expression import ExpressionEmitter
+from rutc.emit.index import CHOSEN
 from rutc.emit.ir_vectors import is_vector
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer, Put
@@ -33,7 +34,7 @@ def emit_put(expressions: ExpressionEmitter, put: Put) -> None:
         if masked is not None and lane is not None:
             mask = masked if lane.mask is None else expressions.builder.and_(lane.mask, masked)
             # No loop ends where these lanes do, so that nothing takes the mask for a loop's own.
-            index.lane = replace(lane, mask=mask, end=Index.of("$put"))
+            index.lane = replace(lane, mask=mask, end=CHOSEN)
         value = expressions.emit(put.value)
         if put.reducer is not None:
             value = _combined(expressions, buffer, address, put.reducer, value)

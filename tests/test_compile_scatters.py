@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import parser
 
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Write
+from rutc.importer import import_model
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
@@ -165,3 +169,23 @@ def test_a_base_that_others_need_is_copied(name: str) -> None:
     base = "z" if "z" in plan.values else "x"
     assert plan.places["y.base"] == plan.places["y"]
     assert plan.places[base] != plan.places["y"]
+
+
+@on_machines
+def test_lanes_that_data_leave_out_end_where_no_loop_does(machine: Machine, tmp_path: Path) -> None:
+    """Without registers for masks, vectors are stored whole where a loop does not end in them."""
+    model = (
+        '<ir_version: 10, opset_import: ["": 20]> g (float[m,2,2,n] x, int64[1,3] i, float[1,11] w)'
+        " => (float[m,2,2,n] y) { y = ScatterND (x, i, w) }"
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parser.parse_model(model).SerializeToString())
+    graph = import_model(path, dims={"n": (1, 11), "m": (2, 8)})
+    library = build(decide(optimize(graph), machine), machine, tmp_path)
+    if machine in RUNNABLE:
+        x = {
+            "x": np.ones((3, 2, 2, 11), np.float32),
+            "i": np.array([[1, 0, 1]]),
+            "w": np.arange(11, dtype=np.float32)[None],
+        }
+        np.testing.assert_array_equal(run(library, x, 1)["y"], interpret(graph, x)["y"])
