@@ -154,8 +154,7 @@ class Even(Step):
                 raise NotApplicable(f"no loop, or several, are cut short by {self.var}")
             factor, total = next(iter(ends.values()))
             if total.is_const:
-                own = frozenset(b.name for b in kernel.locals)
-                return (self._of_constant(loop, set(ends), factor, total.const, own),)
+                return (self._of_constant(kernel, loop, set(ends), factor, total.const),)
             if self.longer >= factor:
                 raise NotApplicable(f"{self.longer} iterations are a block of their own")
             number = Index.of(self.var)
@@ -174,7 +173,7 @@ class Even(Step):
             if shortest > 1:
                 # The formula does not show it.
                 length = maximum(length, shortest, ranges)
-            moved = Moved(start - number * factor, frozenset(b.name for b in kernel.locals))
+            moved = Moved.of(kernel, start - number * factor)
             whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)))
             rest = _with_ends(loop.body, dict.fromkeys(ends, length), moved)
             if step > 1:
@@ -184,17 +183,9 @@ class Even(Step):
         return with_replaced(kernel, self.var, even)
 
     def _of_constant(
-        self,
-        loop: Loop,
-        ends: AbstractSet[Index],
-        factor: int,
-        total: int,
-        own: AbstractSet[str],
+        self, kernel: Kernel, loop: Loop, ends: AbstractSet[Index], factor: int, total: int
     ) -> Loop:
-        """The loop over blocks of `factor` iterations or one less, of which there are `total`.
-
-        `own` are the kernel's locals.
-        """
+        """The loop over blocks of `factor` iterations or one less, of which there are `total`."""
         blocks = -(-total // factor)
         whole = blocks - (blocks * factor - total)
         if whole < 1 or self.longer:
@@ -203,7 +194,7 @@ class Even(Step):
 
         def by_length(body: tuple[Stmt, ...]) -> Branch:
             longer = _with_ends(body, dict.fromkeys(ends, Index.of(factor)))
-            moved = Moved(whole - number, own)
+            moved = Moved.of(kernel, whole - number)
             rest = _with_ends(body, dict.fromkeys(ends, Index.of(factor - 1)), moved)
             return Branch(
                 number,
@@ -314,8 +305,7 @@ class Overlap(Step):
                 if not any(s.hi == end for s in walk_loops(body)):
                     raise NotApplicable(f"what {v} cuts short is not inside {loop.var}")
                 number = Index.of(v) * factor
-                by = minimum(number, total - factor, ranges) - number
-                moved = Moved(by, frozenset(b.name for b in kernel.locals))
+                moved = Moved.of(kernel, minimum(number, total - factor, ranges) - number)
                 body = _with_ends(body, {end: Index.of(factor)}, moved)
             for v, (_, factor, total) in cuts.items():
                 few = replace(kernel, body=with_index(loop.body, {v: ZERO}))

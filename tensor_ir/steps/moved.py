@@ -8,7 +8,7 @@ from dataclasses import replace
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord
-from rutc.tensor_ir.kernel import Stmt, rewrite
+from rutc.tensor_ir.kernel import Kernel, Stmt, rewrite
 from rutc.tensor_ir.steps.step import with_index
 
 Coords = tuple[tuple[str, Coord], ...]
@@ -24,6 +24,11 @@ class Moved:
 
     by: Index
     locals: AbstractSet[str]
+
+    @staticmethod
+    def of(kernel: Kernel, by: Index) -> Moved:
+        """Iterations of a kernel that move so far."""
+        return Moved(by, frozenset(b.name for b in kernel.locals))
 
     def body(self, body: tuple[Stmt, ...], var: str) -> tuple[Stmt, ...]:
         """What the loop `var` does, moved."""
