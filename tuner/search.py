@@ -14,7 +14,7 @@ process over the same features, whose spread tells where little is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import exp, inf, log
@@ -104,7 +104,7 @@ class Candidate:
     kernel: Kernel
     judged: Judged
 
-    @property
+    @cached_property
     def text(self) -> str:
         """What tells its schedule from others."""
         return text_of(self.choice)
@@ -134,6 +134,16 @@ class Met:
     point: Any
     text: str
     judged: Judged
+
+
+@record
+class _Made:
+    """A point, its schedule's text, and the kernel after it; None: another point has it."""
+
+    space: int
+    point: Any
+    text: str
+    kernel: Kernel | None
 
 
 class Corrected:
@@ -208,6 +218,8 @@ class Search:
         """The kernels that schedules made which were tried: several may make the same one."""
         self._pool: dict[str, Met] = {}
         """What was judged and not tried yet."""
+        self._known: dict[str, Judged] = {}
+        """What a model says of all that was judged, by the schedules' texts."""
 
     @cached_property
     def default(self) -> Candidate | None:
@@ -238,14 +250,16 @@ class Search:
         if space is None:
             return None
         try:
-            choice, kernel = self._made(space, point)
+            choice = space.unchecked(point)
+            kernel = self._schedule(self._kernel, choice)
         except NotApplicable:
             return None
-        return self._judged([(space, (point, (choice, kernel)))])[0]
+        return Candidate(space, point, choice, kernel, self._judge.judge([kernel])[0])
 
     def observe(self, candidate: Candidate, cycles: float | None) -> None:
         """Take into account what a candidate took; None where it failed."""
         self._seen.add(candidate.text)
+        self._known[candidate.text] = replace(candidate.judged, regions=())
         self._code.add(str(candidate.kernel))
         self._pool.pop(candidate.text, None)
         self.measured.append((candidate, inf if cycles is None else log(cycles)))
@@ -292,7 +306,7 @@ class Search:
         """
         model = self._model()
         drawn = self._drawn(DRAWN if self._pool else FIRST, rng)
-        found = {m.text: m for m in map(self._met, drawn)}
+        found = {m.text: m for m in drawn}
         found |= {m.text: m for m in self._wandered(model, self._begun(model, found), rng)}
         return [m for m in found.values() if m.text not in self._seen]
 
@@ -301,7 +315,10 @@ class Search:
 
         They are of what was `met`, now or for an earlier proposal.
         """
-        self._pool |= {m.text: m for m in (self.met(self.chance()) if met is None else met)}
+        new = self.met(self.chance()) if met is None else met
+        self._pool |= {m.text: m for m in new}
+        # Another process may have judged them.
+        self._known |= {m.text: m.judged for m in new}
         model = self._model()
         fresh = [m for m in self._pool.values() if m.text not in self._seen]
         scores = {
@@ -349,71 +366,59 @@ class Search:
         """Everything that chains of changes come by."""
         chains = list(begun)
         at = [mean for mean, _ in model.of([m.judged for m in chains])]
-        # Chains come by the same points again, from the best ones most of all.
+        # Chains come by the same schedules again, from the best ones most of all.
         known = {m.text: m for m in chains}
-        made_before: dict[tuple[int, Any], tuple[Choice, Kernel]] = {}
-
-        def made(number: int, point: Any) -> tuple[Choice, Kernel]:
-            place = number, point
-            if place not in made_before:
-                made_before[place] = self._made(self._spaces[number], point)
-            return made_before[place]
-
         for step in range(STEPS):
             heat = WARM * (COLD / WARM) ** (step / max(STEPS - 1, 1))
             near = [
-                (i, self._spaces[m.space].nearby(m.point, rng, partial(made, m.space)))
+                (i, self._spaces[m.space].nearby(m.point, rng, partial(self._made, (), m.space)))
                 for i, m in enumerate(chains)
             ]
-            found = [
-                (i, self._spaces[chains[i].space], new, text_of(new[1][0]))
-                for i, new in near
-                if new is not None
-            ]
+            found = [(i, new[1]) for i, new in near if new is not None]
             if not found:
                 return
-            fresh = {text: (space, new) for _, space, new, text in found if text not in known}
-            known |= {c.text: self._met(c) for c in self._judged(list(fresh.values()))}
-            others = [known[text] for *_, text in found]
+            judged = self._judged([made for _, made in found])
+            others = [known.setdefault(m.text, m) for m in judged]
             means = model.of([m.judged for m in others])
-            for (i, *_), other, (mean, _) in zip(found, others, means, strict=True):
+            for (i, _), other, (mean, _) in zip(found, others, means, strict=True):
                 yield other
                 if mean <= at[i] or rng.random() < exp((at[i] - mean) / heat):
                     chains[i], at[i] = other, mean
 
     def drawn(self) -> Candidate | None:
         """A random candidate of any space."""
-        return next(iter(self._drawn(1, self._rng)), None)
+        found = next(iter(self._drawn(1, self._rng)), None)
+        return None if found is None else self.candidate(self._spaces[found.space], found.point)
 
-    def _drawn(self, count: int, rng: Random) -> list[Candidate]:
-        """So many random candidates of all spaces, those of equal schedules once."""
-        found: dict[str, tuple[Space[Any], tuple[Any, tuple[Choice, Kernel]]]] = {}
+    def _drawn(self, count: int, rng: Random) -> list[Met]:
+        """So many random points of all spaces, judged, those of equal schedules once."""
+        found: dict[str, _Made] = {}
+        numbers = range(len(self._spaces))
         for _ in range(count):
-            for space in rng.sample(self._spaces, len(self._spaces)):
-                made = space.drawn(rng, partial(self._made, space))
-                if made is not None:
-                    found.setdefault(text_of(made[1][0]), (space, made))
+            for number in rng.sample(numbers, len(numbers)):
+                drawn = self._spaces[number].drawn(rng, partial(self._made, found, number))
+                if drawn is not None:
+                    found.setdefault(drawn[1].text, drawn[1])
                     break
         return self._judged(list(found.values()))
 
-    def _made(self, space: Space[Any], point: Any) -> tuple[Choice, Kernel]:
-        """The schedule of a point, and the kernel after it.
+    def _made(self, waiting: Container[str], space: int, point: Any) -> _Made:
+        """What becomes of a point; of schedules that wait to be judged the kernel is there already.
 
         Raises:
             NotApplicable: it does not fit.
         """
-        choice = space.unchecked(point)
-        return choice, self._schedule(self._kernel, choice)
+        choice = self._spaces[space].unchecked(point)
+        text = text_of(choice)
+        known = text in waiting or text in self._known
+        return _Made(space, point, text, None if known else self._schedule(self._kernel, choice))
 
-    def _judged(
-        self, made: Sequence[tuple[Space[Any], tuple[Any, tuple[Choice, Kernel]]]]
-    ) -> list[Candidate]:
-        """The candidates of some points."""
-        judged = self._judge.judge([kernel for _, (_, (_, kernel)) in made])
-        return [
-            Candidate(space, point, choice, kernel, j)
-            for (space, (point, (choice, kernel))), j in zip(made, judged, strict=True)
-        ]
+    def _judged(self, made: Sequence[_Made]) -> list[Met]:
+        """What a model says of some points: of equal schedules, and of those known, it is asked once."""
+        kernels = {m.text: m.kernel for m in made if m.kernel is not None}
+        said = self._judge.judge(list(kernels.values()))
+        self._known |= {t: replace(j, regions=()) for t, j in zip(kernels, said, strict=True)}
+        return [Met(m.space, m.point, m.text, self._known[m.text]) for m in made]
 
     def _alike(self, a: Met, b: Candidate) -> bool:
         """Whether two points differ in one parameter only, of several that they might."""

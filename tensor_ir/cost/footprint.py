@@ -43,6 +43,7 @@ class Print:
     apart: tuple[Step, ...]
 
 
+Arms = tuple[tuple[int, ...], tuple[int, ...]]
 Groups = dict[object, list[tuple[int, Print]]]
 """Accesses that move alike, with the places where they begin."""
 SHARES = (0.5, 1.0)
@@ -72,11 +73,13 @@ class Footprints:
                 alike[same] = [footprint(t, at, machine) for _, at in inner]
             self.own.append(alike[same])
         self._moved: dict[object, tuple[float, tuple[float, ...]]] = {}
+        self._arms: dict[tuple[int, int], Arms] = {}
+        """See `arms_of`: those of the frames of many accesses, which are held so long."""
         self._parts: dict[tuple[int, ...], dict[str, Groups]] = {}
         """Loop and buffer -> what an iteration of the loop touches of it."""
         for n, t in enumerate(touches):
             for (key, at), own in zip(self.inner[n], self.own[n], strict=True):
-                group = *arms_of(t.frames, at), t.steps[at:]
+                group = *self._arms_of(t.frames, at), t.steps[at:]
                 buffers = self._parts.setdefault(key, {}).setdefault(t.buffer, {})
                 buffers.setdefault(group, []).append((t.start, own))
         self._loops: dict[tuple[tuple[int, ...], str], dict[int, list[Place]]] = {}
@@ -93,6 +96,12 @@ class Footprints:
         self.buffers = self._parts.get((), {})
         self.total = {key: self._total(buffers) for key, buffers in self._parts.items()}
         """What an iteration touches inside of these loops: see `footprint`."""
+
+    def _arms_of(self, frames: Frames, at: int) -> Arms:
+        same = id(frames), at
+        if same not in self._arms:
+            self._arms[same] = arms_of(frames, at)
+        return self._arms[same]
 
     def bytes_of(self, buffer: str) -> float:
         """The bytes of a buffer that the kernel touches."""
@@ -194,7 +203,7 @@ class Footprints:
         """
         t, own = self.touches[number], self.own[number][k]
         key, at = self.inner[number][k]
-        one, all_ = arms_of(t.frames, at)
+        one, all_ = self._arms_of(t.frames, at)
         groups = self._parts[key][t.buffer]
         first = groups[one, all_, t.steps[at:]][0][0]
         others: dict[object, Print] = {}
@@ -221,7 +230,7 @@ class Footprints:
         return min(self.own[number][k].lines, self.sizes[t.buffer]) * again
 
 
-def arms_of(frames: Frames, at: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def arms_of(frames: Frames, at: int) -> Arms:
     """The arms around an access of which the frames from `at` on take one, and those they all take.
 
     A loop among these frames that is split takes all of its arms, one after the other.

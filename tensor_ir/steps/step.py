@@ -293,7 +293,12 @@ def check_no_registers(kernel: Kernel, var: str) -> None:
 
 def outer_ranges(kernel: Kernel) -> dict[str, Range]:
     """The range of every loop variable whose bounds are bounded, widest where it has several."""
-    return ranges_of(walk_loops(kernel.body), dict(kernel.symbols))
+    # Kernels never change, and every step asks several times.
+    known: dict[str, Range] | None = kernel.__dict__.get("_ranges")
+    if known is None:
+        known = ranges_of(walk_loops(kernel.body), dict(kernel.symbols))
+        kernel.__dict__["_ranges"] = known
+    return dict(known)
 
 
 def ranges_of(loops: Iterable[Loop], symbols: Mapping[str, Range]) -> dict[str, Range]:

@@ -18,7 +18,7 @@ from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.search import CHAINS, FIRST, Candidate, Corrected, Judged, Place, Search
+from rutc.tuner.search import CHAINS, FIRST, Candidate, Corrected, Judged, Place, Search, text_of
 from tests.machines import V3
 from tests.tuner.subjects import PRODUCT, of_text
 
@@ -166,6 +166,35 @@ def test_later_proposals_are_of_what_was_met_before_as_well(
         later.append(c.text)
     assert set(later) <= first
     assert len(set(later)) == 12
+
+
+def test_no_schedule_is_judged_twice_and_all_as_if_alone(
+    kernel: tuple[Kernel, frozenset[str]],
+) -> None:
+    """What was met before is neither made nor judged again, and no number depends on that."""
+    judged: list[Kernel] = []
+    made: list[str] = []
+
+    class Noting(CostModel):
+        def judge(self, kernels: Sequence[Kernel]) -> list[Judged]:
+            judged.extend(kernels)
+            return super().judge(kernels)
+
+    def noting(kernel: Kernel, choice: Choice) -> Kernel:
+        found = kernel_after(kernel, choice)
+        made.append(text_of(choice))
+        return found
+
+    own = spaces(kernel[0], V3, kernel[1])
+    search = Search(kernel[0], own, Noting(V3), noting, Random(0))
+    for _ in range(3):
+        found = search.met(Random(1))
+        search.propose(0, found)
+    assert len(set(made)) == len(made) == len(judged) > FIRST // 2
+    for m in found:
+        space = search.spaces[m.space]
+        (alone,) = CostModel(V3).judge([kernel_after(kernel[0], space.choice(m.point))])
+        assert (m.judged.log_cycles, m.judged.features) == (alone.log_cycles, alone.features)
 
 
 def test_schedules_that_make_the_same_are_one_trial(kernel: tuple[Kernel, frozenset[str]]) -> None:
