@@ -12,7 +12,7 @@ from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import inside_shares
-from rutc.tuner.tile_cycles import busy_cycles
+from rutc.tuner.tile_cycles import block_loop, busy_cycles
 from rutc.tuner.tile_loads import evicted_rows
 from rutc.tuner.tile_registers import state_registers
 from rutc.tuner.tiles import even_tile
@@ -193,7 +193,7 @@ def takes_one_more(shape: Shape, tile: RegisterTile, var: str, machine: Machine)
 def reduction_block(
     kernel: Kernel, shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
 ) -> tuple[int, str] | None:
-    """(length, holder of the sums): how much of the innermost reduction loop to do at a time.
+    """(length, holder of the sums): how much of the reduction's `block_loop` to do at a time.
 
     The vector operand's part then stays in the first cache while tiles use it again, and so do the
     lines of which each tile uses a part only. None where all of it fits, or where so many tiles
@@ -204,29 +204,25 @@ def reduction_block(
         return None
     reduction = shape.reductions[0]
     partial = _partial(shape)
-    step, width = _panel_step(shape, tile, machine), tile.vectors * machine.width
-    sizes = {**dict(tile.rows), tile.vector: width}
-    shares = inside_shares(shape, sizes) if tile.inside else {}
-    around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
-    w, extent = machine.coefficients.blocks, shape.extents[bound[-1]]
-    lines = _shared_lines(reduction, tile, bound[-1], machine.line_bytes)
+    blocked = block_loop(shape, bound, tile.inside)
+    turn, around = _panel_turn(shape, tile, blocked, machine)
+    step, w, extent = turn / around, machine.coefficients.blocks, shape.extents[blocked]
+    lines = _shared_lines(reduction, tile, blocked, machine.line_bytes)
     busy = busy_cycles(reduction, tile.size, machine)
     if lines and step + lines > w.busy * busy * machine.l2_bytes_per_cycle:
-        fit = int(machine.l1 * w.panel) // ((step + lines) * around)
-        length = _even_block(extent, fit)
+        length = _even_block(extent, int(machine.l1 * w.panel / (turn + lines * around)))
         return None if length is None else (length, partial)
     output = sole_output(kernel)
     if output is None:
         return None
     tiles = _tiles(shape, tile, {})
-    if step * around * extent < machine.l2 // 8 or tiles > w.few_tiles:
+    if turn * extent < machine.l2 // 8 or tiles > w.few_tiles:
         return None
     near = step <= w.busy * busy * machine.l2_bytes_per_cycle
     if near and any(shape.may_exceed(v, f) for v, f in tile.rows):
-        most = int(machine.l2 * w.second) // max(step * around, 1)
-        length = _even_block(extent, most) or extent
+        length = _even_block(extent, int(machine.l2 * w.second / max(turn, 1))) or extent
     else:
-        length = _panel_block(shape, tile, bound[-1], step, around, machine)
+        length = _panel_block(shape, tile, blocked, machine)
     # Lanes that lie apart in the output are put there once, not after each block.
     apart = any(t.is_store and not t.unit(tile.vector) for t in shape.touches)
     return None if length is None else (length, partial if apart else output)
@@ -248,7 +244,7 @@ def chunk_block(
     vectors = [t for t in shape.reductions[0].reads if t.depends(tile.vector)]
     if any(shape.extents[v] > 1 for v in bound[:-1]) or not all(t.packed for t in vectors):
         return None
-    length = _panel_block(shape, tile, bound[-1], _panel_step(shape, tile, machine), 1, machine)
+    length = _panel_block(shape, tile, bound[-1], machine)
     return None if length is None else (length, _partial(shape))
 
 
@@ -264,8 +260,10 @@ def _tiles(shape: Shape, tile: RegisterTile, chunk: Mapping[str, int]) -> int:
 
 
 def _has_blocks(shape: Shape, tile: RegisterTile, bound: list[str]) -> bool:
-    """Whether sums may be kept between blocks of the innermost reduction loop."""
-    if len(shape.reductions) != 1 or not tile.rows or bound[-1] in shape.symbolic:
+    """Whether sums may be kept between blocks of the only reduction."""
+    if len(shape.reductions) != 1 or not tile.rows:
+        return False
+    if block_loop(shape, bound, tile.inside) in shape.symbolic:
         return False
     return len(shape.reductions[0].update.states) == 1
 
@@ -275,27 +273,40 @@ def _partial(shape: Shape) -> str:
     return f"{shape.reductions[0].update.states[0].buffer}.partial"
 
 
-def _panel_step(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
-    """The bytes of the vector operand that an iteration of the innermost reduction loop reads."""
+def _panel_turn(
+    shape: Shape, tile: RegisterTile, blocked: str, machine: Machine
+) -> tuple[float, int]:
+    """(bytes of the vector operand that an iteration of the `blocked` loop reads, turns in it).
+
+    What is the same for all turns of a loop, as the scale of some weights, is read once for them.
+    """
+    (reduction,) = shape.reductions
     width = tile.vectors * machine.width
-    return sum(width * t.bytes for t in shape.reductions[0].reads if t.depends(tile.vector))
+    sizes = {**dict(tile.rows), tile.vector: width}
+    shares = inside_shares(shape, sizes) if tile.inside else {}
+    turns = {x.var: shape.extents[x.var] * shares.get(x.var, 1.0) for x in reduction.loops}
+    turns[blocked] = 1.0
+    read = 0.0
+    for t in (t for t in reduction.reads if t.depends(tile.vector)):
+        own = ceil(prod(n for v, n in turns.items() if t.depends(v)))
+        once = 1 if t.depends(blocked) else shape.extents[blocked]
+        read += width * t.bytes / (2 if t.nibbles else 1) * own / once
+    return read, ceil(prod(turns.values()))
 
 
-def _panel_block(
-    shape: Shape, tile: RegisterTile, last: str, step: int, around: int, machine: Machine
-) -> int | None:
+def _panel_block(shape: Shape, tile: RegisterTile, blocked: str, machine: Machine) -> int | None:
     """How much of a reduction's vector operand the first cache holds; None where it holds all.
 
-    An iteration of the `last` loop reads `step` bytes of it, `around` times. More where the other
-    operand is read in pieces of rows: the hardware asks ahead for long ones.
+    More where the other operand is read in pieces of rows: the hardware asks ahead for long ones.
     """
     w = machine.coefficients.blocks
-    most = int(machine.l1 * w.panel) // max(step * around, 1)
+    turn, around = _panel_turn(shape, tile, blocked, machine)
+    most = int(machine.l1 * w.panel / max(turn, 1))
     if around > 1:
         rows = [t for t in shape.reductions[0].reads if not t.depends(tile.vector)]
-        pieces = (t.bytes for t in rows if t.strides.get(last) == 1)
+        pieces = (t.bytes for t in rows if t.strides.get(blocked) == 1)
         most = max(most, w.piece_lines * machine.line_bytes // max(pieces, default=machine.l1))
-    return _even_block(shape.extents[last], most)
+    return _even_block(shape.extents[blocked], most)
 
 
 def counted_rows(shape: Shape, tile: RegisterTile, bound: list[str]) -> bool:

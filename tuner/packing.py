@@ -27,13 +27,14 @@ def packing(
     tile: RegisterTile,
     width: int,
     extents: Mapping[str, int],
-    block: int | None,
+    block: tuple[str, int] | None,
     original: Mapping[str, str],
 ) -> Pack:
     """The packing of a constant operand: in the order in which the tiles read it.
 
-    `original` names the loop that a row's loop is a part of. Two elements that share a byte are
-    neighbours of the innermost reduction, so that a vector is one half of a vector of bytes.
+    A `block` (loop, iterations) of the reduction lies together. `original` names the loop that a
+    row's loop is a part of. Two elements that share a byte are neighbours of the innermost
+    reduction, so that a vector is one half of a vector of bytes.
     """
     dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
     of_loop = dim_of_loop(kernel, t.buffer)
@@ -41,9 +42,10 @@ def packing(
     lane = of_loop.get(tile.vector)
     blocks: dict[str, int] = {}
     last = of_loop.get(bound[-1])
-    if block is not None and last is not None and lane is not None:
-        inner = [last, *(d for d in inner if d != last)]
-        blocks[last] = block
+    parted = None if block is None else of_loop.get(block[0])
+    if block is not None and parted is not None and lane is not None:
+        inner = [parted, *(d for d in inner if d != parted)]
+        blocks[parted] = block[1]
     # What a tile reads at one step of the reduction lies together.
     whole_rows = [(original.get(v, v), f) for v, f in tile.rows]
     rows = [(of_loop[v], f, extents[v]) for v, f in whole_rows if v in of_loop]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil, log2, prod
 from weakref import ref
 
@@ -42,13 +42,30 @@ def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
     Those `inside`, whose iterations are few and not known, go around the others; and so do those
     along which all constants change around those along which one does not, such as a block's scale.
     """
-    names: dict[str, int] = {}
-    same: dict[str, int] = {}
-    for r in shape.reductions:
-        for x in r.loops:
-            names[x.var] = r.stride(x.var)
-            same[x.var] = sum(t.packed and not t.depends(x.var) for t in r.reads)
+    names = {x.var: r.stride(x.var) for r in shape.reductions for x in r.loops}
+    same = _alike(shape)
     return sorted(names, key=lambda v: (v not in inside, same[v], -names[v]))
+
+
+def block_loop(shape: Shape, bound: Sequence[str], inside: Collection[str] = ()) -> str:
+    """The loop of which blocks of a reduction have some iterations, of its loops in order.
+
+    It is the innermost one along which all constants change: blocks of one of those in it would
+    multiply the parts that share a scale by it once for each block.
+    """
+    same = _alike(shape)
+    known = [v for v in bound if v not in inside]
+    fewest = min((same[v] for v in known), default=0)
+    return next((v for v in reversed(known) if same[v] == fewest), bound[-1])
+
+
+def _alike(shape: Shape) -> dict[str, int]:
+    """How many constants do not change along each reduction loop."""
+    return {
+        x.var: sum(t.packed and not t.depends(x.var) for t in r.reads)
+        for r in shape.reductions
+        for x in r.loops
+    }
 
 
 def busy_cycles(r: Reduction, vectors: float, machine: Machine) -> float:

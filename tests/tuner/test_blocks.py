@@ -12,6 +12,7 @@ from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tiles import choose_tile
+from tests.tensor_ir.test_steps import kernel_of
 from tests.tuner.test_schedules import lowered, tile_of
 
 SMALL = x86.avx2(l2=512 << 10)
@@ -148,6 +149,35 @@ def test_counted_rows_keep_panels_in_the_second_cache(k: int, parts: int) -> Non
         assert s.factor == k // parts
     chunks = [s.factor for s in choice.schedule if isinstance(s, Split) and s.var == "m.o"]
     assert len(chunks) == 1
+    apply_schedule(kernel, choice.schedule)
+
+
+SCALED = """
+graph "weights of which 32 share a scale"
+symbols rows = 1..512@128
+dims r = rows, b = 64, k = 32, n = 768
+%x : i8{b,k,r} = input "x" [r, b, k]
+%w : u8{b,k,n} = input "w" [n, b, k]
+%z : f32{b,r} = input "z" [r, b]
+%s : f32{b,n} = input "s" [n, b]
+%y : f32{n,r} = sum{b,k} (f32(i32(%x[r, b, k]) * i32(%w[n, b, k])) + %z[r, b]) * %s[n, b]
+output "y" [r, n] = %y
+"""
+
+
+@pytest.mark.parametrize(("parts", "factors"), [(64, []), (512, [128])])
+def test_weights_that_share_a_scale_are_in_one_block(parts: int, factors: list[int]) -> None:
+    """Blocks of each part would scale it several times, and a scale is read once for its part."""
+    kernel = kernel_of(SCALED.replace("b = 64", f"b = {parts}"))
+    plain = x86.avx512()
+    able = plain.features | {"avx512vnni"}
+    machine = replace(plain, features=able, fma_per_cycle=1.0)
+    shape = analyse(kernel, frozenset({"w", "s"}))
+    tile = RegisterTile("n", 3, (("r", 8),), 0.0)
+    choice = tile_of(kernel, shape, tile, machine)
+    found = blocks(choice)
+    assert [s.factor for s in found] == factors
+    assert {s.var for s in found} <= {"b"}
     apply_schedule(kernel, choice.schedule)
 
 

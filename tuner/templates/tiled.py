@@ -35,7 +35,7 @@ from rutc.tuner.lengths import has_even_blocks
 from rutc.tuner.packing import grouped_packing, packed, packing
 from rutc.tuner.prepare import Prepared, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cycles import bound_order
+from rutc.tuner.tile_cycles import block_loop, bound_order
 from rutc.tuner.tile_loops import reuse_loops, tile_loops
 from rutc.tuner.tile_prefetch import (
     comes_from_afar,
@@ -69,9 +69,9 @@ MOST_BETWEEN = 1 << 14
 class Tiling:
     """The parameters of a tiled schedule: any that fit the kernel compute the same.
 
-    Of the innermost reduction loop, `block` iterations are done at a time for `reuse` tiles, and
-    sums are kept in the buffer `holder` meanwhile; None does all of them for one tile after the
-    other. A block of all iterations does so for as many rows as the second cache holds, where a
+    Of a reduction's `block_loop`, `block` iterations are done at a time for `reuse` tiles, and sums
+    are kept in the buffer `holder` meanwhile; None does all of them for one tile after the other. A
+    block of all iterations does so for as many rows as the second cache holds, where a
     run tells how many there are. A `chunk` (loop, iterations) of rows goes around all blocks of the
     vector. What tiles compute of the operand `prepare` is computed once. With `whole_rows`, tiles
     beside each other come before those of the next rows. Threads share the outer loops of one that
@@ -132,7 +132,8 @@ class _Making:
         outer: The first of them, which threads may share.
         inner: The last of them, between a block of the reduction and a tile.
         edges: Those around whose last tile is a smaller one, which nothing has made yet.
-        block: How many iterations of the innermost reduction loop are a block, if there are any.
+        blocked: The reduction loop that is taken in blocks, if there are any.
+        block: How many of its iterations are one.
         prepared: What tiles compute of an operand, once for many of them.
     """
 
@@ -155,13 +156,15 @@ class _Making:
         self.order = list(self.loops.beside if tiling.whole_rows else self.loops.order)
         self.outer, self.inner = self.order, list[str]()
         self.edges = list(self.loops.edges)
+        self.blocked = block_loop(shape, self.bound, self.tile.inside)
         self.block = tiling.block
         if self.block is not None:
-            _check_block(kernel, shape, tiling, self.bound, self.group)
+            grouped = self.group if self.blocked == self.bound[-1] else 1
+            _check_block(kernel, shape, tiling, self.blocked, grouped)
         self.prepared = self._prepared()
         if self.prepared is not None:
             self.block = None
-        self.whole_sums = self.block is not None and self.block == self.extents[self.bound[-1]]
+        self.whole_sums = self.block is not None and self.block == self.extents[self.blocked]
         one_by_one = self.block is None or self.whole_sums
         self.even = {
             f"{v}.o": Even(
@@ -234,9 +237,8 @@ class _Making:
             )
             self.steps += split
         if self.inner and not self.whole_sums:
-            last = self.bound[-1]
-            step = BlockReduction(last, self.block, self.inner[0], self.tiling.holder)
-            self.steps.append(step)
+            inner, holder = self.inner[0], self.tiling.holder
+            self.steps.append(BlockReduction(self.blocked, self.block, inner, holder))
         else:
             self.block = None
 
@@ -270,9 +272,9 @@ class _Making:
 
     def reduce(self) -> None:
         """Orders and unrolls reductions, packs what they read and asks for it."""
-        last = self.bound[-1]
         if self.block is not None:
-            self.extents[last] = self.block if self.extents[last] % self.block == 0 else 0
+            whole = self.extents[self.blocked] % self.block == 0
+            self.extents[self.blocked] = self.block if whole else 0
         for r in self.shape.reductions:
             wanted, unrolled = self._reduction(r)
             for t in r.reads:
@@ -292,8 +294,6 @@ class _Making:
             self.steps.append(Reorder(tuple(wanted)))
         last, innermost = wanted[-1], wanted[-1]
         if self.group > 1:
-            if self.block is not None:
-                self.extents[last] = self.block
             self.steps += dot_steps(last, self.extents, self.group)
             innermost = f"{last}.o"
             whole = self.extents[last] % self.group == 0
@@ -348,7 +348,7 @@ class _Making:
                     tile,
                     width,
                     self.shape.extents,
-                    self.block,
+                    None if self.block is None else (self.blocked, self.block),
                     self.loops.original,
                 )
             else:
@@ -367,7 +367,7 @@ class _Making:
         tile, shape, machine, around = self.tile, self.shape, self.machine, self.around
         line, batch = t.line(machine), self.batch
         if self.block is not None:
-            return [PrefetchBlock(t.buffer, f"{self.bound[-1]}.b", 0, line)]
+            return [PrefetchBlock(t.buffer, f"{self.blocked}.b", 0, line)]
         panel = f"{tile.vector}.o"
         if t.arranged and panel in around:
             whole, columns = self.loops.original.get(tile.vector, tile.vector), tile.vectors
@@ -400,26 +400,30 @@ class _Making:
         return [PrefetchBlock(t.buffer, first, ahead, line, 1)]
 
 
-def _check_block(
-    kernel: Kernel, shape: Shape, tiling: Tiling, bound: Sequence[str], group: int
-) -> None:
-    """Raises NotApplicable where the reduction cannot be done in such blocks."""
-    block, last = tiling.block, bound[-1]
+def _check_block(kernel: Kernel, shape: Shape, tiling: Tiling, blocked: str, group: int) -> None:
+    """Raises NotApplicable where the `blocked` loop of the reduction cannot be done in blocks."""
+    block = tiling.block
     assert block is not None
-    if len(shape.reductions) != 1 or not tiling.tile.rows or last in shape.symbolic:
+    if len(shape.reductions) != 1 or not tiling.tile.rows or blocked in shape.symbolic:
         raise NotApplicable("only one reduction of known length, in tiles of rows, has blocks")
     (reduction,) = shape.reductions
     if len(reduction.update.states) != 1:
         raise NotApplicable("a reduction with several states has no blocks")
     counted = any(v in shape.symbolic for v, _ in tiling.tile.rows)
-    most = shape.extents[last] if counted else shape.extents[last] - 1
+    extent = shape.extents[blocked]
+    most = extent if counted else extent - 1
     if not 0 < block <= most or tiling.reuse < 1:
-        raise NotApplicable(f"{last} has no blocks of {block} for {tiling.reuse} tiles")
-    if block % group or (group > 1 and shape.extents[last] % block):
+        raise NotApplicable(f"{blocked} has no blocks of {block} for {tiling.reuse} tiles")
+    if parts_groups(block, extent, group):
         raise NotApplicable(f"blocks of {block} part products that are added together")
     partial = f"{reduction.update.states[0].buffer}.partial"
     if tiling.holder not in (partial, sole_output(kernel)):
         raise NotApplicable(f"{tiling.holder!r} cannot hold the sums between blocks")
+
+
+def parts_groups(block: int, extent: int, group: int) -> bool:
+    """Whether blocks of a loop part groups of its iterations, which one instruction adds up."""
+    return block % group > 0 or (group > 1 and extent % block > 0)
 
 
 def _unrolled(

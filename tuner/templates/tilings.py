@@ -24,9 +24,9 @@ from rutc.tuner.prepare import operations_on_vectors, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.repeats import outside_alike, row_of
 from rutc.tuner.space import Axis, Default, Template, spread
-from rutc.tuner.templates.tiled import Tiling, tiled
+from rutc.tuner.templates.tiled import Tiling, parts_groups, tiled
 from rutc.tuner.tile_cost import lanes_cost
-from rutc.tuner.tile_cycles import bound_order
+from rutc.tuner.tile_cycles import block_loop, bound_order
 from rutc.tuner.tile_loops import tile_loops
 from rutc.tuner.tiles import choose_tile, register_tiles, tile_along
 
@@ -94,17 +94,18 @@ def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Ma
     group = products_together(shape, machine)
     found = reduction_block(kernel, shape, tile, bound, machine)
     block, holder = found if found is not None else (None, "")
-    if block is not None and (block % group or (group > 1 and shape.extents[bound[-1]] % block)):
+    blocked = block_loop(shape, bound, tile.inside)
+    whole_sum = shape.extents[blocked]
+    if block is not None and blocked == bound[-1] and parts_groups(block, whole_sum, group):
         block = None
     made = 0 if group > 1 else operations_on_vectors(shape, tile, machine)
     carried = any(b.name == holder for b in kernel.args)
     chunk = None if carried else row_chunk(shape, tile, batch, made, machine)
     if chunk is not None and block is None and group == 1:
-        blocked = chunk_block(shape, tile, bound, chunk, machine)
-        if blocked is not None:
-            block, holder = blocked
-            part = block / shape.extents[bound[-1]]
-            chunk = row_chunk(shape, tile, batch, made, machine, part)
+        found = chunk_block(shape, tile, bound, chunk, machine)
+        if found is not None:
+            block, holder = found
+            chunk = row_chunk(shape, tile, batch, made, machine, block / whole_sum)
     if chunk is not None:
         fitting = with_even_rows(shape, tile, *chunk, machine)
         chunk, tile = (None, tile) if fitting is None else (chunk, fitting)
@@ -121,7 +122,7 @@ def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Ma
     output = sole_output(kernel)
     counted = group == 1 and chunk is None and counted_rows(shape, tile, bound)
     if whole and counted and output is not None:
-        block, holder, whole = shape.extents[bound[-1]], output, False
+        block, holder, whole = whole_sum, output, False
     return Tiling(
         tile,
         block,
@@ -158,10 +159,11 @@ def point_of(**values: object) -> Tiling:
 
 
 def _blocks(shape: Shape, machine: Machine) -> Axis:
-    last = bound_order(shape)[-1]
-    extent, group = shape.extents[last], products_together(shape, machine)
+    bound = bound_order(shape)
+    blocked = block_loop(shape, bound)
+    extent, group = shape.extents[blocked], products_together(shape, machine)
     parts = (-(-extent // n) for n in range(2, extent // SHORTEST_BLOCK + 1))
-    lengths = [n for n in dict.fromkeys(parts) if n % group == 0]
+    lengths = [n for n in dict.fromkeys(parts) if blocked != bound[-1] or n % group == 0]
     return (None, *spread(lengths))
 
 
