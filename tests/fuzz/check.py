@@ -47,12 +47,13 @@ def judge(case: Case, answer: Answer) -> Verdict:
                     if way == "guarded":
                         continue
                     return Verdict("wrong", f"[{way}, data {number}] {name} is missing")
+                beside = bounds[number] if way != INTERPRETED else {}
                 rounded = case.precision != FP32 and way != INTERPRETED
                 summands = nodes * _longest(case, number)
-                reason = differs(outputs[name], runs, None if rounded else summands)
-                for what, told in bounds[number].items() if rounded else ():
-                    beside = differs(outputs[name], within(told[name], runs), summands)
-                    reason = reason or (beside and f"beside the {what}'s graph {beside}")
+                reason = differs(outputs[name], runs, None if rounded or beside else summands)
+                for what, told in beside.items():
+                    apart = differs(outputs[name], within(told[name], runs), summands)
+                    reason = reason or (apart and f"beside the {what}'s graph {apart}")
                     if what == "model" and not reason and _sure(runs):
                         reason = beyond(answer.budget, outputs[name], told[name])
                 if reason:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -36,7 +36,15 @@ from tests.conformance.adapter import SIZES_DIFFER
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.fuzz.cases import Case
 from tests.fuzz.own_process import Lost, OwnProcess
-from tests.fuzz.rounded import Bounds, Rounding, bounds, interpretable, rounding_of
+from tests.fuzz.rounded import (
+    Bounds,
+    Filter,
+    Rounding,
+    bounds,
+    filters_of,
+    interpretable,
+    rounding_of,
+)
 from tests.machines import eager, rounding
 
 CASES_PER_PROCESS = 200
@@ -57,8 +65,8 @@ class Answer:
 
     `kind` is "ran", "refused" (by the compiler, with a message for the user), "error", "crash" or
     "hang". `results` holds for every data set what each way of running it gave, `bounds` what
-    graphs say of it where the artifact may round to fewer bits. `budget` is how far these data may
-    be off by that, the ones that it was compiled for; None where nothing says so.
+    graphs say of it where the artifact may round to fewer bits, or filters. `budget` is how far
+    these data may be off by that, the ones that it was compiled for; None where nothing says so.
     """
 
     kind: str
@@ -183,9 +191,10 @@ class _Work:
             self.begin(f"open with {threads} threads")
             with InferenceSession(library, threads=threads) as session:
                 self.run(session, threads)
-                if threads == 1 and self.case.precision != FP32:
+                manifest = session.manifest
+                if threads == 1 and (self.case.precision != FP32 or filters_of(manifest)):
                     self.begin("bounds")
-                    self.bound(session.manifest)
+                    self.bound(manifest)
 
     def machine(self, options: Options) -> Machine:
         """The machine that the case is compiled for."""
@@ -216,15 +225,16 @@ class _Work:
         """Notes what the importer's graph and the plan's say of the results."""
         if self.case.precision == AUTO and self.calibrated:
             self.answer.budget = budget_of(manifest)
-        graphs: list[tuple[str, Graph, Rounding]] = []
+        graphs: list[tuple[str, Graph, Rounding, Sequence[Filter]]] = []
         if self.graph is not None and self.graph.interface is None:
-            graphs.append(("model", self.graph, rounding_of(manifest)))
+            graphs.append(("model", self.graph, rounding_of(manifest), filters_of(manifest)))
             if self.plan is not None and not self.plan.strings and interpretable(self.plan.graph):
-                graphs.append(("plan", self.plan.graph, Rounding()))
+                graphs.append(("plan", self.plan.graph, Rounding(), ()))
         feeds = [data.feeds for data in self.case.sets]
-        for what, graph, own in graphs:
+        for what, graph, own, filters in graphs:
             names = [i.name for i in graph.inputs]
-            found = bounds(graph, [{n: given[n] for n in names} for given in feeds], own)
+            given = [{n: data[n] for n in names} for data in feeds]
+            found = bounds(graph, given, own, filters)
             if found is not None:
                 for told, made in zip(found, self.answer.bounds, strict=True):
                     made[what] = told

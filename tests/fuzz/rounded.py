@@ -7,7 +7,9 @@
 
 Noise moves each input, constant and computed value, at random: by some roundings of its type
 (`rutc.verify.tolerance`), and in the importer's graph by what the artifact's manifest says that is
-rounded. Subnormal numbers become zeros in every other run, as they may in the artifact.
+rounded. Subnormal numbers become zeros in every other run, as they may in the artifact. In two of
+four runs of the importer's graph, sums that the artifact filters are NaN where a NaN, an infinity
+or a number that overflows there may spoil them, as docs/filtering.md has it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 
 from rutc.errors import InternalError, UserError
 from rutc.tensor_ir import Const, DType, Graph, Input, Nest, Node
+from rutc.tensor_ir.expr import coord_names, reads
 from rutc.tensor_ir.graph import Call, outs, walk_nodes
 from rutc.tensor_ir.interpret import Run
 from rutc.tensor_ir.routines import ROUTINES
@@ -55,6 +58,27 @@ class Rounding:
         return self != Rounding()
 
 
+@dataclass(frozen=True)
+class Filter:
+    """A filter of the sums of some ONNX nodes, that make so many outputs of a tile at once.
+
+    Inputs up to `largest` do not overflow; others spoil all outputs of their tiles.
+    """
+
+    origin: frozenset[str]
+    outputs: int
+    largest: float
+
+
+def filters_of(manifest: Mapping[str, Any]) -> tuple[Filter, ...]:
+    """What the manifest of an artifact says that it filters."""
+    return tuple(
+        Filter(frozenset(a["origin"]), max(a["outputs"]), a["largest"])
+        for a in manifest.get("algorithms", ())
+        if a["outputs"]
+    )
+
+
 def rounding_of(manifest: Mapping[str, Any]) -> Rounding:
     """What the manifest of an artifact says that it rounds."""
     stored = stored_type(manifest)
@@ -68,7 +92,10 @@ def rounding_of(manifest: Mapping[str, Any]) -> Rounding:
 
 
 def bounds(
-    graph: Graph, sets: Sequence[Mapping[str, np.ndarray]], rounding: Rounding = Rounding()
+    graph: Graph,
+    sets: Sequence[Mapping[str, np.ndarray]],
+    rounding: Rounding = Rounding(),
+    filters: Sequence[Filter] = (),
 ) -> list[Bounds] | None:
     """What the outputs of a graph may be on each of some data; None if noise leaves its domain."""
     plain = [_Noisy(graph, feeds) for feeds in sets]
@@ -85,7 +112,7 @@ def bounds(
             if rounding.weights is not None:
                 moved = moved_weights(folded, rounding.weights, seed)
             for feeds, found in zip(sets, made, strict=True):
-                found.append(_Noisy(moved, feeds, seed, rounding, ranges).results())
+                found.append(_Noisy(moved, feeds, seed, rounding, ranges, filters).results())
     except (UserError, InternalError, IndexError):
         return None
     return [{name: _ends([r[name] for r in found]) for name in found[0]} for found in made]
@@ -107,10 +134,12 @@ class _Noisy(Run):
         seed: int | None = None,
         rounding: Rounding = Rounding(),
         ranges: Mapping[str, tuple[float, float]] | None = None,
+        filters: Sequence[Filter] = (),
     ) -> None:
         super().__init__(graph, feeds, {})
         self.random = None if seed is None else np.random.default_rng(seed)
         self.flushes = seed is not None and seed % 2 == 1
+        self.filters = filters if seed is not None and seed % 4 >= 2 else ()
         self.rounding = rounding
         self.ranges = ranges or {}
 
@@ -125,6 +154,10 @@ class _Noisy(Run):
 
     def node(self, n: Node) -> Sequence[np.ndarray]:
         results = super().node(n)
+        if isinstance(n, Nest) and n.is_sum and n.origin:
+            for each in self.filters:
+                if each.origin.issuperset(n.origin):
+                    results = [self.spoilt(n, each, results[0])]
         if self.random is None or not isinstance(n, Input | Const | Nest):
             return results
         if isinstance(n, Nest) and n.is_view:
@@ -134,6 +167,23 @@ class _Noisy(Run):
             products = prod(self.shape(n.bound))
         pairs = zip(outs(n), results, strict=True)
         return [self.moved(v.name, v.dtype, x, products) for v, x in pairs]
+
+    def spoilt(self, n: Nest, by: Filter, made: np.ndarray) -> np.ndarray:
+        """A sum over windows, NaN where a tile that an output may be in has an unsafe input."""
+        read = [r for e in n.body for r in reads(e)]
+        bound = set(n.bound)
+        indices = [coord_names(c) for r in read for _, c in r.coords]
+        windowed = {d for names in indices if names & bound for d in names - bound}
+        own = self.values
+        try:
+            self.values = own | {r.value: _unsafe(own[r.value], by.largest) for r in read}
+            (marked,) = super().node(n)
+        finally:
+            self.values = own
+        spoils = np.isnan(marked)
+        for d in sorted(windowed & set(n.out.dims)):
+            spoils = _spread(spoils, n.out.dims.index(d), by.outputs - 1)
+        return np.where(spoils, np.nan, made).astype(made.dtype)
 
     def moved(self, name: str, dtype: DType, x: np.ndarray, products: int) -> np.ndarray:
         """A value some roundings away."""
@@ -166,6 +216,24 @@ class _Noisy(Run):
         """By how much to move numbers: a random share of the most, either way."""
         assert self.random is not None
         return most * (2 * self.random.random(most.shape) - 1)
+
+
+def _unsafe(x: np.ndarray, largest: float) -> np.ndarray:
+    """NaN where a number overflows in a filter, or is none; others as they are."""
+    if not is_float(x.dtype):
+        return x
+    with np.errstate(invalid="ignore"):
+        return np.where(np.abs(x.astype(np.float64)) <= largest, x, np.nan).astype(x.dtype)
+
+
+def _spread(marks: np.ndarray, axis: int, reach: int) -> np.ndarray:
+    """What is marked, and its neighbours along an axis up to a distance."""
+    along = np.moveaxis(marks, axis, -1)
+    made = along.copy()
+    for k in range(1, min(reach, along.shape[-1] - 1) + 1):
+        made[..., k:] |= along[..., :-k]
+        made[..., :-k] |= along[..., k:]
+    return np.moveaxis(made, -1, axis)
 
 
 def _widen(ranges: dict[str, tuple[float, float]], values: Mapping[str, np.ndarray]) -> None:

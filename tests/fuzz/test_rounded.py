@@ -24,7 +24,7 @@ from tests.fuzz.check import Verdict, beyond, differs, judge, within
 from tests.fuzz.child import INTERPRETED, Answer, Child
 from tests.fuzz.graph import RUNS, tensor
 from tests.fuzz.oracles import evaluate
-from tests.fuzz.rounded import Rounding, bounds, rounding_of
+from tests.fuzz.rounded import Filter, Rounding, bounds, filters_of, rounding_of
 from tests.machines import NATIVE, V3, V4, needs
 
 PRECISIONS = (BF16, "fp16", "w8", W4, INT8, AUTO)
@@ -69,6 +69,26 @@ def products(precision: str, rows: int = 3, *, special: bool = False) -> Case:
     return Case(made.SerializeToString(), {}, (data,), precision=precision, eager=True)
 
 
+def windows(x: np.ndarray, precision: str) -> Case:
+    """A sum over windows of 3 x 3, of which filters take less time."""
+    w = np.random.default_rng(3).standard_normal((16, x.shape[1], 3, 3)).astype(x.dtype)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    (wanted,) = evaluate(node, 18, [{"x": x, "w": w}] * RUNS)
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", kind, x.shape)],
+        [helper.make_tensor_value_info("y", kind, wanted[0].shape)],
+        [tensor(w, "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    data = DataSet({"x": x}, {"y": tuple(wanted)})
+    return Case(
+        made.SerializeToString(), {}, (data,), precision=precision, target=V3.name, eager=True
+    )
+
+
 def answered(case: Case) -> Answer:
     child = Child(60.0)
     try:
@@ -105,6 +125,47 @@ def test_infinities_and_nan_are_where_the_model_has_them(precision: str, rows: i
     wrong["1 threads"]["y"] = np.nan_to_num(np.asarray(wrong["1 threads"]["y"]))
     verdict = judge(case, replace(answer, results=[wrong]))
     assert verdict.kind == "wrong"
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [(FP32, np.float32), (BF16, np.float16)])
+@needs(V3)
+def test_what_filters_spoil_is_open_and_no_more(precision: str, dtype: type) -> None:
+    """An infinity in the third row and column may spoil rows and columns 0 to 6."""
+    x = np.random.default_rng(5).standard_normal((3, 16, 20, 11)).astype(dtype)
+    x[0, 4, 2, 2] = np.inf
+    case = windows(x, precision)
+    answer = answered(case)
+    made = np.asarray(answer.results[0]["1 threads"]["y"])
+    assert np.isnan(made[0, :, :4, :4]).any(), "nothing was spoilt"
+    assert judge(case, answer) == Verdict("pass")
+    for row, kind in ((5, "pass"), (7, "wrong")):
+        wrong = made.copy()
+        wrong[0, 3, row, 2] = np.nan
+        told = _beside(replace(answer, results=[{"1 threads": {"y": wrong}}]), "model")
+        assert judge(case, told).kind == kind
+
+
+def test_numbers_that_overflow_in_filters_spoil_their_tiles() -> None:
+    graph = parse("""
+    graph "windows"
+    dims d = 9, y = 7, k = 3
+    %x : f32{d} = input "x" [d]
+    %w : f32{k} = const [k] [0.125, 0.25, 0.5] @ "w"
+    %y : f32{y} = sum{k} %x[d=y + k] * %w[k] @ "conv"
+    output "y" [y] = %y
+    """)
+    x = np.ones(9, np.float32)
+    x[1] = 1e37
+    for largest, spoilt in ((1e36, range(5)), (1e38, range(0))):
+        by = Filter(frozenset({"conv", "relu"}), 4, largest)
+        (found,) = bounds(graph, [{"x": x}], Rounding(), [by]) or ()
+        allowed = within(found["y"], (found["y"][0],) * RUNS)
+        for at in range(7):
+            got = found["y"][0].copy()
+            got[at] = np.nan
+            assert bool(differs(got, allowed, 3)) == (at not in spoilt)
+    (found,) = bounds(graph, [{"x": x}], Rounding(), [Filter(frozenset({"relu"}), 4, 1e36)]) or ()
+    assert np.isfinite(found["y"]).all()
 
 
 def misplaced(patch: pytest.MonkeyPatch) -> None:
@@ -280,6 +341,13 @@ def test_a_budget_asks_nothing_of_subnormal_numbers() -> None:
     of_zeros = SUM.replace("%x[k, n]\n", "(%x[k, n] / %x[k, n])\n")
     (found,) = bounds(parse(of_zeros), [{"x": x}]) or ()
     assert not beyond(0.1, np.full(3, np.nan, np.float32), found["y"])
+
+
+def test_a_manifest_says_what_is_filtered() -> None:
+    parts = {"origin": ["a"], "outputs": [], "largest": 1e30}
+    by = {"origin": ["a", "b"], "outputs": [2, 4], "largest": 1e34}
+    assert filters_of({"algorithms": [parts, by]}) == (Filter(frozenset("ab"), 4, 1e34),)
+    assert filters_of({}) == ()
 
 
 @pytest.mark.parametrize(
