@@ -14,6 +14,7 @@ from rutc.tensor_ir.atoms import FloorDiv, Max, Min, Mod, Var
 from rutc.tensor_ir.polynomial import (
     ONE,
     ZERO,
+    Atom,
     Compound,
     Index,
     Monomial,
@@ -100,13 +101,7 @@ def simplify(x: Index, ranges: Ranges) -> Index:
 def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
     """`x` simplified by the ranges of its own variables: operands recur in many expressions."""
     ranges = dict(known)
-    total = Index((), x.const)
-    for mono, c in x.terms:
-        term = Index((), c)
-        for a in mono:
-            term = term * (of_atom(a) if isinstance(a, Var) else _simplified_atom(a, ranges))
-        total = total + term
-    found = _join(total, ranges)
+    found = _join(x.with_atoms(lambda a: _simplified_atom(a, ranges)), ranges)
     if not _has_far(found):
         return found
     near = _nearer(found, ranges)
@@ -289,8 +284,10 @@ def _beats(a: Index, b: Index, ranges: Ranges, kind: Extreme) -> bool:
 
 
 # -- simplification -----------------------------------------------------------------------------
-def _simplified_atom(a: Compound, ranges: Ranges) -> Index:
+def _simplified_atom(a: Atom, ranges: Ranges) -> Index:
     """An atom whose operands are simplified."""
+    if isinstance(a, Var):
+        return of_atom(a)
     return _rebuilt_within(a, tuple([(n, ranges[n]) for n in a.ordered if n in ranges]))
 
 
@@ -327,17 +324,11 @@ def _nearer(x: Index, ranges: Ranges) -> Index:
     So rows that are read with a stride of one less than they have, as a relative shift reads them,
     are found to be diagonals: where j - i + 8 is below 16, (15*i + j + 8) // 16 is i.
     """
-    total = Index((), x.const)
-    for mono, c in x.terms:
-        term = Index((), c)
-        for a in mono:
-            term = term * (of_atom(a) if isinstance(a, Var) else _nearer_atom(a, ranges))
-        total = total + term
-    return total
+    return x.with_atoms(lambda a: _nearer_atom(a, ranges))
 
 
-def _nearer_atom(atom: Compound, ranges: Ranges) -> Index:
-    if not _is_far(atom):
+def _nearer_atom(atom: Atom, ranges: Ranges) -> Index:
+    if isinstance(atom, Var) or not _is_far(atom):
         return of_atom(atom)
     x, y = (_nearer(part, ranges) if _has_far(part) else part for part in atom.operands)
     by = _farther(atom, x, y)

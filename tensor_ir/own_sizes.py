@@ -206,13 +206,7 @@ class _Moved:
         """An expression in the kernel's own sizes."""
         if not x.terms or self._names.isdisjoint(x.names()):
             return x
-        total = Index((), x.const)
-        for mono, c in x.terms:
-            term = Index((), c)
-            for a in mono:
-                term = term * self._atom(a)
-            total = total + term
-        return total
+        return x.with_atoms(self._atom)
 
     def _atom(self, a: Atom) -> Index:
         if isinstance(a, Var):

@@ -6,7 +6,7 @@ sums and products of this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter
 from typing import ClassVar, Protocol
@@ -285,6 +285,16 @@ class Index:
             const += by.const * c
         # Terms that are left out leave the others in their order.
         return Index(tuple(terms), const) if canonical else collect(terms, const)
+
+    def with_atoms(self, of: Callable[[Atom], Index]) -> Index:
+        """The expression with `of(a)` in the place of each atom a."""
+        total = Index((), self.const)
+        for mono, c in self.terms:
+            term = Index((), c)
+            for a in mono:
+                term = term * of(a)
+            total = total + term
+        return total
 
     def evaluate(self, env: Mapping[str, Value]) -> Value:
         """The value with every variable given, as an int or a (broadcast) integer array."""
