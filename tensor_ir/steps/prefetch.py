@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from rutc.base.record import record
@@ -25,6 +26,7 @@ from rutc.tensor_ir.kernel import (
     walk_loops,
     walk_stmts,
 )
+from rutc.tensor_ir.steps.hints import Around, address_of, reads_of, with_hints
 from rutc.tensor_ir.steps.step import NotApplicable, Step, check_positive, find_loops, replace_loop
 
 Turn = tuple[Index, Index, int | None]
@@ -119,8 +121,11 @@ class PrefetchBlock(Step):
             elements = address.coefficient(self.block) if address is not None else None
             if address is not None and elements is not None and elements > 0:
                 touched = min(elements, _span(places, address, loops) or elements)
-                updates = _update_reads(loop.body, self.buffer, ())
-                in_order = all(self._in_order(address_of(kernel, r, {}), x) for r, x in updates)
+                in_order = all(
+                    self._in_order(address_of(kernel, r, {}), x)
+                    for s, r, x in reads_of(self.buffer, loop.body)
+                    if isinstance(s, Update)
+                )
                 return _Block(address + (self.ahead or elements), touched, write, along, in_order)
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
@@ -238,39 +243,18 @@ class PrefetchLater(Step):
         """The kernel with prefetches in the innermost reduction loops."""
         check_positive("line", self.line)
         find_loops(kernel, self.loop)
-        count = 0
+        why = f"no innermost update in {self.loop} reads %{self.buffer}"
+        return with_hints(kernel, partial(self._hints, kernel), why)
 
-        def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> tuple[Stmt, ...]:
-            nonlocal count
-            result: list[Stmt] = []
-            for s in body:
-                match s:
-                    case Loop():
-                        around = (*loops, s)
-                        inner = visit(s.body, around)
-                        serial = s.kind in (Kind.SERIAL, Kind.PARALLEL)
-                        if serial and _updates_directly(s.body):
-                            hints = self._hints(kernel, s, around)
-                            count += len(hints)
-                            inner = (*hints, *inner)
-                        result.append(replace(s, body=inner))
-                    case Branch():
-                        then, orelse = visit(s.then, loops), visit(s.orelse, loops)
-                        result.append(replace(s, then=then, orelse=orelse))
-                    case _:
-                        result.append(s)
-            return tuple(result)
-
-        body = visit(kernel.body, ())
-        if not count:
-            raise NotApplicable(f"no innermost update in {self.loop} reads %{self.buffer}")
-        return replace(kernel, body=body)
-
-    def _hints(self, kernel: Kernel, loop: Loop, around: tuple[Loop, ...]) -> tuple[Prefetch, ...]:
-        if all(x.var != self.loop for x in around):
-            return ()
+    def _hints(self, kernel: Kernel, loop: Loop, outer: Around) -> list[Prefetch]:
+        """What an iteration of an innermost loop asks for; nothing where it is not in `loop`."""
+        around = (*outer, loop)
+        if all(x.var != self.loop for x in around) or not _updates_directly(loop.body):
+            return []
         found: dict[Index, Prefetch] = {}
-        for read, loops in _update_reads(loop.body, self.buffer, ()):
+        for s, read, loops in reads_of(self.buffer, loop.body):
+            if not isinstance(s, Update):
+                continue
             address = address_of(kernel, read, {self.loop: Index.of(self.loop) + self.ahead})
             if address is None or {x.kind for x in loops} - {Kind.UNROLL, Kind.VECTOR}:
                 continue
@@ -299,7 +283,7 @@ class PrefetchLater(Step):
                     a = a + (number % lines) * self.line
                 for place in places:
                     found.setdefault(a + place, Prefetch(self.buffer, a + place, self.level))
-        return tuple(found.values())
+        return list(found.values())
 
 
 @record
@@ -378,32 +362,6 @@ class PrefetchResult(Step):
                     for r in reads(s.value):
                         if r.value == self.buffer:
                             yield r, False, loops
-
-
-def _update_reads(
-    body: tuple[Stmt, ...], buffer: str, loops: tuple[Loop, ...]
-) -> Iterator[tuple[Read, tuple[Loop, ...]]]:
-    """The reads of a buffer in updates, with the loops around them."""
-    for s in body:
-        match s:
-            case Update():
-                yield from ((r, loops) for r in reads_in((s,)) if r.value == buffer)
-            case Loop():
-                yield from _update_reads(s.body, buffer, (*loops, s))
-            case Branch():
-                # Whole tiles are computed there.
-                yield from _update_reads(s.then, buffer, loops)
-
-
-def address_of(kernel: Kernel, place: Read | Access, inner: dict[str, Index]) -> Index | None:
-    """Where the place is in memory; None if data says so."""
-    coords: dict[str, Index] = {}
-    for d, c in place.coords:
-        if not isinstance(c, Index):
-            return None
-        coords[d] = c.subs(inner)
-    name = place.value if isinstance(place, Read) else place.buffer
-    return kernel.buffer(name).layout.address(coords, {})
 
 
 def _span(addresses: Sequence[Index | None], first: Index, loops: Sequence[Loop]) -> int | None:

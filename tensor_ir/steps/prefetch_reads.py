@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from itertools import product
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, exprs, walk_loops
-from rutc.tensor_ir.steps.prefetch import address_of
-from rutc.tensor_ir.steps.step import NotApplicable, Step, check_positive, find_loops
+from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, walk_loops
+from rutc.tensor_ir.steps.hints import Around, address_of, reads_of, with_hints
+from rutc.tensor_ir.steps.step import Step, check_positive, find_loops
 
 IN_REGISTERS = (Kind.UNROLL, Kind.VECTOR)
 """Kinds of loops whose iterations are one piece of code."""
@@ -38,40 +38,21 @@ class PrefetchReads(Step):
         """The kernel with prefetches in the innermost loops."""
         check_positive("line", self.line)
         find_loops(kernel, self.loop)
-        count = 0
+        why = f"no innermost loop in {self.loop} reads more of %{self.buffer}"
+        return with_hints(kernel, partial(self._hints, kernel), why)
 
-        def visit(body: tuple[Stmt, ...], inside: bool) -> tuple[Stmt, ...]:
-            nonlocal count
-            result: list[Stmt] = []
-            for s in body:
-                match s:
-                    case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
-                        within = inside or s.var == self.loop
-                        inner = visit(s.body, within)
-                        if within and all(x.kind in IN_REGISTERS for x in walk_loops(s.body)):
-                            hints = self._hints(kernel, s.body)
-                            count += len(hints)
-                            inner = (*hints, *inner)
-                        result.append(replace(s, body=inner))
-                    case Branch():
-                        then, orelse = visit(s.then, inside), visit(s.orelse, inside)
-                        result.append(replace(s, then=then, orelse=orelse))
-                    case _:
-                        result.append(s)
-            return tuple(result)
-
-        body = visit(kernel.body, False)
-        if not count:
-            raise NotApplicable(f"no innermost loop in {self.loop} reads more of %{self.buffer}")
-        return replace(kernel, body=body)
-
-    def _hints(self, kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Prefetch, ...]:
+    def _hints(self, kernel: Kernel, loop: Loop, outer: Around) -> list[Prefetch]:
+        """What an iteration of an innermost loop asks for; nothing where it is not in `loop`."""
+        if all(x.var != self.loop for x in (*outer, loop)):
+            return []
+        if any(x.kind not in IN_REGISTERS for x in walk_loops(loop.body)):
+            return []
         later = {self.loop: Index.of(self.loop) + 1}
         now = dict.fromkeys(
-            p for r, x in _reads(body, self.buffer, ()) for p in self._lines(kernel, r, x)
+            p for _, r, x in reads_of(self.buffer, loop.body) for p in self._lines(kernel, r, x)
         )
         found = dict.fromkeys(p.subs(later) for p in now)
-        return tuple(Prefetch(self.buffer, p, self.level) for p in found if p not in now)
+        return [Prefetch(self.buffer, p, self.level) for p in found if p not in now]
 
     def _lines(self, kernel: Kernel, read: Read, loops: tuple[Loop, ...]) -> Iterator[Index]:
         """Where the lines begin that a read touches in loops that are one piece of code."""
@@ -85,18 +66,3 @@ class PrefetchReads(Step):
         turns = (range(0, (x.hi - x.lo).value, n) for x, n in zip(moving, steps, strict=True))
         for at in product(*turns):
             yield address.subs({x.var: x.lo + i for x, i in zip(moving, at, strict=True)})
-
-
-def _reads(
-    body: tuple[Stmt, ...], buffer: str, loops: tuple[Loop, ...]
-) -> Iterator[tuple[Read, tuple[Loop, ...]]]:
-    """The reads of a buffer, with the loops around them."""
-    for s in body:
-        match s:
-            case Loop():
-                yield from _reads(s.body, buffer, (*loops, s))
-            case Branch():
-                # Whole vectors are computed there.
-                yield from _reads(s.then, buffer, loops)
-            case _:
-                yield from ((r, loops) for e in exprs(s) for r in reads(e) if r.value == buffer)
