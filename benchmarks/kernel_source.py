@@ -21,7 +21,7 @@ from rutc.models.zoo import find
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.access import analyse
+from rutc.tuner.analysis import analyse
 from rutc.tuner.heuristic import spaces, usual
 
 BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {

@@ -27,7 +27,7 @@ from typing import Any
 from rutc.tensor_ir.kernel import Kernel, Loop, Put
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
-from rutc.tuner.access import analyse
+from rutc.tuner.analysis import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.collapse import collapse, collapse_bound
 from rutc.tuner.repeats import apart

@@ -14,7 +14,8 @@ from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES
 from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import MOST_TAPS, partners
-from rutc.tuner.access import Reduction, Shape, analyse
+from rutc.tuner.access import Reduction, Shape
+from rutc.tuner.analysis import analyse
 from rutc.tuner.collapse import collapse
 from rutc.tuner.lengths import affordable
 

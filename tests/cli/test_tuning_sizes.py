@@ -32,7 +32,7 @@ from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide.neighbours import legal, neighbours
-from rutc.tuner.access import analyse
+from rutc.tuner.analysis import analyse
 from rutc.tuner.database import Database
 from rutc.tuner.heuristic import spaces
 from rutc.verify.tolerance import Level

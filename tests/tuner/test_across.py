@@ -11,7 +11,7 @@ from rutc.tensor_ir.kernel import Branch, Kernel, Kind, walk_loops, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
-from rutc.tuner.access import analyse
+from rutc.tuner.analysis import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from tests.tuner.test_schedules import lowered

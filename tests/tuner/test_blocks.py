@@ -8,7 +8,7 @@ from rutc.emit.targets import x86
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Split, apply_schedule
 from rutc.tuner import choose
-from rutc.tuner.access import analyse
+from rutc.tuner.analysis import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tiles import choose_tile

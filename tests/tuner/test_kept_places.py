@@ -3,7 +3,8 @@
 import pytest
 
 from rutc.emit.targets import x86
-from rutc.tuner.access import Reduction, analyse
+from rutc.tuner.access import Reduction
+from rutc.tuner.analysis import analyse
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_loads import kept_places
 from rutc.tuner.tile_registers import crowded

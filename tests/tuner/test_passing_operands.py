@@ -5,7 +5,8 @@ from dataclasses import replace
 from rutc.emit.targets import x86
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.products import Small
-from rutc.tuner.access import Shape, analyse
+from rutc.tuner.access import Shape
+from rutc.tuner.analysis import analyse
 from rutc.tuner.tile_cost import costed
 from rutc.tuner.tile_registers import LONGEST_UNROLLED, crowded
 from rutc.tuner.tiles import choose_tile

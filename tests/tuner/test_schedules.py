@@ -27,7 +27,8 @@ from rutc.tensor_ir.machine import QUAD, Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Fuse, Pack, PrefetchBlock, Prepare, Split, apply_schedule
 from rutc.tuner import choose
-from rutc.tuner.access import Shape, analyse
+from rutc.tuner.access import Shape
+from rutc.tuner.analysis import analyse
 from rutc.tuner.arms import choosing_loops, turns
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces

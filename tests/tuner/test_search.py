@@ -14,7 +14,7 @@ from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark
 from rutc.tuner import choose
-from rutc.tuner.access import analyse
+from rutc.tuner.analysis import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.heuristic import spaces

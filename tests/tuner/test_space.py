@@ -15,7 +15,7 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, print_schedule
 from rutc.tuner import choose
-from rutc.tuner.access import analyse
+from rutc.tuner.analysis import analyse
 from rutc.tuner.heuristic import TEMPLATES, spaces, usual
 from rutc.tuner.space import Space
 from rutc.tuner.templates.matrix import MATRIX

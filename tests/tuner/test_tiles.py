@@ -17,7 +17,8 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Inside, PrefetchBlock, PrefetchResult, apply_schedule
 from rutc.tensor_ir.windows import Window, share_inside
 from rutc.tuner import choose
-from rutc.tuner.access import Shape, Touch, analyse
+from rutc.tuner.access import Shape, Touch
+from rutc.tuner.analysis import analyse
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.templates.tiled import Tiling, tiled
 from rutc.tuner.tile_cost import lanes_cost
