@@ -233,16 +233,7 @@ class MultiplyParts(Choosing):
             taps = longest_row(n, source, weights, _length, editor)
         if taps is not None:
             choices, inner = (Rows((taps.along,)),), taps.products
-        w = self.coefficients.split_precision
-        # Registers have rows along one loop, as others may not become one with it.
-        least = FEWEST_LANES
-        fewest = w.fewest_rows if whole else least
-        high = [
-            rows
-            for rows in choices
-            if editor.typical(rows.loops) >= fewest
-            and any(editor.size((v,)) is None or editor.typical((v,)) >= least for v in rows.loops)
-        ]
+        high = [rows for rows in choices if self._is_high(rows, editor)]
         if columns < COLUMNS or not high or not _length(inner):
             return Reason("it is no product of large matrices")
         window = self._window(n, source, editor)
@@ -250,27 +241,41 @@ class MultiplyParts(Choosing):
             return Reason(f"how far it reads outside of %{source.value} is not constant")
         inside, grown = window
         direct = self._direct(n, const, inside, editor)
+        w = self.coefficients.split_precision
         idle = max(w.busy_products / _length(inner), 1.0)
+        split = copied = 0.0
+        if const is None:
+            split = w.split * editor.typical(editor.values[weights.value].dims)
         if taps is not None:
             idle *= taps.each / taps.channels
-        costs = [self._cycles(n, source, const, rows, idle, grown, editor) for rows in high]
-        if const is None:
-            brought = w.split * editor.typical(editor.values[weights.value].dims)
-            costs = [c + brought for c in costs]
-        if taps is not None:
             # Each element comes from another row of memory than its neighbours.
-            brought = self.coefficients.layouts.copy * taps.copied(source, editor)
-            costs = [c + brought for c in costs]
+            copied = self.coefficients.layouts.copy * taps.copied(source, editor)
+        costs = [
+            self._cycles(n, source, const, rows, idle, grown, editor) + split + copied
+            for rows in high
+        ]
         cycles, rows = min(zip(costs, high, strict=True), key=lambda choice: choice[0])
         saved = direct - cycles
         # More constants have to be worth it.
         worth = max(self.least * direct, self.saving if whole else -inf)
         if not every and saved < worth:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
-        weighed = loops_read(weights, editor)
-        number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
+        columns_read = loops_read(weights, editor)
+        number = product(editor.extents[d] for d in n.out.dims if d not in columns_read)
         return SumInParts(
             n, source, weights, const, rows, number, saved, direct, products, self.parts, taps
+        )
+
+    def _is_high(self, rows: Rows, editor: Editor) -> bool:
+        """Whether there are enough rows, with enough along one of their loops to fill registers.
+
+        Those along other loops may not become one with them.
+        """
+        least = FEWEST_LANES
+        whole = self.parts == WHOLE
+        fewest = self.coefficients.split_precision.fewest_rows if whole else least
+        return editor.typical(rows.loops) >= fewest and any(
+            editor.size((v,)) is None or editor.typical((v,)) >= least for v in rows.loops
         )
 
     def _window(self, n: Nest, source: Read, editor: Editor) -> tuple[float, float] | None:

@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Protocol
 
 
 @dataclass
@@ -20,13 +19,6 @@ class Life:
 
     first: int
     last: int
-
-
-class Packing(Protocol):
-    """Values to be placed, of which some live together."""
-
-    def offsets(self, turns: Sequence[int]) -> tuple[list[int], int]:
-        """(offsets, end) of the values, each at the lowest place that those before it leave."""
 
 
 def met_by(lives: Sequence[Life]) -> list[int]:
