@@ -270,61 +270,97 @@ def _made(
             given.check(graph)
             imported.append(graph)
 
-        def made(options: Options) -> Report:
+        def made(refused: Sequence[Refusal] = ()) -> Report:
+            """Compile without filters in these layers, in the place of what was made before."""
+            for file in place.path.iterdir():
+                file.unlink()
+            own = replace(options, spread=tuple(r.name for r in refused)) if refused else options
             output = place.path / destination.name
-            return _artifact(source, output, options, host, on_progress, on_import)
+            return _artifact(source, output, own, host, on_progress, on_import)
 
-        report = made(options)
+        first = made()
         if not verify:
-            return Compiled(publish(place, report, destination), None)
-        from rutc.driver.verify_library import refusals_of
-        from rutc.runtime import ModelError
-        from rutc.verify import BRIEF, VerificationFailed, targets_in, verify_model, verify_targets
+            return Compiled(publish(place, first, destination), None)
+        graph = imported[0] if imported else None
+        found = _checked(source, first, made, given, graph, threads, on_progress)
+        if not found.verification.passed:
+            from rutc.verify import VerificationFailed
 
-        def verified(library: Path, target: str | None) -> Verification:
-            return verify_model(
-                source,
-                library,
-                inputs=values,
-                data=given.data,
-                threads=threads,
-                graph=imported[0] if imported else None,
-                effort=BRIEF,
-                on_progress=on_progress,
-                target=target,
-            )
-
-        try:
-            values = given.values(report.library)
-            targets = targets_in(report.library)
-            refused: tuple[Refusal, ...] = ()
-            # What filters lose may be little of their sums and much of what is made of these.
-            for every in (False, True):
-                found = refusals_of(source, report.library, values, threads, targets.here, every)
-                if every and not found:
-                    break
-                if found:
-                    refused += found
-                    for file in place.path.iterdir():
-                        file.unlink()
-                    report = made(replace(options, spread=tuple(r.name for r in refused)))
-                verification = verify_targets(targets, partial(verified, report.library))
-                if verification.passed:
-                    break
-        except ModelError as error:
-            raise UserError(
-                f"{source} was compiled, but cannot be checked here: {error}. "
-                "To write it unchecked, compile with --no-verify."
-            ) from error
-        if not verification.passed:
-            kept = keep_unverified(place, report, destination)
+            kept = keep_unverified(place, found.report, destination)
             raise VerificationFailed(
                 f"{source} was compiled, but the result does not agree with ONNX Runtime. "
                 f"It is kept as {kept} for a closer look; {destination} was not written.",
-                replace(verification, library=kept),
+                replace(found.verification, library=kept),
             )
-        published = publish(place, report, destination)
-    return Compiled(published, replace(verification, library=published.library), refused)
+        published = publish(place, found.report, destination)
+    verification = replace(found.verification, library=published.library)
+    return Compiled(published, verification, found.refused)
+
+
+@record
+class _Checked:
+    """What was made, how it compares with its model, and the layers that are not filtered."""
+
+    report: Report
+    verification: Verification
+    refused: tuple[Refusal, ...]
+
+
+def _checked(
+    source: Path,
+    report: Report,
+    made: Callable[[Sequence[Refusal]], Report],
+    given: Given,
+    graph: Graph | None,
+    threads: int | None,
+    on_progress: Progress | None,
+) -> _Checked:
+    """What was made compared with its model, after it was made again without lossy filters.
+
+    Those go first that lose too much of their own outputs. What they lose may be little of these
+    and much of what is made of them: where the model's outputs do not agree, all others that lose
+    anything go, too.
+
+    Raises:
+        UserError: this machine cannot run it.
+    """
+    from rutc.driver.verify_library import refusals_of
+    from rutc.runtime import ModelError
+    from rutc.verify import BRIEF, targets_in, verify_model, verify_targets
+
+    def verified(library: Path, target: str | None) -> Verification:
+        return verify_model(
+            source,
+            library,
+            inputs=values,
+            data=given.data,
+            threads=threads,
+            graph=graph,
+            effort=BRIEF,
+            on_progress=on_progress,
+            target=target,
+        )
+
+    refused: tuple[Refusal, ...] = ()
+    try:
+        values = given.values(report.library)
+        targets = targets_in(report.library)
+        for every in (False, True):
+            found = refusals_of(source, report.library, values, threads, targets.here, every)
+            if every and not found:
+                break
+            if found:
+                refused += found
+                report = made(refused)
+            verification = verify_targets(targets, partial(verified, report.library))
+            if verification.passed:
+                break
+    except ModelError as error:
+        raise UserError(
+            f"{source} was compiled, but cannot be checked here: {error}. "
+            "To write it unchecked, compile with --no-verify."
+        ) from error
+    return _Checked(report, verification, refused)
 
 
 def _artifact(
