@@ -20,6 +20,7 @@ from rutc.report.console import Screen, standard_streams, survived
 from rutc.report.flags import (
     OUTPUTS,
     Bundle,
+    CompileFlags,
     Dims,
     Dump,
     Inputs,
@@ -33,7 +34,6 @@ from rutc.report.flags import (
     PlanBy,
     PlanTime,
     Schedules,
-    Searched,
     Shapes,
     Sizes,
     Targets,
@@ -41,7 +41,7 @@ from rutc.report.flags import (
     Tune,
     Values,
     VerifiedTarget,
-    compilation,
+    compile_flags,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _root(
 
 
 @app.command("compile")
-@command(searched=compilation)
+@command(flags=compile_flags)
 def compile_command(
     screen: Screen,
     model: Model,
@@ -91,7 +91,7 @@ def compile_command(
         ),
     ] = None,
     *,
-    searched: Searched,
+    flags: CompileFlags,
     inputs: Inputs = None,
     target: Targets = "native",
     no_verify: Annotated[
@@ -123,14 +123,14 @@ def compile_command(
     from rutc.driver.check_options import asked
 
     if tune is not None:
-        tune_command.search_before(screen, model, tune, db, asked(target=target, **searched))
+        tune_command.search_before(screen, model, tune, db, asked(target=target, **flags))
     try:
         with screen.progress() as on_progress:
             compiled = compile(
                 model,
                 output,
                 target=target,
-                **searched,
+                **flags,
                 inputs=inputs or (),
                 verify=not no_verify,
                 threads=threads,

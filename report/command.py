@@ -17,11 +17,11 @@ Result = TypeVar("Result")
 def command(**shared: Callable[..., object]) -> Callable[[Function], Function]:
     """Makes a function of a `screen` a command, as `typer` reads it; its errors are told there.
 
-        @command(searched=compilation)
-        def explain(screen: Screen, model: Model, *, searched: Searched, plan: PlanBy = "greedy")
+        @command(flags=compile_flags)
+        def explain(screen: Screen, model: Model, *, flags: CompileFlags, plan: PlanBy = "greedy")
 
-    has the argument and the options of `explain`, among them, in the place of `searched`, those of
-    `compilation`, which makes it of them, and at last those that all commands have.
+    has the argument and the options of `explain`, among them, in the place of `flags`, those of
+    `compile_flags`, which makes it of them, and at last those that all commands have.
     """
 
     def made(function: Function) -> Function:

@@ -9,10 +9,18 @@ import typer
 
 from rutc.report.command import command
 from rutc.report.console import Screen
-from rutc.report.flags import Model, PlanBy, PlanTime, Schedules, Searched, Target, compilation
+from rutc.report.flags import (
+    CompileFlags,
+    Model,
+    PlanBy,
+    PlanTime,
+    Schedules,
+    Target,
+    compile_flags,
+)
 
 
-@command(searched=compilation)
+@command(flags=compile_flags)
 def explain(
     screen: Screen,
     model: Model,
@@ -23,7 +31,7 @@ def explain(
         ),
     ] = None,
     *,
-    searched: Searched,
+    flags: CompileFlags,
     target: Target = "native",
     plan: PlanBy = "greedy",
     plan_time: PlanTime = None,
@@ -39,7 +47,7 @@ def explain(
     from rutc.report.explain import explain_model
     from rutc.report.explanation import explanation_text, model_shown
 
-    options = asked(target=target, plan=plan, plan_time=plan_time, db=db, **searched)
+    options = asked(target=target, plan=plan, plan_time=plan_time, db=db, **flags)
     if node is None:
         whole = explain_model(model, options)
         screen.result(asdict(whole), *model_shown(whole))

@@ -295,8 +295,8 @@ Tune = Annotated[
 ]
 
 
-class Searched(TypedDict):
-    """What `driver.check_options` is told of a search, and of the compilation that it is for."""
+class CompileFlags(TypedDict):
+    """What the options mean that `compile`, `explain` and `tune` have in common."""
 
     shapes: Mapping[str, Sequence[int]]
     dims: Mapping[str, int | tuple[int, ...] | str]
@@ -310,7 +310,7 @@ class Searched(TypedDict):
     keep_subnormals: bool
 
 
-def compilation(
+def compile_flags(
     *,
     dim: Dims = None,
     shape: Shapes = None,
@@ -322,15 +322,15 @@ def compilation(
     tolerance: Tolerance = None,
     exact_algorithms: ExactAlgorithms = False,
     keep_subnormals: KeepSubnormals = False,
-) -> Searched:
-    """What the options mean that `compile`, `explain` and `tune` have in common.
+) -> CompileFlags:
+    """What those options say, for `driver.check_options.asked`.
 
     Raises:
         UserError: what is written is no such thing.
     """
     from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
 
-    return Searched(
+    return CompileFlags(
         shapes=parse_shapes(shape),
         dims=parse_dims(dim),
         values=parse_values(value),

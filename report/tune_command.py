@@ -18,7 +18,7 @@ from rutc.base.progress import Progress
 from rutc.errors import UserError
 from rutc.report.command import command
 from rutc.report.console import INTERRUPTED, Json, Screen
-from rutc.report.flags import Db, Model, Searched, Target, compilation
+from rutc.report.flags import CompileFlags, Db, Model, Target, compile_flags
 from rutc.report.printable import counted
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from rutc.driver.timing.side_by_side import Ratio
     from rutc.driver.tuning.plan_search import PlanProgress
     from rutc.driver.tuning.schedule_search import Progressing, SearchLimits, Tuning
-    from rutc.driver.tuning.search_terms import Searched as SearchedOf
-    from rutc.driver.tuning.search_terms import TimedRuns
+    from rutc.driver.tuning.search_terms import Searched, TimedRuns
     from rutc.driver.tuning.tune_model import TuningReport
     from rutc.driver.tuning.tune_plan import PlanFound
     from rutc.report.listing import Table
@@ -47,7 +46,7 @@ def seconds_of(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-@command(searched=compilation)
+@command(flags=compile_flags)
 def tune(
     screen: Screen,
     model: Model,
@@ -90,7 +89,7 @@ def tune(
     *,
     db: Db = None,
     target: Target = "native",
-    searched: Searched,
+    flags: CompileFlags,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,7 +121,7 @@ def tune(
         model,
         SearchLimits(seconds, trials or inf),
         db,
-        asked(target=target, **searched),
+        asked(target=target, **flags),
         Searched(kernel or (), plans, seeds=seeds, seed=seed),
         TimedRuns(cpu, parse_sizes(size, "--size")),
         cluster,
@@ -168,7 +167,7 @@ def _searched(
     limits: SearchLimits,
     db: str | None,
     options: Options,
-    searched: SearchedOf,
+    searched: Searched,
     runs: TimedRuns,
     cluster: str | None = None,
 ) -> TuningReport:
