@@ -24,6 +24,7 @@ from rutc.emit.placement import WeightPlacement, weights_file
 from rutc.emit.program import Program
 from rutc.emit.program_source import (
     OUTLINE_FILE,
+    Extras,
     data_source,
     entry_source,
     export_map,
@@ -114,16 +115,16 @@ def build_library(
             else HostRuntime(toolchain or find_toolchain(), targets=bool(targets)) as running,
         ):
             image = weight_image(programs)
-            told = None if outline is None else outline_section(outline)
             file = weights_file(output, weights, image.byte_count)
-            library = _link(
-                place.path, programs, image, objects, running, file, manifest, told, targets
-            )
+            beside_it = None if file is None else file.name
+            first, *others = (dict(t.facts) for t in targets) if targets else ({},)
+            told = manifest_json(programs, image, beside_it, {**manifest, **first}, others)
+            section = None if outline is None else outline_section(outline)
+            extras = _extras(programs, manifest, targets, in_file=file is not None)
+            library = _link(place.path, programs, image, objects, running, extras, told, section)
             with Workplace(output.parent) as finished:
                 library.replace(finished.path / output.name)
-                about = header_source(
-                    program, None if file is None else file.name, [t.name for t in targets]
-                )
+                about = header_source(program, beside_it, extras.targets)
                 (finished.path / header.name).write_text(about)
                 if file is not None:
                     with FileIO(finished.path / file.name, "w") as stream:
@@ -141,16 +142,33 @@ def _interface(program: Program) -> tuple[object, ...]:
     return program.name, program.inputs, outputs, grown
 
 
+def _extras(
+    programs: Sequence[Program],
+    manifest: Mapping[str, JsonValue],
+    targets: Sequence[TargetFacts],
+    *,
+    in_file: bool,
+) -> Extras:
+    """What the library of these programs has that not all have."""
+    ports = (*programs[0].inputs, *programs[0].outputs)
+    return Extras(
+        objects="interface" in manifest or any(port.dtype == "string" for port in ports),
+        computed=any(port.block is not None for p in programs for port in p.given),
+        states=bool(programs[0].states),
+        targets=tuple(t.name for t in targets),
+        in_file=in_file,
+    )
+
+
 def _link(
     folder: Path,
     programs: Sequence[Program],
     image: WeightImage,
     objects: Sequence[bytes],
     host: HostRuntime,
-    weights: Path | None,
-    manifest: Mapping[str, JsonValue],
+    extras: Extras,
+    manifest: bytes,
     outline: bytes | None,
-    targets: Sequence[TargetFacts],
 ) -> Path:
     """Returns a library in the folder, of generated C, the host runtime, the data and kernels.
 
@@ -158,15 +176,6 @@ def _link(
     All names given to the compiler are relative to the folder, so none of its path is recorded.
     """
     name = programs[0].name
-    first, *others = (dict(t.facts) for t in targets) if targets else ({},)
-    name_of_file = None if weights is None else weights.name
-    (folder / "manifest.json").write_bytes(
-        manifest_json(programs, image, name_of_file, {**manifest, **first}, others)
-    )
-    if outline is not None:
-        (folder / OUTLINE_FILE).write_bytes(outline)
-    ports = (*programs[0].inputs, *programs[0].outputs)
-    exchanges = "interface" in manifest or any(port.dtype == "string" for port in ports)
     ways = suffixes(p.features for p in programs)
     tables = [
         program_source(program, number, placed, suffix)
@@ -174,36 +183,22 @@ def _link(
             zip(programs, image.placed, ways, strict=True)
         )
     ]
-    keeps = bool(programs[0].states)
-    computed = any(port.block is not None for p in programs for port in p.given)
-    names = [t.name for t in targets]
-    in_file = weights is not None
-    entry = entry_source(
-        name,
-        len(programs),
-        image,
-        in_file=in_file,
-        computed=computed,
-        states=keeps,
-        targets=names,
-    )
-    tables[0] = entry + tables[0]
+    tables[0] = entry_source(name, len(programs), image, extras) + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
-    sources |= {
-        "data.s": data_source(outline=outline is not None),
-        "exports.map": export_map(
-            name, objects=exchanges, computed=computed, states=keeps, targets=bool(targets)
-        ),
-    }
+    sources["data.s"] = data_source(outline=outline is not None)
+    compiled = list(sources)
+    sources["exports.map"] = export_map(name, extras)
     for file, source in sources.items():
         (folder / file).write_text(source)
-    compiled = [file for file in sources if file != "exports.map"]
+    (folder / "manifest.json").write_bytes(manifest)
+    if outline is not None:
+        (folder / OUTLINE_FILE).write_bytes(outline)
     strings = any(p.strings for p in programs)
     needed = dict.fromkeys(
         unit
         for p, suffix in zip(programs, ways, strict=True)
         for unit in calling_units(
-            p.routines, p.features, strings=strings, objects=exchanges, suffix=suffix
+            p.routines, p.features, strings=strings, objects=extras.objects, suffix=suffix
         )
     )
     for number, part in enumerate([*host.objects(needed), *objects]):
@@ -212,7 +207,7 @@ def _link(
     how = (*COMPILE, TABLES, "-I", str(HOST_SOURCES), *_LINK)
     host.toolchain.run([*how, *compiled, *_LIBRARIES, "-o", "model.so"], folder)
     library = folder / "model.so"
-    if image.byte_count > 0 and weights is None:
+    if image.byte_count > 0 and not extras.in_file:
         append_segment(library, image.parts(), image.byte_count)
     seal(library)
     return library
