@@ -372,6 +372,46 @@ def outer_vectors(
     return [*steps, Peel(f"{v}.o")] if leaves_rest(size, width) else steps
 
 
+def loops_of_one_place(order: Sequence[str], touches: tuple[Touch, ...]) -> list[str]:
+    """The loops that move all operands which the last one gathers, whose places they do not tell.
+
+    %y[c, p] = %x[c, at[p]]   ->   c
+    """
+    *others, vector = order
+    found = [t for t in touches if not t.is_store and t.strides.get(vector, 0) is None]
+    return [v for v in others if found and all(t.strides.get(v) for t in found)]
+
+
+def elements_in_turn(
+    order: Sequence[str],
+    touches: tuple[Touch, ...],
+    sizes: Mapping[str, Size],
+    turns: int,
+    fused: int,
+    parallel: int | None,
+) -> list[Step]:
+    """Steps for single elements of the last loop, each for so many iterations of the first in turn.
+
+    %y[c, p] = %x[c, at[p]]   ->   for p: %x[c, at[p]], %x[c + 1, at[p]], .. at a place found once
+
+    Raises:
+        NotApplicable: there are no two loops, or turns; or the first loop is of symbolic size.
+    """
+    first, *others = order
+    size = sizes[first]
+    if not others or turns < SHORT.start or not isinstance(size, int):
+        raise NotApplicable(f"{first} has no turns of the last loop")
+    steps: list[Step] = [] if size <= turns else [Split(first, turns)]
+    blocks, inside = ([f"{first}.o"], f"{first}.i") if steps else ([], first)
+    steps.append(Reorder((*blocks, *others, inside)))
+    long = fuse_innermost(others, sizes, touches, fused)
+    around = [*blocks, *long.loops]
+    steps += [*long.steps, *shared_out(around[:-1], parallel)]
+    if blocks and leaves_rest(size, turns):
+        steps.append(Peel(*blocks))
+    return [*steps, Mark(inside, Kind.UNROLL)]
+
+
 def _short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:
     """Whether a loop of symbolic size is never longer than a block."""
     return not isinstance(size, int) and never_longer(size, lanes, symbols)

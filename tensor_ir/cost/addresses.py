@@ -13,7 +13,17 @@ from rutc.tensor_ir.cost.frames import Frame, Frames, Role, Space, executions
 from rutc.tensor_ir.cost.strides import Step, steps_of
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import COMPARE, Apply, Coord, Expr, IndexValue, Lit, Read, index_names
+from rutc.tensor_ir.expr import (
+    COMPARE,
+    Apply,
+    Coord,
+    Expr,
+    IndexValue,
+    Lit,
+    Read,
+    index_names,
+    reads,
+)
 from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.machine import QUAD, Machine
 
@@ -48,6 +58,8 @@ class Touch:
     start: int
     home: tuple[int, ...]
     """The region that it belongs to."""
+    chosen: tuple[Step, ...] | None = None
+    """By which steps data move it: those of whole dims; None where their places have no steps."""
 
 
 class Around:
@@ -79,6 +91,8 @@ class Places:
         self.tallies: dict[tuple[int, ...], Tally] = {}
         self.summing: set[tuple[int, ...]] = set()
         """The regions whose code takes elements into states itself, in no loop inside of them."""
+        self.registers: dict[str, Names] = {}
+        """What the registers depend on that were written last."""
         self._around: dict[int, Around] = {}
         """By the identities of frames, which are those of many statements and reads."""
         self.touches: list[Touch] = []
@@ -254,7 +268,7 @@ class Places:
         address = address or self.address(buffer, coords)
         size = HALF if buffer.layout.nibbles else buffer.dtype.bytes
         around = self.around(frames)
-        steps = self._steps(buffer, coords, address, size, around)
+        steps, chosen = self._steps(buffer, coords, address, size, around)
         start = int(self.space.value(address) * size)
         self.touches.append(
             Touch(
@@ -265,6 +279,7 @@ class Places:
                 steps,
                 start,
                 around.region,
+                chosen,
             )
         )
 
@@ -275,8 +290,8 @@ class Places:
         address: Index,
         size: float,
         around: Around,
-    ) -> tuple[tuple[Step, ...] | None, ...]:
-        """By which bytes each frame moves an access; see `Touch`.
+    ) -> tuple[tuple[tuple[Step, ...] | None, ...], tuple[Step, ...] | None]:
+        """By which bytes each frame moves an access, and data do; see `Touch`.
 
         Accesses that are a number of elements apart, as taps of a window, are moved alike.
         """
@@ -287,10 +302,10 @@ class Places:
                 moved = (steps_of(address, f, self.space) for f in around.frames)
                 found = tuple(tuple((step * size, n) for step, n in own) for own in moved)
                 around.steps[key] = found
-            return found
+            return found, ()
         gradual = dict(self._gradual(buffer, coords))
-        chosen = [c for d, c in coords if not isinstance(c, Index) and d not in gradual]
-        random = NONE.union(*[index_names(c) for c in chosen])
+        chosen = {d: c for d, c in coords if not isinstance(c, Index) and d not in gradual}
+        random = NONE.union(*[self._telling(c) for c in chosen.values()])
         steps: list[tuple[Step, ...] | None] = []
         for f in around.frames:
             if f.var in random:
@@ -300,7 +315,23 @@ class Places:
             for place, share in gradual.values():
                 own += [(share * step, n) for step, n in steps_of(place, f, self.space)]
             steps.append(tuple((step * size, n) for step, n in own))
-        return tuple(steps)
+        return tuple(steps), self._reached(buffer, chosen, size)
+
+    def _reached(self, buffer: Buffer, dims: Iterable[str], size: float) -> tuple[Step, ...] | None:
+        """The steps by which data move an access along whole dims, if they are numbers."""
+        extents = dict(buffer.layout.extents)
+        found: list[Step] = []
+        for d in dims:
+            stride = buffer.layout.stride(d)
+            if not isinstance(stride, int):
+                return None
+            found.append((stride * size, typical(extents[d], self.space.symbols)))
+        return tuple(found)
+
+    def _telling(self, place: Expr) -> Names:
+        """The loops that move a place which data tell: registers hold what theirs wrote."""
+        held = (self.registers.get(r.value, NONE) for r in reads(place))
+        return index_names(place).union(*held)
 
     def _gradual(
         self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]

@@ -68,8 +68,6 @@ class Counter(Accesses):
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         """Count all of the kernel's statements."""
         super().__init__(kernel, machine)
-        self.registers: dict[str, Names] = {}
-        """What the registers depend on that were written last."""
         self.started: dict[str, tuple[int, ...]] = {}
         """The regions in which the states of reductions begin."""
         self.written = dict[str, Names]()

@@ -12,7 +12,7 @@ there, where they are more than these sets hold: a set makes room for one line a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import gcd, prod
@@ -68,7 +68,7 @@ class Footprints:
         self.own: list[list[Print]] = []
         alike: dict[object, list[Print]] = {}
         for t, inner in zip(touches, self.inner, strict=True):
-            same = id(t.frames), t.bytes, t.steps
+            same = id(t.frames), t.bytes, t.steps, t.chosen
             if same not in alike:
                 alike[same] = [footprint(t, at, machine) for _, at in inner]
             self.own.append(alike[same])
@@ -258,9 +258,24 @@ def footprint(t: Touch, at: int, machine: Machine) -> Print:
     line = machine.line_bytes
     moving = list(zip(t.frames[at:], t.steps[at:], strict=True))
     anywhere = prod(f.trip for f, own in moving if own is None)
-    found = sorted((abs(s), n) for _, own in moving for s, n in own or () if s and n > 1)
+    found = [(abs(s), n) for _, own in moving for s, n in own or () if s and n > 1]
+    merged = _merged(found)
+    span, apart = _pieces(t.bytes, merged, line)
+    whole = max(-(-span // line), 1.0) * line
+    lines = anywhere * prod(n for _, n in apart) * whole
+    if anywhere > 1 and t.chosen is not None:
+        # Data may choose a place again, but none outside of the dims along which they choose.
+        reach, places = _pieces(t.bytes, _merged([*found, *t.chosen]), line)
+        lines = min(lines, prod(n for _, n in places) * max(-(-reach // line), 1.0) * line)
+    way = machine.l1_way_bytes
+    sets = 1.0 if anywhere > 1 else _share_of_sets(whole, tuple(apart), way, line)
+    return Print(lines, sets, span, whole, tuple(merged), tuple(apart))
+
+
+def _merged(steps: Iterable[Step]) -> list[Step]:
+    """The loops of so many steps, from the shortest: one for those whose places lie between."""
     merged: list[Step] = []
-    for step, n in found:
+    for step, n in sorted(steps):
         for i, (own, count) in enumerate(merged):
             ratio = step / own
             if ratio == int(ratio) and ratio <= count:
@@ -269,12 +284,7 @@ def footprint(t: Touch, at: int, machine: Machine) -> Print:
                 break
         else:
             merged.append((step, n))
-    span, apart = _pieces(t.bytes, merged, line)
-    whole = max(-(-span // line), 1.0) * line
-    lines = anywhere * prod(n for _, n in apart) * whole
-    way = machine.l1_way_bytes
-    sets = 1.0 if anywhere > 1 else _share_of_sets(whole, tuple(apart), way, line)
-    return Print(lines, sets, span, whole, tuple(merged), tuple(apart))
+    return merged
 
 
 def _pieces(size: float, merged: Sequence[Step], unit: int) -> tuple[float, list[Step]]:

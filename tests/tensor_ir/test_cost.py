@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 from benchmarks import cost_page, fit
 from rutc.driver.parts.compile_job import with_schedule
 from rutc.emit.targets import aarch64
+from rutc.graph_opt.assignment import parse_assignment
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.decide.realise import realise
 from rutc.tensor_ir.cost import Costs, Estimate, Summary, estimate, summarise
 from rutc.tensor_ir.cost.fitted import FREE, load
 from rutc.tensor_ir.cost.operations import DIVIDED, EXTREMES
 from rutc.tensor_ir.cost.work import KINDS
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import ELEMENTARY
 from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
+from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Pack, parse_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
@@ -691,3 +697,44 @@ def test_a_loop_touches_what_all_arms_of_one_in_it_do(ends: str) -> None:
     """
     outer = summarise(after(text, ends), V4).levels[0]
     assert (outer.name, outer.bytes) == ("b", 2 * 4 * 28 * 64)
+
+
+SAMPLED = """
+graph "sampled"
+dims c = 64, h = 56, w = 56, p = 3136
+%v : f32{c,h,w} = input "v" [c, h, w]
+%y : i64{p} = input "y" [p]
+%x : i64{p} = input "x" [p]
+%o : f32{c,p} = %v[c, h=%y[p], w=%x[p] else 0.0]
+output "o" [c, p] = %o
+"""
+HELD = """
+graph "held"
+dims c = 64, p = 4096
+%v : f32{c,p} = input "v" [c, p]
+%at : i64{p} = input "at" [p]
+%t : i64{p} = %at[p] + 1
+%o : f32{c,p} = %v[c, p=%t[p] else 0.0]
+output "o" [p, c] = %o
+"""
+
+
+def test_data_in_registers_move_accesses_as_data_in_memory_do() -> None:
+    """A place that a register holds is another one in each iteration of the loop that writes it."""
+    assignment = parse_assignment('assignment "held"\n%t [p]\ngroup {p}: %t, %o\n')
+    plan = realise(prepare(parse(HELD)), assignment, V4)
+    (group,) = plan.groups()
+    extents = {d: e.value for d, e in plan.graph.dims}
+    kernel = lower(group, plan.values, plan.layouts, extents)
+    assert [b.dtype for b in kernel.locals] == [DType.I64]
+    s = summarise(kernel, V4)
+    read = sum(r.moved[0][0] for r in s.regions)
+    assert read >= 64 * 4096 * 4
+
+
+def test_data_choose_no_place_outside_of_the_dims_along_which_they_choose() -> None:
+    """A channel of 12,544 bytes stays in the first cache, however many of its elements are read."""
+    s = summarise(after(SAMPLED), V4)
+    places = 2 * 8 * 3136
+    read = sum(r.moved[0][0] for r in s.regions)
+    assert read <= 64 * (56 * 56 * 4 + places)

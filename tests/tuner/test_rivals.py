@@ -72,6 +72,17 @@ COS, SIN = (f"%{v}[s, j=i // 2]" for v in "cd")
 ROTATED = ROTATED.replace("EVEN", f"{LEFT} * {COS} - {RIGHT} * {SIN}")
 ROTATED = ROTATED.replace("ODD", f"{LEFT} * {SIN} + {RIGHT} * {COS}")
 
+SAMPLED = """
+graph "sampled"
+dims c = {c}, h = 56, w = 56, y = 28, x = {x}
+%v : f32{{c,h,w}} = input "v" [c, h, w]
+%p : i64{{y,x}} = input "p" [y, x]
+%q : i64{{y,x}} = input "q" [y, x]
+%o : f32{{c,y,x}} = %v[c, h=%p[y, x], w=%q[y, x] else 0.0]
+output "o" [c, y, x] = %o
+"""
+"""Elements of an image's channels at places that data tell, some of them outside."""
+
 
 def subject(text: str) -> Subject:
     return of_text(text, frozenset(), Random(0))
@@ -502,3 +513,31 @@ def test_rows_are_apart_from_their_edges(machine: Machine, dtype: str) -> None:
     if machine is V3:
         assert (point.form, point.parts) == (Form.PIECES, ("o",))
     run(found, machine)
+
+
+@on_machines
+@pytest.mark.parametrize(("c", "x"), [(64, 28), (13, 28), (6, 19), (3, 28)])
+def test_channels_are_sampled_in_turn_at_places_that_they_share(
+    machine: Machine, c: int, x: int
+) -> None:
+    """A vector of places is found anew for each channel, and its lanes are loaded one by one."""
+    found = subject(SAMPLED.format(c=c, x=x))
+    space, point = usual(spaces(found.kernel, machine, found.free)) or (None, None)
+    assert space is not None
+    assert isinstance(point, Pointwise)
+    assert (point.form, point.order) == (Form.ELEMENTS, ("c", "y", "x"))
+    assert space.default is not None
+    assert space.cycles(point) < space.cycles(space.default.point)
+    run(found, machine)
+
+
+def test_elements_in_turn_need_turns_and_a_loop_whose_length_is_known() -> None:
+    found = subject(SAMPLED.format(c=8, x=28))
+    (space,) = spaces(found.kernel, V4, found.free)
+    point = Pointwise(Form.ELEMENTS, ("c", "y", "x"), 4)
+    assert [str(s) for s in space.choice(point).schedule][:2] == [
+        "split(c, 4)",
+        "reorder([c.o, y, x, c.i])",
+    ]
+    with pytest.raises(NotApplicable, match="c has no turns"):
+        space.choice(replace(point, vectors=1))

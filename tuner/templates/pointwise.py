@@ -13,6 +13,7 @@ from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step,
 from rutc.tuner.access import Shape
 from rutc.tuner.across import (
     blocks_of_stores,
+    elements_in_turn,
     outer_vectors,
     squares,
     turns_of_short,
@@ -60,6 +61,9 @@ class Form(Enum):
     BLOCKS = "blocks"
     """Vectors of the last one, for each iteration in a block of the one around it, as a store's
     memory has them."""
+    ELEMENTS = "elements"
+    """Single elements of the last one, for as many iterations of the first one in turn as there
+    would be vectors: these share a place that data tell."""
 
 
 @record
@@ -157,6 +161,10 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
             )
         case Form.BLOCKS:
             made = _in_blocks(kernel, shape, point, machine)
+        case Form.ELEMENTS:
+            made = elements_in_turn(
+                point.order, shape.touches, sizes, point.vectors, point.fused, point.parallel
+            )
     return Choice((*made, *element_by_element(point.singly, shape.touches, vector)))
 
 

@@ -20,6 +20,7 @@ from rutc.tuner.across import (
     blocks_of_stores,
     crowded,
     gathers_columns,
+    loops_of_one_place,
     of_words,
     short_and_long,
 )
@@ -70,7 +71,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     copies = copies_of_body(kernel.body, machine)
     made = Pointwise(Form.VECTORS, order, copies, parallel=parallel)
     liked = _longest(kernel, shape, made, ends, machine)
-    rivals = list(_squares_beside(order, shape, parallel))
+    rivals = [*_squares_beside(order, shape, parallel), *_in_turn(order, shape, parallel)]
     for v in _loops_of_stores(shape, vector):
         rest = memory_order([x for x in loops if x != v], shape)
         along = replace(made, order=(*rest, v))
@@ -197,6 +198,14 @@ def _squares_beside(
             yield Pointwise(Form.SQUARES, found, fused=_most_fused(shape), parallel=parallel)
 
 
+def _in_turn(order: tuple[str, ...], shape: Shape, parallel: int | None) -> Iterator[Pointwise]:
+    """Single elements that data choose, for several iterations in turn of a loop that does not."""
+    for v in loops_of_one_place(order, shape.touches):
+        rest = (v, *(x for x in order if x != v))
+        for turns in VECTORS[-2:]:
+            yield Pointwise(Form.ELEMENTS, rest, turns, fused=_most_fused(shape), parallel=parallel)
+
+
 def _other_squares(point: Pointwise) -> tuple[Pointwise, ...]:
     """The same with squares one after the other along their other side; none of other forms.
 
@@ -265,7 +274,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     forms = [Form.VECTORS]
     forms += [Form.PIECES] if any(cuts_of(kernel, shape, v) or v in parted for v in own) else []
     forms += [Form.ARMS, Form.ARMS_IN_COLUMNS] if choosing_loops(kernel, shape.sizes) else []
-    forms += [Form.SQUARES, Form.TURNS, Form.COLUMNS] if len(own) > 1 else []
+    forms += [Form.SQUARES, Form.TURNS, Form.COLUMNS, Form.ELEMENTS] if len(own) > 1 else []
     forms += [Form.BLOCKS] if blocks_of_stores(kernel, shape) else []
     return {
         "form": tuple(forms),
@@ -286,7 +295,7 @@ def point_of(**values: object) -> Pointwise:
     neutral: dict[str, object] = {}
     if form is Form.SQUARES:
         neutral["vectors"] = 1
-    if form not in (Form.VECTORS, Form.SQUARES, Form.TURNS):
+    if form not in (Form.VECTORS, Form.SQUARES, Form.TURNS, Form.ELEMENTS):
         neutral["fused"] = 0
     if form is not Form.VECTORS:
         neutral["chunks"] = 1
