@@ -133,7 +133,7 @@ def section_parts(
                 clash = max(clash, stored[r.value])
         clashes[at] = clash
         stored |= dict.fromkeys(s.group.stored, at)
-        sizes |= _passed(s.group, slicer, few)
+        sizes |= _passed(s.group, slicer, many, few)
     near: dict[int, list[tuple[int, int]]] = {}
     for v, size in sizes.items():
         users = slicer.users[v]
@@ -157,11 +157,22 @@ def section_parts(
     return found
 
 
-def _passed(group: Group, slicer: Slicer, few: Mapping[str, int]) -> dict[str, int]:
-    """The bytes of an index of those values of a kernel that commonly may stay near."""
-    most = slicer.near(slicer.coefficients.most_ring)
-    sizes = ((v, Index.of(index_bytes(slicer, v))) for v in group.stored)
-    return {v: int(n.evaluate(few)) for v, n in sizes if typical(n, slicer.symbols) <= most}
+def _passed(group: Group, slicer: Slicer, many: int, few: Mapping[str, int]) -> dict[str, int]:
+    """The bytes of an index of those values of a kernel that commonly come nearer by turns.
+
+    They stay near, or in a thread's share of the last cache, which has no room for what a kernel
+    reads and writes of so many indices.
+    """
+    machine = slicer.machine
+    near = slicer.near(slicer.coefficients.most_ring)
+    share = machine.l3 // (2 * machine.cores)
+    found: dict[str, int] = {}
+    for v in group.stored:
+        size = Index.of(index_bytes(slicer, v))
+        common = typical(size, slicer.symbols)
+        if common <= near or common <= share < many * common:
+            found[v] = int(size.evaluate(few))
+    return found
 
 
 def _again(group: Group, d: str, slicer: Slicer, few: Mapping[str, int]) -> tuple[int, float]:

@@ -80,7 +80,8 @@ class Section:
 class Longest:
     """How far a section pays: it saves `gain` bytes up to the step `end`.
 
-    Kernels up to the step `alike` make that no less. Up to the step `idle` no other begins either.
+    Kernels up to the step `alike` make that no less, those up to the step `last` may be of it. Up
+    to the step `idle` no other begins either.
     """
 
     gain: float
@@ -88,6 +89,7 @@ class Longest:
     dims: Mapping[str, str]
     end: int
     alike: int
+    last: int
     idle: int
 
 
@@ -234,22 +236,22 @@ class Turns:
         if best is None or best.end == start:
             # What moves too little as a whole does so in parts.
             return None, min((x.idle for x in found), default=start + 1)
-        end = self._chained_beyond(steps, start, best)
-        return Section(steps[start:end], best.trips, best.dims), end
+        end = self._whole_chains(steps, start, best)
+        section = Section(steps[start:end], best.trips, best.dims)
+        return (section, end) if len(section.runs) > 1 else (None, start + 1)
 
-    def _chained_beyond(self, steps: tuple[PlanStep, ...], start: int, best: Longest) -> int:
-        """Where a section ends: after a chain of one index that its last kernel begins or goes on.
+    def _whole_chains(self, steps: tuple[PlanStep, ...], start: int, best: Longest) -> int:
+        """Where a section ends that ends within no chain over slices of one index.
 
-        What is too much of an index to stay near does so slice by slice.
+        What is too much of an index to stay near does so slice by slice: the section goes on to the
+        end of the chain if it saves no less then, else it ends where the chain begins.
         """
-        if best.alike == best.end:
-            return best.end
-        longer = Section(steps[start : best.alike], best.trips, best.dims)
+        longer = Section(steps[start : best.last], best.trips, best.dims)
         numbers = {leader(s.group): at for at, s in enumerate(steps) if isinstance(s, Run)}
         for slicing in self._single(longer).chosen(longer.runs):
             first, last = numbers[slicing.kernels[0]], numbers[slicing.kernels[-1]]
             if first < best.end <= last:
-                return last + 1
+                return last + 1 if last < best.alike else max(first, start)
         return best.end
 
     def _may_turn(self, trips: Size) -> bool:
@@ -288,10 +290,10 @@ class Turns:
                 alike = at + 1
             if weight.is_settled and gain + part.ahead <= best:
                 break
-        own = ((s, parts[at]) for at, s in enumerate(steps[start:alike], start=start))
+        own = ((s, parts[at]) for at, s in enumerate(steps[start:last], start=start))
         dims_of = {s.group.name: p.dim for s, p in own if isinstance(s, Run) and p is not None}
         idle = last if weight.moves_little else start + 1
-        return Longest(best, trips, dims_of, end, alike, idle)
+        return Longest(best, trips, dims_of, end, alike, last, idle)
 
     def _many(self, trips: Size) -> int:
         """The indices for which a section is weighed."""

@@ -366,6 +366,34 @@ def test_turns_go_on_to_the_end_of_a_chain_of_an_image(common: int) -> None:
     assert [g.stored for g in sliced] == [("a",), ("b",), ("q",)]
 
 
+LARGER = """
+graph "windows of which an image has more than stays near"
+symbols batch = 0..64@1, side = 1..64@32
+dims n = batch, c = 64, d = 24, e = 4, f = 56, x = side, y = side, i = 3
+%x : f32{c,n,x,y} = input "x" [n, y, x, c]
+%w : f32{c,d} = input "w" [c, d]
+%k : f32{e,i} = input "k" [i, e]
+%v : f32{d,e,f} = input "v" [d, e, f]
+%a : f32{d,n,x,y} = sum{c} %x[c, n, x, y] * %w[c, d]
+%b : f32{d,e,n,x,y} = sum{i} %a[d, n, x=x + i - 1, y else 0.0] * %k[e, i]
+%q : f32{f,n,x,y} = sum{d,e} %b[d, e, n, x, y] * %v[d, e, f]
+output "q" [n, y, x, f] = %q
+"""
+
+
+def test_turns_do_not_end_within_a_chain_of_an_image() -> None:
+    """It keeps slice by slice what is too large, though small images have too few rows for it."""
+    plan = chosen(LARGER, replace(V4, l2=32 << 10, l3=2 << 20))
+    assert [s.kernels for s in plan.assignment.slices] == [("b", "q")]
+
+
+@pytest.mark.parametrize(("l3", "pays"), [(32 << 20, False), (256 << 10, True), (8 << 10, False)])
+def test_turns_keep_in_the_last_cache_what_is_too_large_for_the_second(l3: int, pays: bool) -> None:
+    """Where it has room for one image of what passes, and not for eight."""
+    plan = chosen(LARGE, replace(V4, l2=4 << 10, l3=l3))
+    assert bool(sections(plan)) == pays
+
+
 def groups_in_slices(section: InTurn) -> list[list[Group]]:
     """The kernels of each chain of a section."""
     around = [s for r in section.steps if isinstance(r, Repeat) for s in r.steps]
