@@ -63,3 +63,28 @@ def test_a_round_is_larger_as_far_as_time_allows(clock: Clock) -> None:
     assert found.another(4.0, 2.0) == pytest.approx(10 / 6)
     clock.now += 10.0
     assert found.another(4.0, 2.0) == 0.0
+
+
+def test_a_round_is_smaller_where_a_larger_one_would_end_late(clock: Clock) -> None:
+    """Of 8 s 2 do not depend on its size: half of it is done in 5 s."""
+    found = Rounds(clock.now + 15.0, 1.0)
+    assert found.another(2.0, fixed=2.0)
+    clock.now += 8.0
+    assert found.another(2.0, fixed=2.0) == pytest.approx(0.5)
+    clock.now += 5.0
+    assert not found.another(0.0, fixed=2.0)
+
+
+def test_rounds_go_on_where_less_follows_than_was_thought(clock: Clock) -> None:
+    """What happens between the last one and the next is no part of a round."""
+    found = Rounds(clock.now + 40.0, 1.0)
+    assert found.another(20.0)
+    clock.now += 8.0
+    assert found.another(20.0)
+    clock.now += 8.0
+    assert not found.another(20.0)
+    clock.now += 10.0
+    assert found.left == 14.0
+    assert found.another(5.0)
+    clock.now += 8.0
+    assert not found.another(0.0)

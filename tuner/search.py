@@ -264,6 +264,11 @@ class Search:
         self._pool.pop(candidate.text, None)
         self.measured.append((candidate, inf if cycles is None else log(cycles)))
 
+    def correct(self, candidate: Candidate, cycles: float | None) -> None:
+        """Take into account what a candidate took that was tried before, in the place of that."""
+        self.measured = [x for x in self.measured if x[0] is not candidate]
+        self.observe(candidate, cycles)
+
     def given(self, choice: Choice) -> Candidate | None:
         """The candidate of a schedule that was made by hand; None where it does not apply."""
         try:
@@ -414,7 +419,7 @@ class Search:
         return _Made(space, point, text, None if known else self._schedule(self._kernel, choice))
 
     def _judged(self, made: Sequence[_Made]) -> list[Met]:
-        """What a model says of some points: of equal schedules, and of those known, it is asked once."""
+        """What a model says of some points; it is asked of those of which it has not said it."""
         kernels = {m.text: m.kernel for m in made if m.kernel is not None}
         said = self._judge.judge(list(kernels.values()))
         self._known |= {t: replace(j, regions=()) for t, j in zip(kernels, said, strict=True)}

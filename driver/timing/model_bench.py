@@ -211,18 +211,25 @@ class Pace:
     """The seconds that pass here, as busy as the machine is.
 
     A library is `written` from compiled kernels, a process is `begun` that runs it, and one library
-    `runs` as long as it may when it takes turns; a single `run` of it.
+    `runs` as long as it may when it takes turns; a single `run` of it. In the last round a library
+    was written and asked about in `last` seconds.
     """
 
     written: float
     begun: float
     runs: float
     run: float
+    last: float | None = None
 
     @property
     def round(self) -> float:
-        """Of a round of trials, but for what is judged and compiled."""
+        """Of a round of trials, at most, but for what is judged and compiled."""
         return self.written + 2 * self.runs
+
+    @property
+    def fixed(self) -> float:
+        """The same as the last round tells, most of whose candidates are seen to be slow soon."""
+        return self.round if self.last is None else self.last
 
 
 class ModelBench(Served):
@@ -398,6 +405,7 @@ class ModelBench(Served):
             turns = self._ask(Question(artifact, tuple(asked.values())))
         finally:
             path.unlink()
+        self._pace = replace(self._pace, last=monotonic() - began)
         return {t: self._outcome(t, own, turns) for t, own in asked.items()}
 
     def _running(self, subject: Subject) -> set[int]:

@@ -84,7 +84,10 @@ class PlanBench:
         self._beside = Beside(self.artifact, runs.sizes, runs.cpu)
         began = monotonic()
         alone = self._beside.runs(Question(self.artifact))
-        self.asked_s = monotonic() - began
+        self.runs_s = alone.seconds
+        """How long runs go on where a new process is asked, at most."""
+        self.begun_s = monotonic() - began - alone.seconds
+        """How long it takes to ask one, but for that."""
         own = _by_launch(self.launches, alone.us[0])
         self.us = {x: float(np.median(t)) for x, t in own.items()}
         self.total_us = float(np.median(alone.whole[0]))
@@ -111,10 +114,12 @@ class PlanBench:
         tries: Sequence[PlanChange],
         processes: int = 0,
         threads: int = 1,
+        share: float = 1.0,
     ) -> tuple[list[Ratio], Ratio]:
         """What each of some changes takes that a plan has, and the whole run, on so many threads.
 
-        With `processes` in so many new ones.
+        With `processes` in so many new ones, where runs have a `share` of the seconds that they
+        may take.
 
         Raises:
             RutcError: it does not compile, or does not run.
@@ -123,7 +128,7 @@ class PlanBench:
         artifact = self._written(found)
         launches = self.launches_of(found)
         changes = [Asked(_places(c.gone, self.launches), _places(c.new, launches)) for c in tries]
-        question = Question(artifact, None if processes else tuple(changes))
+        question = Question(artifact, None if processes else tuple(changes), share=share)
         try:
             asked = [
                 self._beside.runs(question, threads, new=processes > 0)

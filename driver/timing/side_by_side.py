@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Self
 
 import numpy as np
@@ -50,10 +51,14 @@ class Ratio:
 
 @record
 class Runs:
-    """Microseconds of launches {run, launch} and of all steps {run} of two libraries in turns."""
+    """Microseconds of launches {run, launch} and of all steps {run} of two libraries in turns.
+
+    `seconds` passed while they ran.
+    """
 
     us: tuple[np.ndarray, np.ndarray]
     whole: tuple[np.ndarray, np.ndarray]
+    seconds: float = 0.0
 
 
 def thread_counts(cpu: int | None = None) -> tuple[int, ...]:
@@ -125,9 +130,11 @@ def _answering(
         with Profiled(question.artifact.library, threads) as second:
             both = [first, second]
             seconds = SECONDS * question.share
+            began = monotonic()
             us = run_in_turns(both, given, seconds, question.enough(usual, both))
+            passed = monotonic() - began
             launches = question.launches(us, usual, both)
-            return Runs(launches, (us[0].sum(axis=1), us[1].sum(axis=1)))
+            return Runs(launches, (us[0].sum(axis=1), us[1].sum(axis=1)), passed)
 
     return runs
 

@@ -14,6 +14,8 @@ run loses what is saved.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,10 @@ class Confirmed:
     seen: Mapping[Subject, ByThreads]
     believed: frozenset[Subject]
     runs: ByThreads
+
+    def then(self, later: Confirmed) -> Confirmed:
+        """Returns what is known after a later confirmation, of which those that it has not stay."""
+        return replace(later, seen={**self.seen, **later.seen})
 
     def us(self, subject: Subject) -> tuple[float, float] | None:
         """Returns the microseconds of a subject's launches on one thread: before and after."""
@@ -107,7 +113,7 @@ def confirmed(
 
 @record
 class Needed:
-    """The seconds that pass while schedules are confirmed, at most.
+    """The seconds that pass while schedules are confirmed, or a plan is compared, at most.
 
     Artifacts are `made` and processes begun, which nothing shortens; both artifacts of each process
     have their `runs`.
@@ -123,7 +129,7 @@ class Needed:
 
     def share(self, seconds: float) -> float:
         """Returns the share of the runs that there is time for in so many seconds."""
-        return min(1.0, max(0.0, (seconds - self.made) / self.runs))
+        return min(1.0, max(0.0, (seconds - self.made) / self.runs)) if self.runs else 1.0
 
 
 def needed(pace: Pace, cpu: int | None) -> Needed:
@@ -136,6 +142,23 @@ def needed(pace: Pace, cpu: int | None) -> Needed:
     shared = max(SECONDS, FEWEST_RUNS * pace.run)
     runs = sum(2 * (pace.runs if count == 1 else shared) for count in counts)
     return Needed(ARTIFACTS * made, ARTIFACTS * PROCESSES * runs)
+
+
+@dataclass
+class Reserve:
+    """The seconds to leave for what follows the last round: the fastest are timed again, confirmed.
+
+    As long as it `took` before, if it did; else as long as it may take, but no more than the `most`
+    unless it cannot be done in that time at all.
+    """
+
+    most: float = inf
+    took: float = inf
+
+    def seconds(self, pace: Pace, cpu: int | None) -> float:
+        """Returns them, where things take as long as they did."""
+        need = needed(pace, cpu)
+        return min(self.took, pace.round + max(need.made, min(need.seconds, self.most)))
 
 
 @record

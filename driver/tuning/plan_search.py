@@ -26,6 +26,7 @@ from rutc.driver.timing.answering_process import Unanswered
 from rutc.driver.timing.certainty import CERTAIN
 from rutc.driver.timing.plan_bench import PlanBench, PlanChange, PlanLaunch, PlanRuns
 from rutc.driver.timing.side_by_side import Ratio, thread_counts
+from rutc.driver.tuning.confirm import Needed
 from rutc.driver.tuning.search_rounds import Rounds
 from rutc.emit.interrupts import ending
 from rutc.errors import RutcError
@@ -52,6 +53,8 @@ WORST = 1.2
 """What is estimated to take so many times as long is not tried."""
 ALGORITHMS = 0.3
 """The share of a search that is for algorithms of sums, at most."""
+COMPARED = 0.5
+"""The share of what is left that is for comparing what is found, at most: with fewer runs then."""
 IDLE = 0.25
 """The share of a search in which nothing is found, after which the time is for something else."""
 PATIENCE = 400
@@ -130,6 +133,9 @@ class PlanSearch:
         self._seen: set[tuple[frozenset[PlanLaunch], frozenset[PlanLaunch]]] = set()
         self._cycles: dict[CompileJob, float] = {}
         self.outcome = PlanProgress(self._first)
+        self._end = inf
+        self._compared = Needed(0.0, 0.0)
+        """What it takes to compare a plan with another."""
 
     def run(self, seconds: float, trials: float = inf) -> Iterator[PlanProgress]:
         """Yields what is known after each round, until nothing more is expected.
@@ -138,9 +144,11 @@ class PlanSearch:
             UserError: the first plan does not run.
         """
         began = monotonic()
+        self._end = began + seconds
         bench = self._open(self._first)
         opened = monotonic() - began
-        compared_s = opened + AGAIN * len(self._threads) * bench.asked_s
+        asked = AGAIN * len(self._threads)
+        self._compared = Needed(opened + asked * bench.begun_s, asked * bench.runs_s)
         try:
             yield self.outcome
             sources = [(self._by_algorithm, ALGORITHMS), (self._by_neighbour, 1.0)]
@@ -149,7 +157,9 @@ class PlanSearch:
                 end = began + share * seconds
                 rounds, idle_since = Rounds(end, opened), monotonic()
                 # A round may find something, which is compared by the end of the whole search.
-                after = max(0.0, compared_s - (began + seconds - end)) if seconds < inf else 0.0
+                most = COMPARED * (self._end - monotonic())
+                compared_s = max(self._compared.made, min(self._compared.seconds, most))
+                after = max(0.0, compared_s - (self._end - end)) if seconds < inf else 0.0
                 while (
                     self.outcome.tried < trials
                     and monotonic() - idle_since < IDLE * seconds
@@ -173,9 +183,14 @@ class PlanSearch:
             # What crashes or hangs, on several threads perhaps, is no better plan.
             with self._open(self._usual) as bench, suppress(Unanswered, RutcError):
                 best = self.outcome.best
-                runs = {n: bench.time(best, (), AGAIN, n)[1] for n in self._threads}
+                share = self._share()
+                runs = {n: bench.time(best, (), AGAIN, n, share)[1] for n in self._threads}
                 self.outcome.runs = runs
             yield self.outcome
+
+    def _share(self) -> float:
+        """The share of runs that there is time for where a plan is compared with another now."""
+        return self._compared.share(self._end - monotonic())
 
     def _open(self, found: Realisation) -> PlanBench:
         return PlanBench(found, self._runs)
@@ -216,7 +231,8 @@ class PlanSearch:
                 steps = sorted(steps, key=lambda s: (1 - s.ratio.median) * s.ratio.us)[1:]
                 continue
             try:
-                told = [bench.time(together, tries, AGAIN, n) for n in self._threads]
+                share = self._share()
+                told = [bench.time(together, tries, AGAIN, n, share) for n in self._threads]
             except (Unanswered, RutcError):
                 return None
             (ratios, _), *shared = told

@@ -225,6 +225,10 @@ class Tuning:
         self._began = monotonic()
         self.rounds = 0
         """Those of trials that were begun."""
+        self._size = 0
+        """The candidates of the last one."""
+        self._again: set[Candidate] = set()
+        """What was timed again."""
         self.subjects: list[Progressing] = []
         usual = bench.usual()
         for subject, name in names.items():
@@ -265,28 +269,30 @@ class Tuning:
     def run(
         self,
         limits: SearchLimits,
-        first: float = 0.0,
+        rounds: Rounds | None = None,
         after: Callable[[], float] = lambda: 0.0,
+        fixed: Callable[[], float | None] = lambda: None,
     ) -> Iterator[Progressing]:
         """Yields subjects after rounds of trials, until nothing is expected of any.
 
-        The first round is thought to take so many seconds, and what follows the last one so many
-        `after` it. Rounds grow from a batch on, as far as time allows.
+        What follows the last of the `rounds` takes so many seconds `after` it, and each so many
+        that are `fixed`. They grow from a batch on, as far as time allows. They may go on later,
+        where there is more time than was thought.
         """
-        rounds = Rounds(self._began + limits.seconds, first)
-        tried = 0
-        yield from self.subjects
+        rounds = rounds or Rounds(self._began + limits.seconds)
+        if not self.rounds:
+            yield from self.subjects
         while self.trials < limits.trials:
-            larger = rounds.another(after(), GROWTH)
-            if not larger:
+            larger = rounds.another(after(), GROWTH, fixed())
+            size = max(BATCH, int(larger * self._size)) if larger >= 1 else int(larger * self._size)
+            if not larger or size < BATCH:
                 return
             ended = ending()
             if ended is not None:
                 # Whatever has lost it: nobody waits for more.
                 raise ended
-            size = max(BATCH, int(larger * tried))
             chosen = self._chosen(min(size, limits.trials - self.trials))
-            tried = len(chosen)
+            self._size = len(chosen)
             if not chosen and self.finished:
                 return
             self.rounds += 1
@@ -346,17 +352,32 @@ class Tuning:
             t.trials += c is not default
 
     def faster(self) -> dict[Subject, Candidate]:
-        """Returns what is faster than default schedules when both take turns again."""
+        """Returns what is faster than default schedules when both take turns again.
+
+        What was timed again before is known.
+        """
         best = [
             (t, t.search.best[0])
             for t in self.subjects
             if t.search.best and t.best_cycles <= (1 - CERTAIN) * t.default_cycles
         ]
-        outcomes = self._bench.time([Try(t.subject, c.choice) for t, c in best])
-        found = {}
-        for (t, c), outcome in zip(best, outcomes, strict=True):
+        new = [(t, c) for t, c in best if c not in self._again]
+        outcomes = self._bench.time([Try(t.subject, c.choice) for t, c in new])
+        for (t, c), outcome in zip(new, outcomes, strict=True):
             # The least of many is less than it will be again.
             self._seen(t, c, outcome, final=True)
-            if (outcome.most_cycles or inf) <= (1 - CERTAIN) * t.default_cycles:
-                found[t.subject] = c
+            t.search.correct(c, outcome.most_cycles)
+            self._again.add(c)
+        found = {}
+        for t in self.subjects:
+            again = [(c, cycles) for c, cycles in t.search.measured if c in self._again]
+            least = min(again, key=lambda x: x[1], default=None)
+            if least is not None and exp(least[1]) <= (1 - CERTAIN) * t.default_cycles:
+                found[t.subject] = least[0]
         return found
+
+    def doubt(self, doubted: Mapping[Subject, Candidate]) -> None:
+        """Take it that some schedules are no faster than default ones, as whole runs tell."""
+        for t in self.subjects:
+            if t.subject in doubted:
+                t.search.correct(doubted[t.subject], t.default_cycles)

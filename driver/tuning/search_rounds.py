@@ -17,15 +17,28 @@ class Rounds:
         self._began: float | None = None
         self._lengths = deque([longest], maxlen=2)
 
-    def another(self, after: float = 0.0, most: float = 1.0) -> float:
+    @property
+    def left(self) -> float:
+        """The seconds until the end."""
+        return self._end - monotonic()
+
+    def another(self, after: float = 0.0, most: float = 1.0, fixed: float | None = None) -> float:
         """Returns how many times as large as the last one the next round may be, `most` at most.
 
-        0 where there is to be none. The round before ends by this. What follows the last round
-        takes `after` seconds.
+        0 where there is to be none; later there may be one where less follows. The round before
+        ends by this. What follows the last round takes `after` seconds. Where a round takes `fixed`
+        seconds however small it is, one may be smaller than the last: so that it ends in time.
         """
         now = monotonic()
         if self._began is not None:
             self._lengths.append(now - self._began)
-        self._began = now
+        self._began = None
         left, length = self._end - after - now, max(self._lengths)
-        return min(most, left / length if length else most) if length < left else 0.0
+        found = 0.0
+        if length < left:
+            found = min(most, left / length if length else most)
+        elif fixed is not None and fixed < min(left, length):
+            found = min((left - fixed) / (length - fixed), 1.0)
+        if found:
+            self._began = now
+        return found

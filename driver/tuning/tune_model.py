@@ -12,8 +12,9 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 
 from rutc.base.blas import one_blas_thread
 from rutc.base.record import record
@@ -24,8 +25,9 @@ from rutc.driver.precision.apply_precision import in_precision
 from rutc.driver.timing.cluster import ClusterBench
 from rutc.driver.timing.model_bench import ModelBench, Planned, Subject, timed_sizes
 from rutc.driver.timing.side_by_side import Ratio
-from rutc.driver.tuning.confirm import Confirmed, confirmed, needed
+from rutc.driver.tuning.confirm import Confirmed, Reserve, confirmed, needed
 from rutc.driver.tuning.schedule_search import Progressing, SearchLimits, Tried, Tuning
+from rutc.driver.tuning.search_rounds import Rounds
 from rutc.driver.tuning.search_terms import (
     ANYWHERE,
     EVERYTHING,
@@ -50,7 +52,8 @@ from rutc.tuner.trial import Origin
 PLANS = 0.5
 """The share of a search that is for plans."""
 CONFIRMED = 0.5
-"""The share of a search for schedules that is for confirming, at most: with fewer runs then."""
+"""The share of what is left of a search for schedules that is for confirming, at most: with fewer
+runs then."""
 
 
 @record
@@ -195,7 +198,6 @@ def _search_schedules(
     timed, origin = own.timed(), origin_of(own.machine)
     keep = _Keeper(database, origin, timed)
     interrupted, lacked = False, 0.0
-    faster: dict[Subject, Candidate] = {}
     compared: Confirmed | None = None
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -214,32 +216,53 @@ def _search_schedules(
                 jobs,
             )
             own_limits = limits.after(before, 0)
-            most = CONFIRMED * (own_limits.seconds - tuning.seconds)
+            rounds = Rounds(monotonic() + own_limits.seconds - tuning.seconds, local.pace.round)
+            reserve = Reserve()
+
+            def fixed() -> float:
+                """What a round takes however few are tried in it."""
+                return local.pace.fixed
 
             def at_last() -> float:
                 """What follows the last round: the fastest are timed again, and confirmed."""
-                need = needed(local.pace, cpu)
-                return local.pace.round + max(need.made, min(need.seconds, most))
+                return reserve.seconds(local.pace, cpu)
+
+            def confirm(faster: Mapping[Subject, Candidate]) -> Confirmed:
+                """What whole runs tell of schedules, which is kept."""
+                told.on_progress("in the model", 0, 1)
+                choices = {s: c.choice for s, c in faster.items()}
+                share = needed(local.pace, cpu).share(rounds.left)
+                found = confirmed(own, choices, local.default, folder, cpu, share)
+                for s, c in faster.items():
+                    rows = judged(c.choice, s, origin, database, faster=s in found.believed)
+                    database.add(rows, replace=True)
+                told.on_progress("in the model", 1, 1)
+                return found
 
             try:
-                for subject in tuning.run(own_limits, local.pace.round, at_last):
-                    told.on_batch(subject, tuning)
-                if not tuning.rounds and tuning.trials < limits.trials and not tuning.finished:
-                    lacked = local.pace.round + at_last()
-                faster = tuning.faster()
+                believed: dict[Subject, Candidate] = {}
+                # What confirming leaves of its time is for more rounds.
+                for number in count():
+                    done = tuning.rounds
+                    reserve.most = CONFIRMED * rounds.left
+                    for subject in tuning.run(own_limits, rounds, at_last, fixed):
+                        told.on_batch(subject, tuning)
+                    if not tuning.rounds and tuning.trials < limits.trials and not tuning.finished:
+                        lacked = local.pace.round + at_last()
+                    if number and tuning.rounds == done:
+                        break
+                    began_last = monotonic()
+                    faster = tuning.faster()
+                    if not faster or faster == believed:
+                        continue
+                    found = confirm(faster)
+                    reserve.took = monotonic() - began_last
+                    compared = found if compared is None else compared.then(found)
+                    believed = {s: c for s, c in faster.items() if s in found.believed}
+                    tuning.doubt({s: c for s, c in faster.items() if s not in believed})
             except KeyboardInterrupt:
                 # All that was measured is kept.
                 interrupted = True
-        if faster:
-            told.on_progress("in the model", 0, 1)
-            choices = {s: c.choice for s, c in faster.items()}
-            share = needed(local.pace, cpu).share(limits.seconds - (perf_counter() - began))
-            compared = confirmed(own, choices, local.default, folder, cpu, share)
-            told.on_progress("in the model", 1, 1)
-    if compared is not None:
-        for s, c in faster.items():
-            rows = judged(c.choice, s, origin, database, faster=s in compared.believed)
-            database.add(rows, replace=True)
     tuned = tuple(_told(t, compared) for t in tuning.subjects)
     whole = {} if compared is None else compared.runs
     return _Schedules(tuned, keep, whole, interrupted, lacked)
