@@ -29,6 +29,8 @@ NO_SPACE = (
 )
 """What compilers say that cannot write their results."""
 
+KILLED = -signal.SIGKILL, 128 + signal.SIGKILL
+"""The status of a command that was killed, and of a shell that ran it."""
 PROBE_BYTES = 1 << 20
 """What fits, beside as much as there is, where a compiler could write."""
 
@@ -45,7 +47,7 @@ class Running:
         """Waits for its end.
 
         Raises:
-            UserError: it had no space left to write to.
+            UserError: it had no space left to write to, or the system ended it.
             InternalError: the compiler failed; the message holds its output.
         """
         status = self.process.wait()
@@ -58,6 +60,11 @@ class Running:
                 f"the C compiler cannot write in {shown(self.messages.parent)}: "
                 f"{lacking or NO_SPACE[0]}. Make room there, or write to another folder "
                 "(-o for the result, TMPDIR for what is on the way)"
+            )
+        if status in KILLED or (signal.strsignal(signal.SIGKILL) or "") in output:
+            raise UserError(
+                "the C compiler was killed, as the system does where memory is short: do less "
+                "beside it, or give it more memory"
             )
         raise InternalError(
             f"the C compiler failed with status {status}: {self.command[:500]}\n"

@@ -21,6 +21,7 @@ from rutc.emit.ports import Port
 from rutc.emit.program import Program
 from rutc.emit.targets.measured import SOURCE as RATES
 from rutc.emit.toolchain import Running, Toolchain, find_toolchain
+from rutc.errors import UserError
 from rutc.runtime import load
 
 COPY = Copy(Ref("output"), Ref("weights"), 8)
@@ -118,3 +119,14 @@ def test_units_do_not_share_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert b"rutc_boxes_reset" in calling
     assert b"rutc_routine_boxes" not in calling
     assert b"rutc_routine_boxes" in routine
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["kill -9 $$", "sh -c 'kill -9 $$'", "echo 'Killed signal terminated program cc1'; false"],
+)
+def test_a_compiler_that_the_system_ends_is_no_bug(tmp_path: Path, script: str) -> None:
+    """Memory is short: either of the driver, of what a shell runs, or of what the driver runs."""
+    found = Toolchain(("sh", "-c", script), "killed")
+    with pytest.raises(UserError, match="the C compiler was killed"):
+        found.run([], tmp_path)
