@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf, log
@@ -191,3 +193,28 @@ def test_small_kernels_that_are_many_have_trials_in_the_first_rounds() -> None:
     list(tuning.run(SearchLimits(trials=2 * BATCH)))
     # By itself it waits until less is expected of the other.
     assert rounds[0] == Counter({100.0: 3})
+
+
+def test_what_a_process_had_to_do_that_the_system_ended_is_done_here() -> None:
+    """As it does where memory is short: the search goes on as it would have."""
+    here = os.getpid()
+
+    class Dying(Numbers):
+        def met(self, rng: Random) -> list[Met]:
+            if os.getpid() != here:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return [Met(0, None, str(rng.random()), cast(Any, None))]
+
+    class Alone(Numbers):
+        def met(self, rng: Random) -> list[Met]:
+            return [Met(0, None, str(rng.random()), cast(Any, None))]
+
+    found = []
+    for kind in (Dying, Alone):
+        tuning = Counting({}, NoBench(), cast(Any, None), cast(Any, None), jobs=2)
+        subjects = [
+            Progressing(cast(Any, n), 1.0, "it", cast(Search, kind([])), 100.0) for n in range(3)
+        ]
+        found.append(tuning._met(subjects))
+    assert found[0] == found[1]
+    assert len(found[0]) == 3

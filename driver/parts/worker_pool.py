@@ -188,7 +188,7 @@ def _death(code: int) -> RutcError:
     if code == -signal.SIGKILL:
         return UserError(
             "a compiling process was killed, as the system does where memory is short: "
-            "compile fewer kernels at once (--jobs 1), or with more memory"
+            "compile fewer kernels at once (rutc compile --jobs 1), or with more memory"
         )
     return InternalError(f"a compiling process ended: {death(code)}")
 

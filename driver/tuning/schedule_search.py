@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import exp, inf
@@ -27,7 +28,7 @@ from rutc.driver.timing.model_bench import Subject, Try, Usual
 from rutc.driver.timing.trials import Outcome
 from rutc.driver.tuning.search_rounds import Rounds
 from rutc.emit.interrupts import ending
-from rutc.errors import InternalError
+from rutc.errors import InternalError, RutcError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.steps import NotApplicable
 from rutc.tuner.choice import Choice
@@ -327,8 +328,13 @@ class Tuning:
         def work(number: int) -> bytes:
             return pickle.dumps(wanted[number].search.met(chances[number]))
 
-        done = done_in_pool(range(len(wanted)), work, self._jobs)
-        return {wanted[number].subject: pickle.loads(met) for number, met in done}
+        found: dict[int, Sequence[Met]] = {}
+        with suppress(RutcError):
+            for number, met in done_in_pool(range(len(wanted)), work, self._jobs):
+                found[number] = pickle.loads(met)
+        # What a process had to do that the system has ended is done here.
+        found |= {n: pickle.loads(work(n)) for n in range(len(wanted)) if n not in found}
+        return {wanted[number].subject: met for number, met in found.items()}
 
     def _seen(self, t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> None:
         """Keep what became of a candidate."""
