@@ -234,9 +234,8 @@ def _shown(screen: Screen, line: _Line) -> Callable[[Progressing, Tuning], None]
         before = best.get(id(t), t.default_cycles)
         if not screen.quiet and not screen.as_json and t.best_cycles < 0.98 * before:
             gain = 100 * (t.default_cycles / t.best_cycles - 1)
-            screen.note(
-                f"{t.name}: {gain:.0f} % faster than default after {counted(t.trials, 'trial')}"
-            )
+            when = f"after {counted(t.trials, 'trial')}" if t.trials else "by what is on record"
+            screen.note(f"{t.name}: {gain:.0f} % faster than default {when}")
         best[id(t)] = min(before, t.best_cycles)
 
     return shown

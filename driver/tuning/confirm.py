@@ -13,7 +13,7 @@ run loses what is saved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -71,11 +71,12 @@ def confirmed(
     default: TimedLibrary,
     folder: Path,
     cpu: int | None = None,
-    share: float = 1.0,
+    share: Callable[[], float] = lambda: 1.0,
 ) -> Confirmed:
     """Returns which of some schedules whole runs are faster with.
 
-    Runs have a `share` of the seconds that they may have: less is certain after fewer.
+    Runs of each artifact have a `share` of the seconds that they may have: less is certain after
+    fewer.
 
     Raises:
         UserError: the model does not run.
@@ -95,7 +96,7 @@ def confirmed(
             found = own.written(path, chooser=chooser)
             try:
                 own_places = [places[s] for s in left]
-                told = _told(found, own_places, beside, thread_counts(cpu), share)
+                told = _told(found, own_places, beside, thread_counts(cpu), share())
             except Unanswered:
                 # Each of them ran alone.
                 left = left[: len(left) // 2]

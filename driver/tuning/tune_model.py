@@ -231,7 +231,11 @@ def _search_schedules(
                 """What whole runs tell of schedules, which is kept."""
                 told.on_progress("in the model", 0, 1)
                 choices = {s: c.choice for s, c in faster.items()}
-                share = needed(local.pace, cpu).share(rounds.left)
+
+                def share() -> float:
+                    """As there is time for: how many artifacts there will be is not known."""
+                    return needed(local.pace, cpu).share(rounds.left)
+
                 found = confirmed(own, choices, local.default, folder, cpu, share)
                 for s, c in faster.items():
                     rows = judged(c.choice, s, origin, database, faster=s in found.believed)
