@@ -52,6 +52,7 @@ from rutc.graph_opt.rules.phases import solve_phase, solve_place
 from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
+from rutc.graph_opt.rules.scaled_signs import TakeScaledSigns
 from rutc.graph_opt.rules.smaller_checks import check_operand
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.tabulate import Tabulate
@@ -260,7 +261,7 @@ def _bytes(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
         ),
         Sweep("take remainders apart", (apart,), once=True),
         # After remainders: constants of which few are left are small then.
-        Sweep("take signs apart", (signs,), once=True),
+        Sweep("take signs apart", (signs, TakeScaledSigns(machine)), once=True),
     )
 
 

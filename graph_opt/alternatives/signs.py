@@ -9,7 +9,7 @@ other factor's, the run adds up for every row what magnitudes it has where it is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -250,19 +250,7 @@ def _rows_apart(s: Signed, editor: Editor) -> tuple[Node, ...]:
     if weights.dtype is not DType.I8 or s.weights.zero is not None:
         name = made.constant("whole", s.less.astype(np.int8), s.const.axes)
         weights = replace(weights, value=name, dtype=DType.I8)
-    source = editor.values[q.value]
-    shifted: Expr = Cast(at_point(source), DType.I32)
-    if made.shift:
-        shifted = apply("sub", shifted, Lit(made.shift, DType.I32))
-    below = apply("lt", shifted, Lit(0, DType.I32))
-    sign = apply("select", below, Lit(-1, DType.I8), Lit(0, DType.I8))
-    size = Cast(apply("abs", shifted), DType.U8)
-    outside = None if q.fill is None else int(q.fill.value) - made.shift
-    fills: tuple[Lit | None, Lit | None] = (None, None)
-    if outside is not None:
-        fills = Lit(abs(outside), DType.U8), Lit(-1 if outside < 0 else 0, DType.I8)
-    sizes = Read(made.nest(f"{q.value}.sizes", source.dims, size), q.coords, DType.U8, fills[0])
-    signs = Read(made.nest(f"{q.value}.signs", source.dims, sign), q.coords, DType.I8, fills[1])
+    sizes, signs = magnitudes_and_signs(q, made.shift, editor, made.nest)
     # A changed constant is the negative one less 1.
     lost = apply("bitand", Cast(sizes, DType.I32), Cast(signs, DType.I32))
     rows = s.summed_rows
@@ -270,3 +258,26 @@ def _rows_apart(s: Signed, editor: Editor) -> tuple[Node, ...]:
     added = Read(name, tuple((d, Index.of(d)) for d in rows), DType.I32)
     own = s.summed(s.less * made.shift)
     return made.whole(apply("bitxor", weights, signs), sizes, own, added)
+
+
+def magnitudes_and_signs(
+    q: Read, shift: int, editor: Editor, nest: Callable[[str, tuple[str, ...], Expr], str]
+) -> tuple[Read, Read]:
+    """(u8, i8) of the bytes that are read, less a shift: how large, and -1 where below 0.
+
+    `nest` makes a value of a name, dims and elements.
+    """
+    source = editor.values[q.value]
+    shifted: Expr = Cast(at_point(source), DType.I32)
+    if shift:
+        shifted = apply("sub", shifted, Lit(shift, DType.I32))
+    below = apply("lt", shifted, Lit(0, DType.I32))
+    sign = apply("select", below, Lit(-1, DType.I8), Lit(0, DType.I8))
+    size = Cast(apply("abs", shifted), DType.U8)
+    outside = None if q.fill is None else int(q.fill.value) - shift
+    fills: tuple[Lit | None, Lit | None] = (None, None)
+    if outside is not None:
+        fills = Lit(abs(outside), DType.U8), Lit(-1 if outside < 0 else 0, DType.I8)
+    sizes = nest(f"{q.value}.sizes", source.dims, size)
+    signs = nest(f"{q.value}.signs", source.dims, sign)
+    return Read(sizes, q.coords, DType.U8, fills[0]), Read(signs, q.coords, DType.I8, fills[1])

@@ -38,6 +38,7 @@ from rutc.graph_opt.rules.phases import solve_phase, solve_place
 from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
+from rutc.graph_opt.rules.scaled_signs import TakeScaledSigns
 from rutc.graph_opt.rules.smaller_checks import check_operand
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.tabulate import Tabulate
@@ -62,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     RecomputeRows(),
     # However little it saves.
     TakeRemainders(inf, -inf, V3),
+    TakeScaledSigns(V3),
     TakeSigns(inf, -inf, V3),
     WidenOperands(),
     # However small the constant is.
