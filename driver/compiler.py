@@ -21,6 +21,7 @@ from rutc.base.record import record
 from rutc.driver.dump import Dump
 from rutc.driver.options import Options, Report
 from rutc.driver.parts.build import Builder, Built, plans_of
+from rutc.driver.parts.told_of_inputs import told_of_inputs
 from rutc.driver.plans.narrow_weights import StoredAs, stored_types
 from rutc.driver.plans.planning import ModelPlan, imported, machine_for, model_plan, versions_for
 from rutc.driver.precision.apply_precision import InPrecision, in_precision, precedes_rewrites
@@ -39,11 +40,8 @@ from rutc.graph_opt.algorithms import Algorithms
 from rutc.importer.external import ModelFolder
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
-from rutc.tensor_ir.divisors import divisors
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import MOST_SIZE, common_sizes, sizes_text
-from rutc.tensor_ir.table_rows import table_rows
-from rutc.tensor_ir.vocabulary import known_texts
 
 if TYPE_CHECKING:
     from rutc.driver.tuning.records_in import Records
@@ -284,18 +282,7 @@ class _Made:
             found["versions"] = [str(a.where) for a in earlier]
             sizes = [common_sizes(dict(a.plan.graph.symbols)) for a in earlier]
             found["version_sizes"] = list(map(sizes_text, sizes))
-        own = divisors(planned.graph)
-        if own:
-            found["divisors"] = sorted(own)
-        texts = known_texts(planned.graph)
-        if texts:
-            found["texts"] = texts
-        rows = table_rows(planned.imported)
-        if rows:
-            found["rows"] = {
-                name: [e.const if e.is_const else str(e) for e in extents]
-                for name, extents in rows.items()
-            }
+        found |= told_of_inputs(planned.graph, planned.imported)
         if planned.graph.interface is not None:
             found["interface"] = planned.graph.interface.facts()
         return found

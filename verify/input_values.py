@@ -61,7 +61,8 @@ def generate(
     """Returns seeded values for every input; the same seed gives the same values.
 
     Floats are normal, by default standard normal. Integers that say where in tables something is,
-    as tokens do, are any row that all of these have. Others of 8 bits take all values. Wider ones
+    as tokens do, are any row that all of these have, and a quarter of them 0 or 1, which tokens
+    that pad mostly are. Others of 8 bits take all values. Wider ones
     are 0 or 1, which is valid as an index, a token, a mask and a length alike. They are 1 in what
     has an element for each token before and each new one, where an extent is a sum or the one that
     is `joined` of two others: nothing of a cache is masked. With a `length` of sequences, a single
@@ -147,8 +148,9 @@ def _draw(
         return np.full(shape, length if is_length(item) else length - 1, dtype)
     if item.rows and is_integer:
         most = int(np.iinfo(dtype.name).max)
-        count = min(1 + most, *(_extent(rows, dims) for rows in item.rows))
-        return random.integers(0, max(count, 1), shape).astype(dtype)
+        count = max(1, min(1 + most, *(_extent(rows, dims) for rows in item.rows)))
+        limits = np.where(random.integers(0, 4, shape) > 0, count, min(count, 2))
+        return np.asarray(random.integers(0, limits)).astype(dtype)
     if is_integer and dtype.itemsize == 1:
         low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
         return random.integers(low, high, shape, endpoint=True).astype(dtype)

@@ -13,6 +13,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.parts.build import Builder, PlanVersion
 from rutc.driver.parts.compile_job import Chooser
+from rutc.driver.parts.told_of_inputs import told_of_inputs
 from rutc.emit.library import build_library
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
@@ -49,12 +50,16 @@ def written(
     chooser: Chooser | None = None,
     keep_subnormals: bool = False,
 ) -> TimedLibrary:
-    """Returns the artifact of a plan, which is written to a path."""
+    """Returns the artifact of a plan, which is written to a path.
+
+    Inputs that are drawn for it are what the model's own artifact would be given.
+    """
     jobs = len(os.sched_getaffinity(0))
     builder = Builder(plan, machine, "model", jobs, keep_subnormals)
     builder.earlier, builder.chooser = earlier, chooser
     built = builder.build()
-    build_library(built.program, built.objects, path, {})
+    told = told_of_inputs(plan.graph, plan.graph)
+    build_library(built.program, built.objects, path, told)
     launches = tuple(f.symbol for f in built.facts)
     return TimedLibrary(path, {f.name: f.symbol for f in built.facts}, launches)
 

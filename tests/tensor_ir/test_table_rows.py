@@ -8,6 +8,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 from rutc.driver.api import compile, verify
+from rutc.driver.options import Calibration
+from rutc.driver.precision.calibration import RunningLibrary
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession
@@ -38,12 +40,47 @@ MODELS = {
         "c = Constant <value_ints = [5, 3, 4]> () a = Gather (c, i) y = Gather (w, a)",
         ["3"],
     ),
-    "added to": ("i64", "o = Constant <value_int = 2> () s = Add (i, o) y = Gather (w, s)", None),
+    "added to": ("i64", "o = Constant <value_int = 2> () s = Add (i, o) y = Gather (w, s)", ["59"]),
+    "added to, before it is converted": (
+        "i32",
+        "c = Constant <value = int32 {2}> () s = Add (c, i) t = Cast <to = 7> (s)"
+        " a = Gather (w, t) b = Gather (v, i) y = Add (a, b)",
+        ["59", "7"],
+    ),
+    "taken from": ("i64", "o = Constant <value_int = 1> () s = Sub (o, i) y = Gather (w, s)", None),
+    "added to itself": ("i64", "s = Add (i, i) y = Gather (w, s)", None),
     "compared": (
         "i64",
         "o = Constant <value_int = 0> () c = Equal (i, o) f = Cast <to = 1> (c)"
         " p = Constant <value_ints = [1]> () u = Unsqueeze (f, p) a = Gather (w, i)"
         " y = Mul (a, u)",
+        ["61"],
+    ),
+    "compared alone": (
+        "i64",
+        "o = Constant <value_int = 0> () c = Greater (i, o) f = Cast <to = 1> (c)"
+        " p = Constant <value_ints = [1]> () y = Unsqueeze (f, p)",
+        None,
+    ),
+    "places of tokens that do not pad": (
+        "i64",
+        "o = Constant <value_int = 1> () z = Constant <value_int = 0> () c = Equal (i, o)"
+        " n = Not (c) k = Cast <to = 7> (n) s = CumSum (k, z) m = Mul (s, k) q = Add (m, o)"
+        " a = Gather (w, i) b = Gather (w, q) y = Add (a, b)",
+        ["61"],
+    ),
+    "what is looked up is compared": (
+        "i64",
+        "t = Constant <value_ints = [5, 1, 4]> () o = Constant <value_int = 4> ()"
+        " g = Gather (t, i) c = Less (g, o) f = Cast <to = 1> (c) u = Gather (w, i)"
+        " p = Constant <value_ints = [1]> () h = Unsqueeze (f, p) y = Mul (u, h)",
+        ["3", "61"],
+    ),
+    "compared with what is made of it": (
+        "i64",
+        "o = Constant <value_int = 1> () s = Neg (i) c = Greater (i, s) f = Cast <to = 1> (c)"
+        " p = Constant <value_ints = [1]> () h = Unsqueeze (f, p) u = Gather (w, i)"
+        " y = Mul (u, h)",
         None,
     ),
     "true or false": (
@@ -104,7 +141,7 @@ def test_models_agree_on_places_of_any_row(name: str, tmp_path: Path) -> None:
     assert verify(path, report.library).passed
     with InferenceSession(report.library) as session:
         (spec,) = [item for item in input_specs(session) if item.name == "i"]
-    drawn = generate([spec], dims={"n": 500, "m": 9})["i"]
+    drawn = generate([spec], dims={"n": 2000, "m": 9})["i"]
     least = min((9 if rows == "m" else int(rows) for rows in wanted), default=2) if wanted else 2
     assert set(drawn.tolist()) == set(range(least))
 
@@ -120,6 +157,25 @@ def test_a_row_that_is_wrong_is_seen(tmp_path: Path) -> None:
     table.CopyFrom(numpy_helper.from_array(changed, "w"))
     onnx.save(model, path)
     assert not verify(path, report.library).passed
+
+
+@pytest.mark.parametrize("name", ["added to", "compared"])
+def test_what_is_measured_on_generated_cases_reads_any_row(name: str, tmp_path: Path) -> None:
+    """Of a calibration, and of all others that make a library of a graph to run it."""
+    kind, nodes, _ = MODELS[name]
+    graph = optimize(import_model(_saved(kind, nodes, tmp_path / "m.onnx")))
+    with RunningLibrary(graph, Calibration()) as running:
+        drawn = [row for case in running.cases() for row in np.ravel(case["i"]).tolist()]
+    assert max(drawn) > 30
+
+
+def test_a_quarter_of_places_is_what_tokens_that_pad_are() -> None:
+    spec = InputSpec("i", np.dtype(np.int64), (4000,), rows=(1000,))
+    drawn = generate([spec])["i"]
+    assert 0.2 < np.mean(drawn < 2) < 0.3
+    assert 0.05 < np.mean(drawn > 900) < 0.1
+    single = InputSpec("i", np.dtype(np.int64), (), rows=(1000,))
+    assert generate([single])["i"].shape == ()
 
 
 @pytest.mark.parametrize(
