@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from rutc.runtime import InferenceSession
+from rutc.runtime.artifact import programs_of
 from rutc.runtime.ports import Ports
 from rutc.tensor_ir.parse import parse_index
+from rutc.verify.manifest_kinds import check_told
 
 T = TypeVar("T")
 
@@ -20,6 +22,8 @@ class WholeSession(InferenceSession):
 
     def _prepare(self) -> None:
         super()._prepare()
+        for program in programs_of(self._library.manifest):
+            check_told(program)
         own = self._ports
         self._all = Ports(
             (*own.inputs, *self._states.inputs),

@@ -23,6 +23,7 @@ from rutc.emit.program import Program
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.runtime.artifact import open_artifact
 from rutc.runtime.ports import Ports
+from rutc.verify.whole import WholeSession
 from tests.cli.conftest import invoke
 from tests.runtime.conftest import simple
 
@@ -353,6 +354,53 @@ def test_what_a_manifest_says_of_features_may_be_anything(
     shown = invoke("inspect", _with_manifest(tmp_path, json.dumps(facts)))
     assert shown.status == 0, shown.stderr
     assert told in " ".join(shown.stdout.split())
+
+
+ALGORITHM = {
+    "sum": "y",
+    "origin": ["y"],
+    "typical": 1.67,
+    "outputs": [2, 2],
+    "taps": [3, 3],
+    "reach": [3, 3],
+}
+TOLD: dict[str, tuple[object, list[object]]] = {
+    "symbols": ({"n": [1, 8]}, [7, {"n": 3}, {"n": [1]}, {"n": [None, 2]}, {"n": [8, 1]}]),
+    "common_sizes": ({"n": 3}, ["n", {"n": None}, {"n": [{}]}, {"n": 1 << 70}]),
+    "arena_bytes": ("64*n", [{}, "8 +", -1, 1.5, True]),
+    "divisors": (["d"], ["d", [None], {"d": 1}]),
+    "texts": ({"s": ["a", ""]}, [["a"], {"s": None}, {"s": 7}, {"s": "a"}, {"s": [{}]}]),
+    "rows": ({"i": [5, "n"]}, [5, {"i": None}, {"i": 7}, {"i": [None]}, {"i": ["6.*n"]}]),
+    "algorithms": (
+        [ALGORITHM],
+        [{}, [5], [{}], [{**ALGORITHM, "reach": None}], [{**ALGORITHM, "origin": [7]}]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_generated_inputs_go_by_is_damaged(tmp_path: Path, embedded: Path, name: str) -> None:
+    right, wrong = TOLD[name]
+    for value in (right, None):
+        path = _with_manifest(tmp_path, _text(**{name: value})(_manifest(embedded)))
+        WholeSession(path).close()
+    for value in wrong:
+        path = _with_manifest(tmp_path, _text(**{name: value})(_manifest(embedded)))
+        with pytest.raises(ModelError, match=rf"manifest in .* is damaged: its {name} cannot be"):
+            WholeSession(path)
+        of_fallback = _text(fallbacks=[{name: value}])(_manifest(embedded))
+        with pytest.raises(ModelError, match="is damaged"):
+            WholeSession(_with_manifest(tmp_path, of_fallback))
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_commands_tell_a_damaged_manifest(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "model.so"
+    build_library(_program(), [], path, {"texts": {"s": None}, "rows": {"i": [{}]}})
+    shown = invoke(command, path)
+    assert shown.status == 2
+    assert "is damaged: its texts cannot be {'s': None}" in " ".join(shown.stderr.split())
+    assert shown.stderr.count("error:") == 1
 
 
 @pytest.mark.parametrize("kernels", [None, 5, [5], [{}], [{"flops": "x", "name": 3, "nodes": 4}]])
