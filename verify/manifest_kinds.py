@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rutc.runtime import ModelError
+from rutc.runtime.tensors import TensorInfo
 from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.parse import parse_index
 
@@ -13,11 +14,11 @@ SHOWN = 60
 Kind = Callable[[object], bool]
 
 
-def check_told(manifest: Mapping[str, object]) -> None:
+def check_told(manifest: Mapping[str, object], inputs: Iterable[TensorInfo]) -> None:
     """Looks at all that inputs are drawn by, and how large runs are. What is not told is null.
 
     Raises:
-        ModelError: something is no such thing.
+        ModelError: something is no such thing, or the range of a size of inputs is missing.
     """
     for name, is_one in _TOLD.items():
         found = manifest.get(name)
@@ -25,6 +26,12 @@ def check_told(manifest: Mapping[str, object]) -> None:
             text = repr(found)
             shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}.."
             raise ModelError(f"its {name} cannot be {shown}")
+    ranges = manifest.get("symbols")
+    known = ranges.keys() if isinstance(ranges, dict) else set[str]()
+    for info in inputs:
+        for extent in filter(_is_text, info.shape):
+            for name in sorted(parse_index(str(extent)).names() - known):
+                raise ModelError(f"it has no range of the size {name!r} of input {info.name!r}")
 
 
 def _is_text(x: object) -> bool:

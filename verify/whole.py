@@ -22,8 +22,6 @@ class WholeSession(InferenceSession):
 
     def _prepare(self) -> None:
         super()._prepare()
-        for program in programs_of(self._library.manifest):
-            check_told(program)
         own = self._ports
         self._all = Ports(
             (*own.inputs, *self._states.inputs),
@@ -31,6 +29,8 @@ class WholeSession(InferenceSession):
             own.takes,
             own.gives,
         )
+        for program in programs_of(self._library.manifest):
+            check_told(program, self._all.inputs)
 
     @property
     def ports(self) -> Ports:

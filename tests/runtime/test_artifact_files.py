@@ -393,6 +393,16 @@ def test_what_generated_inputs_go_by_is_damaged(tmp_path: Path, embedded: Path, 
             WholeSession(_with_manifest(tmp_path, of_fallback))
 
 
+@pytest.mark.parametrize("size", ["n", "2*m + 1", "'m/2'"])
+def test_a_size_of_an_input_without_a_range_is_damage(
+    tmp_path: Path, embedded: Path, size: str
+) -> None:
+    given = {"inputs": [{**TENSOR, "name": "x", "shape": [size]}], "symbols": {"k": [1, 2]}}
+    path = _with_manifest(tmp_path, _text(**given)(_manifest(embedded)))
+    with pytest.raises(ModelError, match=r"is damaged: it has no range of the size '.*' of input"):
+        WholeSession(path)
+
+
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_commands_tell_a_damaged_manifest(tmp_path: Path, command: str) -> None:
     path = tmp_path / "model.so"
