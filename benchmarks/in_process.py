@@ -61,6 +61,7 @@ class KernelCode:
         self._emitted, self._machine = emit_kernel(kernel, machine), machine
         self._symbols = [name for name, _ in kernel.symbols]
         self._code = Code(change(self._emitted.text), ENTRY_OF_KERNELS, machine)
+        self._numbers = ctypes.create_string_buffer(self._emitted.numbers)
         self._kept: list[Any] = []
         """What calls need that were returned."""
         words, places = (ctypes.c_int64,) * 2, (ctypes.c_void_p,) * 2
@@ -116,7 +117,8 @@ class KernelCode:
     ) -> tuple[_Words, _Words]:
         """The pointers and the words that a call takes."""
         words = [*(symbols[name] for name in self._symbols), scratch]
-        pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
+        given = [*addresses, ctypes.addressof(self._numbers)]
+        pointers = (ctypes.c_void_p * len(given))(*given)
         return pointers, (ctypes.c_int64 * len(words))(*words)
 
     def _tasks(self, symbols: Mapping[str, int]) -> int:

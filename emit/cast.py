@@ -11,6 +11,7 @@ from functools import cache
 
 from rutc.emit import ir
 from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
+from rutc.emit.numbers import operand
 from rutc.emit.rounded_quotient import Reciprocal, rounded_by
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType, integer_range
@@ -131,8 +132,8 @@ def _float_to_int(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType
     least, greatest = integer_range(dst)
     low, high = float(least), _float_below(greatest, src)
     # Comparisons with NaN fail, so that it becomes the lower bound.
-    bounded = _bounded(builder, ">", value, low)
-    bounded = _bounded(builder, "<", bounded, high)
+    bounded = _bounded(builder, ">", value, low, of_type=True)
+    bounded = _bounded(builder, "<", bounded, high, of_type=True)
     kind = ir.IntType(max(32, dst.bits))
     convert = builder.fptosi if dst.is_signed or dst.bits < 32 else builder.fptoui
     whole = convert(bounded, with_lanes(kind, lanes))
@@ -194,7 +195,7 @@ def emit_clamped_round(
         bounded = _times(builder, bounded, by)
     whole = builder.nearest(bounded, llvm_type(dst, lane_count(value)))
     if shift:
-        whole = builder.add(whole, splat_int(whole.type, int(shift)))
+        whole = builder.add(whole, operand(builder, splat_int(whole.type, int(shift))))
     return _zero_of_nan(builder, whole, value, bounds[0])
 
 
@@ -243,7 +244,7 @@ def emit_saturated_round(
         bounded = _times(builder, bounded, by)
     whole = _nearest(builder, bounded, machine.width)
     if shift:
-        whole = builder.add(whole, splat_int(whole.type, int(shift)))
+        whole = builder.add(whole, operand(builder, splat_int(whole.type, int(shift))))
     # What is NaN became the bound that is kept.
     whole = _zero_of_nan(builder, whole, value, high if dst.is_signed else low)
     if above:
@@ -297,18 +298,27 @@ def _float_below(limit: int, dtype: DType) -> float:
     return float(limit >> spare << spare)
 
 
-def _bounded(builder: ir.IRBuilder, relation: str, value: ir.Value, bound: float) -> ir.Value:
+def _bounded(
+    builder: ir.IRBuilder,
+    relation: str,
+    value: ir.Value,
+    bound: float,
+    *,
+    of_type: bool = False,
+) -> ir.Value:
     """What becomes an integer, kept on one side of a bound, which NaN becomes.
 
+    The bound is one of the model's numbers, or the type's own.
     LLVM masks lanes that become 0.0 after a comparison, where -0.0 takes one instruction in all.
     """
-    limit = splat_real(value.type, bound or -0.0)
+    literal = splat_real(value.type, bound or -0.0)
+    limit = literal if of_type else operand(builder, literal)
     return builder.select(builder.fcmp_ordered(relation, value, limit), value, limit)
 
 
 def _not_above(builder: ir.IRBuilder, value: ir.Value, bound: float) -> ir.Value:
     """The same as `_bounded` from above, but NaN stays."""
-    limit = splat_real(value.type, bound)
+    limit = operand(builder, splat_real(value.type, bound))
     return builder.select(builder.fcmp_ordered(">", value, limit), limit, value)
 
 
@@ -355,10 +365,11 @@ def _bits(type_: ir.Type) -> int:
 
 def _times(builder: ir.IRBuilder, x: ir.Value, by: Reciprocal) -> ir.Value:
     """A number that is rounded as the quotient is, for `x` within the limits."""
-    high = splat_real(x.type, by.high)
+    high = operand(builder, splat_real(x.type, by.high))
     if not by.low:
         return builder.fmul(x, high)
-    return builder.intrinsic("fma", x, high, builder.fmul(x, splat_real(x.type, by.low)))
+    low = operand(builder, splat_real(x.type, by.low))
+    return builder.intrinsic("fma", x, high, builder.fmul(x, low))
 
 
 def splat_int(type_: ir.Type, value: int) -> ir.Constant:

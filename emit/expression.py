@@ -20,6 +20,7 @@ from rutc.emit.lane_shift import LaneShiftEmitter
 from rutc.emit.load_store import MemoryEmitter
 from rutc.emit.long_whole import long_whole
 from rutc.emit.nibbles import NibbleEmitter
+from rutc.emit.numbers import ARITHMETIC, operand
 from rutc.emit.places import PlaceEmitter
 from rutc.emit.reciprocal import divided_by_one
 from rutc.emit.register_transpose import TransposeEmitter
@@ -267,13 +268,19 @@ class ExpressionEmitter:
             fused = self._multiply_add(e)
             if fused is not None:
                 return fused
-        values = [self.emit(a) for a in e.args]
+        known = e.op not in ARITHMETIC or dtype is not DType.F32
+        values = [self.emit(a) if known else self._operand(a) for a in e.args]
         if e.op == "div" and dtype is DType.F32:
             literal = float(e.args[1].value) if isinstance(e.args[1], Lit) else None
             quotient = divided_by_one(self.memory, values[0], values[1], literal, self.machine)
             if quotient is not None:
                 return quotient
         return emit_op(self.builder, e.op, self._same_width(values), dtype, self.machine.features)
+
+    def _operand(self, e: Expr) -> ir.Value:
+        """The value of an operand of arithmetic; a literal is one of the kernel's numbers."""
+        value = self.emit(e)
+        return operand(self.builder, value) if isinstance(value, ir.Constant) else value
 
     def _compared(self, e: Apply) -> ir.Value | None:
         """A place along lanes compared with a literal in 32 bits; None of anything else."""
@@ -320,7 +327,9 @@ class ExpressionEmitter:
             return value
         key = id(value), lanes
         if key not in self._wide:
-            self._wide[key] = value, self.memory.widen(value, lanes)
+            numbers = self.builder.function.numbers
+            wide = None if numbers is None else numbers.in_lanes(value, lanes)
+            self._wide[key] = value, wide or self.memory.widen(value, lanes)
         return self._wide[key][1]
 
     def _multiply_add(self, e: Apply) -> ir.Value | None:
@@ -332,9 +341,7 @@ class ExpressionEmitter:
             product, other, first = a, b, True
         else:
             return None
-        p, q, x = self._same_width(
-            [self.emit(product.args[0]), self.emit(product.args[1]), self.emit(other)]
-        )
+        p, q, x = self._same_width([self._operand(x) for x in (*product.args, other)])
         if e.op == "sub":
             if first:
                 x = self.builder.fneg(x)

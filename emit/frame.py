@@ -40,6 +40,7 @@ class Frame:
         self.function = function
         self.entry = entry
         self.kernel = kernel
+        self.symbols = function.args[len(kernel.args)]
         self.scratch = scratch_bytes(kernel)
         self.pointers: dict[str, ir.Value] = {
             b.name: a for b, a in zip(kernel.args, function.args, strict=False)
@@ -64,8 +65,7 @@ class Frame:
     def _scratch_pointer(self, buffer: Buffer) -> ir.Value:
         """The address of a buffer in the thread's scratch, which follows the symbols."""
         b = ir.IRBuilder(self.entry)
-        syms = self.function.args[-3]
-        place = b.gep(syms, [i64(len(self.kernel.symbols))], type_=I64, inbounds=True)
+        place = b.gep(self.symbols, [i64(len(self.kernel.symbols))], type_=I64, inbounds=True)
         base = b.inttoptr(b.load(place, type_=I64), ir.PointerType())
         names = list(self.scratch)
         before = [self.scratch[n] for n in names[: names.index(buffer.name)]]
@@ -81,7 +81,7 @@ class Frame:
         with ExitStack() as stack:
             for number, (name, bounds) in enumerate(self.kernel.symbols):
                 if name in size.names():
-                    place = b.gep(self.function.args[-3], [i64(number)], type_=I64, inbounds=True)
+                    place = b.gep(self.symbols, [i64(number)], type_=I64, inbounds=True)
                     value = b.load(place, type_=I64)
                     stack.enter_context(index.counter(name, value, bounds))
             return index.emit(size)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rutc.emit.ir_types import Constant, PointerType, Type, Value
+
+if TYPE_CHECKING:
+    from rutc.emit.numbers import Numbers
 
 POINTER = PointerType()
 REPEATS = '"repeats"'
@@ -91,6 +95,7 @@ class Module:
         """
         for f in _functions(self):
             f.blocks.clear()
+            f.numbers = None
         self.globals.clear()
 
 
@@ -135,6 +140,7 @@ class Function(Value):
         "module",
         "noalias",
         "noinline",
+        "numbers",
         "repeats",
         "result",
     )
@@ -152,6 +158,8 @@ class Function(Value):
         """Whether its loops compute again and again what does not change in them."""
         self.noalias = 0
         """How many of its first arguments point to memory of their own."""
+        self.numbers: Numbers | None = None
+        """The literals that its caller holds, where some may be."""
         self._names = 0
         module.globals[name] = self
 

@@ -27,6 +27,7 @@ from rutc.emit.invariant import repeats
 from rutc.emit.ir_vectors import I64, i64
 from rutc.emit.lane_masks import LaneMasks
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
+from rutc.emit.numbers import Numbers
 from rutc.emit.opaque import opaque_zero
 from rutc.emit.put import emit_put
 from rutc.emit.reduce import ReductionEmitter
@@ -60,11 +61,15 @@ ENTRY = "rutc_kernel"
 
 @record
 class EmittedKernel:
-    """A kernel's LLVM module as text, its number of tasks, and the scratch that a thread needs."""
+    """A kernel's LLVM module as text, its number of tasks, and the scratch that a thread needs.
+
+    The code reads `numbers` where the pointer behind those to the kernel's buffers points to.
+    """
 
     text: str
     tasks: Size
     thread_bytes: Size = 0
+    numbers: bytes = b""
 
 
 def parallel_loops(kernel: Kernel) -> tuple[Loop, ...]:
@@ -95,15 +100,18 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
     entry = ir.Function(module, ENTRY, ir.VoidType(), types)
     bufs, syms, begin, end = entry.args
     builder = ir.IRBuilder(entry.append_basic_block())
+    assert work.numbers is not None
+    numbers = work.numbers.bytes
     pointers: list[ir.Value] = []
-    for number in range(len(kernel.args)):
+    for number in range(len(kernel.args) + bool(numbers)):
         place = builder.gep(bufs, [i64(number)], type_=ir.PointerType(), inbounds=True)
         pointers.append(builder.load(place, type_=ir.PointerType()))
-    builder.call(work, [*pointers, syms, begin, end], tail=True)
+    own = pointers[len(kernel.args) :]
+    builder.call(work, [*pointers[: len(kernel.args)], syms, begin, end, *own], tail=True)
     builder.ret_void()
     text = str(module)
     module.drop()
-    return EmittedKernel(text, tasks_of(kernel), thread_bytes(kernel))
+    return EmittedKernel(text, tasks_of(kernel), thread_bytes(kernel), numbers)
 
 
 def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:
@@ -138,6 +146,7 @@ class _KernelEmitter:
         self.machine = machine
         self.function = function
         self.entry = function.append_basic_block("entry")
+        function.numbers = Numbers(function, self.entry)
         self.builder = ir.IRBuilder(function.append_basic_block("body"))
         loops = walk_loops(kernel.body)
         # Tiles of rows have long loops inside; elsewhere most divisions cancel.
@@ -165,7 +174,7 @@ class _KernelEmitter:
         self.matrix = MatrixEmitter(self.expressions, shapes) if shapes else None
 
     def run(self) -> None:
-        syms, begin, end = self.function.args[-3:]
+        syms, begin, end = self.function.args[len(self.kernel.args) :]
         with ExitStack() as stack:
             for number, (name, (low, high)) in enumerate(self.kernel.symbols):
                 place = self.builder.gep(syms, [i64(number)], type_=I64, inbounds=True)

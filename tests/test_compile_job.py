@@ -3,7 +3,9 @@
 import gc
 from dataclasses import replace
 from pathlib import Path
+from struct import unpack
 
+import numpy as np
 import pytest
 
 from rutc.driver.parts import compile_job
@@ -138,7 +140,9 @@ def test_what_is_stored_comes_back(tasks: int | Index) -> None:
     found = (Way(1, (Piece("d0", 64), None)), Way(tasks, (None, None), 1.25, 3, True))
     steps, code = "mark(d0, unroll)", b"\x7fELF\n\n\x00"
     sizes = Index.of("d2"), parse_index("min((d3 + 7) // 8, 'seq len')")
-    made = Made("k_0", arguments, sizes, tasks, 64, steps, found, True, 2.5, 1.5, "loads", code)
+    made = Made(
+        "k_0", arguments, sizes, tasks, 64, steps, found, True, 2.5, 1.5, "loads", b"abcd", code
+    )
     assert Made.decoded(made.encoded()) == made
 
 
@@ -173,16 +177,31 @@ def test_kernels_that_differ_in_sizes_alone_are_compiled_once(
     assert (first.symbol, first.code) == (second.symbol, second.code)
     (own,), (others,) = first.sizes, second.sizes
     assert str(own).replace("3) // 4", "31) // 32") == str(others)
-    other = make(rows("h", "%x[m, n] * 3.0"), NATIVE)
+    other = make(rows("h", "%x[m, n] + %x[m, n]"), NATIVE)
     assert len(texts) == 2
     assert other.symbol != first.symbol
+
+
+def test_kernels_that_differ_in_literals_alone_are_compiled_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path))
+    found = [make(rows("h", f"%x[m, n] * {c} + {d}"), NATIVE) for c, d in ((2, 7), (0.3, -0.1))]
+    assert len({(made.symbol, made.code) for made in found}) == 1
+    assert [unpack("<2f", made.numbers) for made in found] == [
+        (2.0, 7.0),
+        tuple(np.float32([0.3, -0.1]).tolist()),
+    ]
+    for same in ("%x[m, n] * 1.0 + 7.0", "%x[m, n] * 2.0 + 2.0", "max(%x[m, n], 7.0) * 2.0"):
+        assert make(rows("h", same), NATIVE).symbol != found[0].symbol
 
 
 def test_what_is_no_code_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RUTC_CACHE", str(tmp_path))
     wanted = make(rows("h"), NATIVE)
-    encoded = MachineCode(wanted.symbol, wanted.code).encoded()
-    assert MachineCode.found(encoded) == MachineCode(wanted.symbol, wanted.code)
+    code = MachineCode(wanted.symbol, wanted.numbers, wanted.code)
+    encoded = code.encoded()
+    assert MachineCode.found(encoded) == code
     for data in (b"", wanted.code, b"k_0\n" + wanted.code, encoded.replace(b"ELF", b"FLE")):
         assert MachineCode.found(data) is None
         monkeypatch.setattr(cache, "lookup", lambda _, data=data: data)

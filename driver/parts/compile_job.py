@@ -20,7 +20,7 @@ from rutc.emit.cache import key_of
 from rutc.emit.codegen import VERSION, compile_object
 from rutc.emit.elf import is_object
 from rutc.emit.frame import thread_bytes
-from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops, tasks_of
+from rutc.emit.kernel import ENTRY, EmittedKernel, emit_kernel, parallel_loops, tasks_of
 from rutc.errors import InternalError, RutcError
 from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.chain import chain
@@ -129,6 +129,7 @@ class Argument:
 class Made:
     """A function in an object file, and how to call it.
 
+    Behind pointers to the arguments it takes one to the `numbers`, if there are any.
     `sizes` are those that it reads, of the job's symbols; `thread_bytes` is what it needs of a
     thread's scratch; `ways` say how threads may share its tasks; `matrices` tells whether it uses
     matrix registers, for which a process must ask. It is estimated to take so many `cycles`, most
@@ -146,6 +147,7 @@ class Made:
     cycles: float
     computing: float
     bound_by: str
+    numbers: bytes
     code: bytes
 
     def encoded(self) -> bytes:
@@ -171,6 +173,7 @@ class Made:
             "cycles": self.cycles,
             "computing": self.computing,
             "bound_by": self.bound_by,
+            "numbers": self.numbers.hex(),
         }
         return json.dumps(facts).encode() + b"\n" + self.code
 
@@ -194,6 +197,7 @@ class Made:
             facts["cycles"],
             facts["computing"],
             facts["bound_by"],
+            bytes.fromhex(facts["numbers"]),
             code,
         )
 
@@ -331,6 +335,7 @@ class Draft:
     joined: Joined
     own: OwnSizes
     text: str
+    numbers: bytes = b""
 
     @property
     def kernel(self) -> Kernel:
@@ -345,29 +350,35 @@ class Draft:
 
 @record
 class MachineCode:
-    """A function in an object file; none of it where only its name is known."""
+    """A function in an object file; none of it where only its name is known.
+
+    Kernels that differ in their `numbers` alone have one function.
+    """
 
     symbol: str
+    numbers: bytes
     code: bytes
 
     def encoded(self) -> bytes:
         """The same as bytes."""
-        return self.symbol.encode() + b"\n" + self.code
+        return f"{self.symbol} {self.numbers.hex()}\n".encode() + self.code
 
     @staticmethod
     def found(data: bytes) -> MachineCode | None:
         """What `encoded` gave; None if nothing like it could have."""
-        symbol, _, code = data.partition(b"\n")
-        if not re.fullmatch(rb"k_[0-9a-f]{24}", symbol) or not is_object(code):
+        head, _, code = data.partition(b"\n")
+        if not re.fullmatch(rb"k_[0-9a-f]{24} ([0-9a-f]{8})*", head) or not is_object(code):
             return None
-        return MachineCode(symbol.decode(), code)
+        symbol, numbers = head.decode().split(" ")
+        return MachineCode(symbol, bytes.fromhex(numbers), code)
 
 
 def draft(job: CompileJob, machine: Machine) -> Draft:
     """The scheduled kernel of a job, and its LLVM module."""
     found = joined(job, machine)
     own = job.in_own_sizes(found.kernel)
-    return Draft(found, own, emit_kernel(own.kernel, machine).text)
+    emitted = emit_kernel(own.kernel, machine)
+    return Draft(found, own, emitted.text, emitted.numbers)
 
 
 def make(job: CompileJob, machine: Machine) -> Made:
@@ -382,21 +393,36 @@ def make(job: CompileJob, machine: Machine) -> Made:
     data = cache.lookup(name)
     code = None if data is None else MachineCode.found(data)
     if code is None:
-        code = _compiled(emit_kernel(own.kernel, machine).text, machine)
+        emitted = emit_kernel(own.kernel, machine)
+        code = _shared(emitted, machine) if emitted.numbers else _compiled(emitted.text, machine)
         cache.store(name, code.encoded())
     return _made(found, own, code, machine)
 
 
+def _shared(emitted: EmittedKernel, machine: Machine) -> MachineCode:
+    """The code of a kernel; others that differ from it in their numbers alone may have made it."""
+    known = emitted.text, *_texts(machine), VERSION, code_sources_digest()
+    name = key_of("numbered", known)
+    data = cache.lookup(name)
+    code = None if data is None else MachineCode.found(data)
+    if code is None:
+        code = _compiled(emitted.text, machine)
+        cache.store(name, code.encoded())
+    return replace(code, numbers=emitted.numbers)
+
+
 def made_of(made: Draft, machine: Machine, *, code: bool = True) -> Made:
     """What a draft becomes; without `code` all but that is known."""
-    return _made(made.joined, made.own, _compiled(made.text, machine, code=code), machine)
+    found = replace(_compiled(made.text, machine, code=code), numbers=made.numbers)
+    return _made(made.joined, made.own, found, machine)
 
 
 def _compiled(text: str, machine: Machine, *, code: bool = True) -> MachineCode:
+    """The code of a module, whatever the numbers are."""
     digest = hashlib.sha256(f"{text}\n{machine}\n{VERSION}".encode()).hexdigest()
     symbol = f"k_{digest[:24]}"
     made = compile_object(text, machine, symbol=symbol, entry=ENTRY) if code else b""
-    return MachineCode(symbol, made)
+    return MachineCode(symbol, b"", made)
 
 
 def _made(found: Joined, own: OwnSizes, code: MachineCode, machine: Machine) -> Made:
@@ -422,6 +448,7 @@ def _made(found: Joined, own: OwnSizes, code: MachineCode, machine: Machine) -> 
         took.cycles,
         took.computing,
         took.bound_by,
+        code.numbers,
         code.code,
     )
 

@@ -299,7 +299,9 @@ class _Walk:
         written: dict[str, int] = {}
         weights: dict[int, int] = {}
         operands = self.part.operands(pending, made.made)
-        for b, argument, ref in zip(operands, made.made.arguments, made.args, strict=True):
+        arguments = made.made.arguments
+        refs = made.args[: len(arguments)]
+        for b, argument, ref in zip(operands, arguments, refs, strict=True):
             if b.name in self.part.constants:
                 weights[self._weight(b, self._common(ref.offset))] = argument.touched
             else:

@@ -372,6 +372,8 @@ class PlanSteps:
                 args.append(self._ref(b.name))
                 continue
             args.append(self._weight(b.name, b.layout))
+        if made.numbers:
+            args.append(self.weights.place_numbers(made.numbers))
         own = {n: Index.of(d) for n, d in dims.items()}
         tasks, scratch = (plain(Index.of(x).subs(own)) for x in (made.tasks, made.thread_bytes))
         common = typical(tasks, self.sizes)

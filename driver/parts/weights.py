@@ -13,6 +13,8 @@ from rutc.tensor_ir.graph import Const, Data
 from rutc.tensor_ir.layout import Layout, pack
 
 Key = tuple[Data, Layout, str]
+Numbers = bytes
+"""Those of a kernel, as they lie in memory."""
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Weights:
     _offsets: dict[Key, int] = field(default_factory=dict)
     _packed: dict[Key, np.ndarray] = field(default_factory=dict)
     """Constants in layouts in which they have no place yet."""
+    _numbers: dict[Numbers, int] = field(default_factory=dict)
 
     def pack(self, const: Const, layout: Layout) -> None:
         """Packs a constant that gets its place in a layout later: places have an order."""
@@ -38,10 +41,21 @@ class Weights:
             image = self._packed.pop(key, None)
             if image is None:
                 image = pack(const.data.array, const.axes, layout)
-            self._offsets[key] = self.bytes
-            self.images.append((self.bytes, image))
-            self.bytes += padded(max(image.nbytes, 1))
+            self._offsets[key] = self._added(image)
         return Ref("weights", 0, self._offsets[key])
+
+    def place_numbers(self, numbers: Numbers) -> Ref:
+        """Where the numbers of a kernel lie."""
+        if numbers not in self._numbers:
+            self._numbers[numbers] = self._added(np.frombuffer(numbers, np.uint8))
+        return Ref("weights", 0, self._numbers[numbers])
+
+    def _added(self, image: np.ndarray) -> int:
+        """The place of what comes behind all else."""
+        place = self.bytes
+        self.images.append((place, image))
+        self.bytes += padded(max(image.nbytes, 1))
+        return place
 
 
 def _key(const: Const, layout: Layout) -> Key:
