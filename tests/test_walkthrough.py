@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,23 @@ def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         OPERATORS.clear()
         OPERATORS.update(known)
     assert compared >= 10
+
+
+def test_an_operator_is_a_function_in_any_file_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rutc.importer import ops
+    from rutc.importer.registry import OPERATORS
+
+    (tmp_path / "example.py").write_text(
+        "from rutc.importer.registry import operator\n\n"
+        '@operator("Same", domain="com.example")\n'
+        "def same(b, x):\n    return x\n"
+    )
+    monkeypatch.setattr(ops, "__path__", [*ops.__path__, str(tmp_path)])
+    ops.register_all()
+    del sys.modules["rutc.importer.ops.example"]
+    assert OPERATORS.pop(("com.example", "Same")).name == "Same"
 
 
 def test_the_page_takes_an_hour() -> None:

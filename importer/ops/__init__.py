@@ -1,66 +1,10 @@
-"""The operators, one module per family."""
+"""The operators, one module per family: every module of this folder is loaded with the importer."""
 
 from importlib import import_module
-
-FAMILIES = (
-    "activations",
-    "attention",
-    "contraction",
-    "control",
-    "convolution",
-    "cuts",
-    "deformable",
-    "early",
-    "elementwise",
-    "features",
-    "gradient",
-    "images",
-    "iteration",
-    "linalg",
-    "linear_attention",
-    "linear_models",
-    "lookup",
-    "maps",
-    "microsoft.activation",
-    "microsoft.attention",
-    "microsoft.blocks",
-    "microsoft.contraction",
-    "microsoft.experts",
-    "microsoft.grouped",
-    "microsoft.normalization",
-    "microsoft.packed",
-    "microsoft.quantized",
-    "microsoft.standardized",
-    "microsoft.state_layers",
-    "microsoft.tokenizer",
-    "movement",
-    "ngrams",
-    "normalization",
-    "padding",
-    "pooling",
-    "prefix",
-    "quantization",
-    "random",
-    "recurrent",
-    "reductions",
-    "regions",
-    "resize",
-    "rotary",
-    "sampling",
-    "scans",
-    "scatter",
-    "selection",
-    "sequences",
-    "sorting",
-    "spectral",
-    "strings",
-    "training",
-    "trees",
-    "unit_axes",
-)
+from pkgutil import walk_packages
 
 
 def register_all() -> None:
-    """Loads every family, which enters its operators in the registry."""
-    for family in FAMILIES:
-        import_module(f"rutc.importer.ops.{family}")
+    """Loads every module, so that its operators are in the registry."""
+    for module in walk_packages(__path__, f"{__name__}."):
+        import_module(module.name)
