@@ -10,7 +10,8 @@ from rutc.importer.ops.activations import mul
 from rutc.importer.ops.fixed_point import stored
 from rutc.importer.ops.linear_attention import causal_conv_with_state, linear_attention
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.ops.recurrent import Gates, Operands, lstm_of
+from rutc.importer.ops.recurrent import Gates, lstm_of
+from rutc.importer.ops.recurrent_layers import Operands
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, apply, cast
