@@ -18,8 +18,7 @@ the second being its `end`; a choice is one before its branches, and the end of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
-from types import MappingProxyType
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from rutc.base.record import record
@@ -209,8 +208,7 @@ class _Walk:
             last = None if life is None else end if name in given else life.last
             values.append(self._value(name, None if life is None else life.first, last))
         arena = self._common(self.plan.arena_bytes)
-        found = tuple(values), tuple(self.weights), tuple(self.steps)
-        return PlanOutline(where, arena, end, *found)
+        return PlanOutline(where, arena, end, tuple(values), tuple(self.weights), tuple(self.steps))
 
     # -- steps ----------------------------------------------------------------------------------
     def _visit(self, steps: Iterable[PlanStep]) -> None:
@@ -306,9 +304,18 @@ class _Walk:
                 weights[self._weight(b, self._common(ref.offset))] = argument.touched
             else:
                 (written if argument.written else read)[b.name] = argument.touched
-        self._add(
-            *(kind, pending.name, read, written, pending.origin, int(pending.id), weights, nests),
-            touched={**read, **written},
+        if self.inside:
+            return
+        reads, writes = self._numbers(read), self._numbers(written)
+        touched = {**read, **written}
+        self.steps.append(
+            replace(
+                self._step(kind, pending.name, reads, writes, pending.origin),
+                kernel=int(pending.id),
+                weights=tuple(weights),
+                nests=nests,
+                touched=(*(touched[v] for v in (*reads, *writes)), *weights.values()),
+            )
         )
 
     def _add(
@@ -318,26 +325,40 @@ class _Walk:
         read: Iterable[str] = (),
         written: Iterable[str] = (),
         origin: tuple[str, ...] = (),
-        kernel: int | None = None,
-        weights: Mapping[int, int] = MappingProxyType({}),
-        nests: tuple[str, ...] = (),
-        touched: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Another step; of a kernel weights and values come with the bytes that it touches."""
-        if self.inside:
-            return
+        """Another step, of what is no kernel."""
+        if not self.inside:
+            step = self._step(kind, name, self._numbers(read), self._numbers(written), origin)
+            self.steps.append(step)
+
+    def _numbers(self, names: Iterable[str]) -> dict[str, int]:
+        """Stored values, each with its number: not constants, and not what has no place."""
         constants, places = self.part.constants, self.plan.places
-        values = [
-            [v for v in dict.fromkeys(names) if v not in constants and v in places]
-            for names in (read, written)
-        ]
-        taken, given = (
-            tuple(self.values.setdefault(v, len(self.values)) for v in own) for own in values
+        stored = (v for v in names if v not in constants and v in places)
+        return {v: self.values.setdefault(v, len(self.values)) for v in stored}
+
+    def _step(
+        self,
+        kind: str,
+        name: str,
+        reads: Mapping[str, int],
+        writes: Mapping[str, int],
+        origin: tuple[str, ...],
+    ) -> StepOutline:
+        """A step that is done now, without what only kernels have."""
+        return StepOutline(
+            self.time,
+            kind,
+            name,
+            self.depth,
+            self.runs,
+            kernel=None,
+            reads=tuple(reads.values()),
+            writes=tuple(writes.values()),
+            weights=(),
+            origin=origin,
+            nests=(),
         )
-        bytes_ = *(touched[v] for own in values for v in own if v in touched), *weights.values()
-        where = self.time, kind, name, self.depth, self.runs, kernel
-        operands = taken, given, tuple(weights)
-        self.steps.append(StepOutline(*where, *operands, origin, nests, bytes_))
 
     # -- values ---------------------------------------------------------------------------------
     def _value(self, name: str, first: int | None, last: int | None) -> ValueOutline:
