@@ -77,8 +77,7 @@ def sum_integers(n: Node, editor: Editor) -> Result:
     found = quantised_sum(n, editor)
     if isinstance(found, Reason):
         return found
-    assert isinstance(n, Nest)
-    parts = found
+    n, parts = found
     if not all(p.is_real for p in parts):
         return Reason("the products are integers already")
     points = editor.size(n.bound)
@@ -122,9 +121,8 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
     found = integer_sum(n, editor)
     if isinstance(found, Reason):
         return found
-    assert isinstance(n, Nest)
-    a, b = found
-    origin = origin_of(n, found)
+    n, (a, b) = found
+    origin = origin_of(n, (a, b))
     summed = [q for q, zero in ((a.q, b.zero), (b.q, a.zero)) if zero is not None]
     cheap = _shares(n, a.q, b.q) or all(editor.constant(q.value) is not None for q in summed)
     if not summed or not cheap:
@@ -168,8 +166,8 @@ def _is_normal_product(scales: list[Expr], editor: Editor) -> bool:
 
 
 # -- recognition --------------------------------------------------------------------------------
-def quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reason:
-    """The two quantised factors of a sum of products."""
+def quantised_sum(n: Node, editor: Editor) -> tuple[Nest, tuple[Quantised, Quantised]] | Reason:
+    """(the nest, its two factors) of a sum of products of quantised numbers."""
     if not isinstance(n, Nest) or not n.is_sum:
         return Reason("not a sum")
     if n.out.dtype not in (DType.I32, DType.F32) or n.body[0].dtype is not n.out.dtype:
@@ -189,13 +187,13 @@ def quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reas
         if any(index_names(e) & set(n.bound) for e in others):
             return Reason("a scale or zero point varies along the sum")
         found.append(q)
-    return found[0], found[1]
+    return n, (found[0], found[1])
 
 
-def integer_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reason:
-    """The two quantised factors of a sum of products that are integers."""
+def integer_sum(n: Node, editor: Editor) -> tuple[Nest, tuple[Quantised, Quantised]] | Reason:
+    """The same of a sum whose products are integers."""
     found = quantised_sum(n, editor)
-    if not isinstance(found, Reason) and any(p.is_real for p in found):
+    if not isinstance(found, Reason) and any(p.is_real for p in found[1]):
         return Reason("the products are not integers")
     return found
 

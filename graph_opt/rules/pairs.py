@@ -68,10 +68,10 @@ class MultiplyPairs:
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The sum over wide operands."""
-        found = integer_sum(n, editor)
-        if isinstance(found, Reason):
-            return found
-        assert isinstance(n, Nest)
+        products = integer_sum(n, editor)
+        if isinstance(products, Reason):
+            return products
+        n, found = products
         if self.machine.products(*(p.q.dtype for p in found)) != PAIR:
             return Reason("there is an instruction for such products, or none for pairs")
         if any(self.machine.has_matrices(p.q.dtype) for p in found):
@@ -170,11 +170,7 @@ def small_products(
         return Reason("there is an instruction for all such products, or none for small ones")
     if machine.has_matrices(DType.I8):
         return Reason("registers for matrices take such products")
-    found = integer_sum(n, editor)
-    if isinstance(found, Reason):
-        return found
-    assert isinstance(n, Nest)
-    return n, found
+    return integer_sum(n, editor)
 
 
 def by_constant(
