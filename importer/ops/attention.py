@@ -30,6 +30,7 @@ from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv
 
 Change = Callable[[Expr, Sequence[Axis]], Expr]
+Conditions = Callable[[Index, Index, Index, Index], Sequence[Expr]]
 """The score at (batch, head, query, key) -> the changed score."""
 
 
@@ -82,6 +83,17 @@ def changed(b: Builder, scores: Tensor, change: Change) -> Tensor:
     """The scores with `change` applied to each."""
     axes = b.axes(scores.shape, ("n", "h", "i", "j"))
     return b.nest(axes, change(b.spread(scores, axes), axes))
+
+
+def only_where(b: Builder, scores: Tensor, conditions: Conditions) -> Tensor:
+    """The scores of keys that a query sees, by all conditions at (n, h, i, j); -inf of others."""
+
+    def change(e: Expr, axes: Sequence[Axis]) -> Expr:
+        for condition in conditions(*(a.index for a in axes)):
+            e = apply("select", condition, e, lit(-inf, e.dtype))
+        return e
+
+    return changed(b, scores, change)
 
 
 def capped(b: Builder, scores: Tensor, limit: float) -> Tensor:
@@ -209,27 +221,24 @@ def attention(
     windowed = left_window_size >= 0 or right_window_size >= 0
     queries = q.shape[2]
 
-    def change(e: Expr, axes: Sequence[Axis]) -> Expr:
-        n, _, i, j = (a.index for a in axes)
-        seen: list[Expr] = []
+    def seen(n: Index, _: Index, i: Index, j: Index) -> list[Expr]:
+        found: list[Expr] = []
         if lengths is None:
             distance: Expr = IndexValue(j - i - offset)
         else:
             length = cast(b.read(lengths, [n]), DType.I64)
             distance = apply("sub", IndexValue(j - i + queries), length)
-            seen.append(apply("lt", IndexValue(j), length))
+            found.append(apply("lt", IndexValue(j), length))
         if is_causal:
-            seen.append(apply("le", distance, lit(0, DType.I64)))
+            found.append(apply("le", distance, lit(0, DType.I64)))
         if left_window_size >= 0:
-            seen.append(apply("ge", distance, lit(-left_window_size, DType.I64)))
+            found.append(apply("ge", distance, lit(-left_window_size, DType.I64)))
         if right_window_size >= 0:
-            seen.append(apply("le", distance, lit(right_window_size, DType.I64)))
-        for condition in seen:
-            e = apply("select", condition, e, lit(-inf, e.dtype))
-        return e
+            found.append(apply("le", distance, lit(right_window_size, DType.I64)))
+        return found
 
     if is_causal or windowed or lengths is not None:
-        scores = changed(b, scores, change)
+        scores = only_where(b, scores, seen)
     precise = scores
     if softmax_precision is not None and dtype_of(softmax_precision) is DType.F64:
         precise = b.map(lambda e: cast(e, DType.F64), scores)

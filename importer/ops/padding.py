@@ -47,20 +47,7 @@ def pad(
         e if i not in begin else _padded(b, e + begin[i] + end[i]) for i, e in enumerate(x.shape)
     ]
     if mode == "constant":
-        out = b.axes(shape)
-        at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
-        if value is None:
-            fill = lit(0, x.dtype)
-        elif value.array is not None:
-            element = value.array.reshape(-1)[0]
-            fill = (
-                Lit(str(element), x.dtype)
-                if x.dtype is DType.STRING
-                else lit(element.item(), x.dtype)
-            )
-        else:
-            return _padded_at_run_time(b, x, shape, begin, value)
-        return b.nest(out, b.read(x, at, fill))
+        return _filled(b, x, shape, begin, value)
     if mode not in ("reflect", "edge", "wrap"):
         raise OperatorError(f"mode {mode!r} is unknown")
 
@@ -108,11 +95,22 @@ def _padded(b: Builder, extent: Index) -> Index:
     return bound(b, number(extent), "padded", usual=extent)
 
 
-def _padded_at_run_time(
-    b: Builder, x: Tensor, shape: Sequence[Index], begin: Mapping[int, Index], value: Tensor
+def _filled(
+    b: Builder, x: Tensor, shape: Sequence[Index], begin: Mapping[int, Index], value: Tensor | None
 ) -> Tensor:
+    """`x` from `begin` on, with one value (0 by default) around it that may be known in runs only.
+
+    The dims are those of the `shape`.
+    """
     out = b.axes(shape)
     at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
+    if value is None:
+        return b.nest(out, b.read(x, at, lit(0, x.dtype)))
+    if value.array is not None:
+        element = value.array.reshape(-1)[0]
+        is_text = x.dtype is DType.STRING
+        fill = Lit(str(element), x.dtype) if is_text else lit(element.item(), x.dtype)
+        return b.nest(out, b.read(x, at, fill))
     inside: Expr = lit(1, DType.BOOL)
     for c, e in zip(at, x.shape, strict=True):
         if not b.inside(c, e):

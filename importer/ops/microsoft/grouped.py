@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from rutc.importer.ops.activations import scaled
 from rutc.importer.ops.attention import (
     biased,
     capped,
-    changed,
     merge_heads,
     mixed,
+    only_where,
     scores_of,
     split_heads,
     weights_of,
@@ -26,7 +25,7 @@ from rutc.importer.ops.operands import static
 from rutc.importer.ops.rotary import position_at, rotated
 from rutc.importer.ops.size_operands import sizes
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
+from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO, maximum
 
@@ -206,22 +205,19 @@ def group_query_attention(
     if attention_bias is not None:
         scores = biased(b, scores, attention_bias)
 
-    def change(e: Expr, axes: Sequence[Axis]) -> Expr:
-        n, _, i, j = (a.index for a in axes)
+    def conditions(n: Index, _: Index, i: Index, j: Index) -> list[Expr]:
         before = seen(n)
         distance: Expr = apply("sub", IndexValue(j - i), before)
         if isinstance(before, IndexValue):
             distance = IndexValue(j - i - before.index)
-        conditions = [apply("le", distance, lit(0, DType.I64))]
+        found: list[Expr] = [apply("le", distance, lit(0, DType.I64))]
         if not causal:
-            conditions = [apply("le", IndexValue(j), _position(b, last_key, n))]
+            found = [apply("le", IndexValue(j), _position(b, last_key, n))]
         if local_window_size > 0:
-            conditions.append(apply("gt", distance, lit(-local_window_size, DType.I64)))
-        for condition in conditions:
-            e = apply("select", condition, e, lit(-inf, e.dtype))
-        return e
+            found.append(apply("gt", distance, lit(-local_window_size, DType.I64)))
+        return found
 
-    scores = changed(b, scores, change)
+    scores = only_where(b, scores, conditions)
     if sink is None and smooth_softmax == 1:
         sink = b.constant(np.zeros(num_heads, np.float32))
     if sink is not None:
