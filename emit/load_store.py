@@ -8,10 +8,10 @@ import numpy as np
 
 from rutc.emit import ir
 from rutc.emit.frame import room
-from rutc.emit.index import CHOSEN, IndexEmitter, Lane
-from rutc.emit.ir_vectors import I32, i64, is_vector, splat, zeros
+from rutc.emit.index import IndexEmitter, Lane
+from rutc.emit.ir_vectors import I32, i64, is_vector, one_by_one, splat, zeros
 from rutc.emit.lane_masks import both, constant_lanes, idle_lanes, pieces
-from rutc.emit.seams import crosses
+from rutc.emit.seams import crosses, ends, may_end
 from rutc.emit.shuffled_load import ShuffledLoads
 from rutc.emit.spread_store import SpreadStores
 from rutc.emit.storage import emit_literal, memory_type, to_memory
@@ -81,6 +81,31 @@ class MemoryEmitter:
             if not self.masks_loads(buffer):
                 return self._whole_where_inside(buffer, start, vector, mask, other)
             return self._masked_where(guard, buffer, place, first, vector, mask, other)
+        # Of all lanes that takes less than a gather, and a branch on an end goes one way.
+        if guard is None and may_end(lane) and self.shuffled.takes(buffer, address, lane):
+
+            def apart(active: ir.Value | None) -> ir.Value:
+                with self.index.scope():
+                    return self._apart(buffer, address, None, active, other, first)
+
+            ended = ends(b, self.index, lane)
+            return b.either(ended, "end", lambda: apart(None), lambda: apart(mask))
+        return self._apart(buffer, address, guard, mask, other, first)
+
+    def _apart(
+        self,
+        buffer: Buffer,
+        address: Index,
+        guard: ir.Value | None,
+        mask: ir.Value | None,
+        other: ir.Value,
+        first: Index,
+    ) -> ir.Value:
+        """Elements that are no neighbours, one per lane; `other` where a guard leaves lanes out."""
+        b, lane, vector = self.builder, self.index.lane, other.type
+        assert lane is not None
+        assert isinstance(vector, ir.VectorType)
+        lanes = lane.lanes
         active = [True] * lanes if mask is None else constant_lanes(mask)
         if active is not None and any(active):
             found = self.shuffled.load(buffer, address, lane, vector, active)
@@ -97,7 +122,7 @@ class MemoryEmitter:
             with self.index.scope():
                 places = self._places(buffer, address, lanes)
             if every_lane and self.machine.gather_cycles >= self.machine.width:
-                return self._one_by_one(buffer, places, vector)
+                return one_by_one(b, places, vector, align(buffer))
             name, least = f"llvm.masked.gather.{vector.suffix}.v{lanes}p0", align(buffer)
             return b.call_named(name, vector, [places, ir.Constant(I32, least), mask, other])
 
@@ -114,19 +139,6 @@ class MemoryEmitter:
             return self._masked_where(guard, buffer, place, first, vector, mask, other)
 
         return b.either(crosses(b, self.index, parts, lane), "seam", near, gathered)
-
-    def _one_by_one(self, buffer: Buffer, places: ir.Value, vector: ir.VectorType) -> ir.Value:
-        """The elements at places, each loaded by itself.
-
-        It takes less than a gather that takes a cycle or more for each.
-        """
-        b = self.builder
-        found: ir.Value = ir.Constant(vector, ir.Undefined)
-        for i in range(vector.count):
-            place = b.extract_element(places, ir.Constant(I32, i))
-            element = b.load(place, type_=vector.element, align=align(buffer))
-            found = b.insert_element(found, element, ir.Constant(I32, i))
-        return found
 
     def store(self, buffer: Buffer, address: Index, value: ir.Value) -> None:
         """Put a value at an address, or one per lane."""
@@ -323,13 +335,11 @@ class MemoryEmitter:
         """
         b, mask = self.builder, lane.mask
         assert mask is not None
-        chosen = lane.end == CHOSEN or constant_lanes(mask) is not None
-        if self.machine.has_masks or chosen:
+        if self.machine.has_masks or not may_end(lane):
             self.masked_store(buffer, value, place, mask)
             return
-        end = self.index.emit(lane.end)
         whole, part, done = map(b.function.append_basic_block, ("whole", "part", "stored"))
-        b.cbranch(b.icmp_signed("<", end, i64(lane.base + lane.lanes)), part, whole)
+        b.cbranch(ends(b, self.index, lane), part, whole)
         b.position_at_end(whole)
         b.store(value, place, align=align(buffer))
         b.branch(done)

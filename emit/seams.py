@@ -1,12 +1,13 @@
-"""Vectors whose lanes are neighbours but for a seam, where a quotient of the place goes on."""
+"""Where vectors are divided: at a seam, where a quotient goes on, or at the end of a loop."""
 
 from __future__ import annotations
 
 from functools import reduce
 
 from rutc.emit import ir
-from rutc.emit.index import IndexEmitter, Lane
+from rutc.emit.index import CHOSEN, IndexEmitter, Lane
 from rutc.emit.ir_vectors import i64
+from rutc.emit.lane_masks import constant_lanes
 from rutc.tensor_ir.affine import Index
 
 
@@ -28,3 +29,14 @@ def crosses(
         return b.icmp_signed(">=", last, index.emit(den))
 
     return reduce(b.or_, [within(num, den) for num, den in parts])
+
+
+def may_end(lane: Lane) -> bool:
+    """Whether only a run tells if the loop ends within the vector."""
+    known = lane.mask is None or constant_lanes(lane.mask) is not None
+    return not known and lane.end != CHOSEN
+
+
+def ends(b: ir.IRBuilder, index: IndexEmitter, lane: Lane) -> ir.Value:
+    """Whether the loop ends within the vector."""
+    return b.icmp_signed("<", index.emit(lane.end), i64(lane.base + lane.lanes))

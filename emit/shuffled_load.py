@@ -44,6 +44,17 @@ class ShuffledLoads:
         None where they lie too far apart, or where a run tells how far; or where the schedule has
         each loaded by itself.
         """
+        chosen = self._chosen(buffer, address, lane, active)
+        return None if chosen is None else self._shuffled(buffer, *chosen, vector)
+
+    def takes(self, buffer: Buffer, address: Index, lane: Lane) -> bool:
+        """Whether there is such a load of all lanes."""
+        return self._chosen(buffer, address, lane, [True] * lane.lanes) is not None
+
+    def _chosen(
+        self, buffer: Buffer, address: Index, lane: Lane, active: Sequence[bool]
+    ) -> tuple[Index, Sequence[range], Sequence[int]] | None:
+        """(start, found, wanted): see `_shuffled`."""
         if buffer.singly or self.index.holds_vectors(address):
             return None
         used = [i for i, on in enumerate(active) if on]
@@ -60,7 +71,7 @@ class ShuffledLoads:
             return None
         # Idle lanes hold what the ones before hold, which keeps the order plain.
         wanted = [offsets[max(0, sum(u <= i for u in used) - 1)] for i in range(lane.lanes)]
-        return self._shuffled(buffer, start, found, wanted, vector)
+        return start, found, wanted
 
     def _every(
         self, buffer: Buffer, start: Index, stride: int, last: int, lanes: int

@@ -1,10 +1,12 @@
 """Loads of elements near each other in another order, and of places that gradual tables give."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import floordiv, mod
 from rutc.tensor_ir.expr import Read
@@ -74,6 +76,32 @@ def test_what_lies_near_needs_no_gathers(machine: Machine, name: str) -> None:
     given = max(int(place.evaluate({"x": x})) for x in range(64)) + 1
     kernel = gather_kernel(64, given, place, DType.F32)
     assert not uses_gathers(apply_schedule(kernel, parse_schedule("mark(x, vector)")), machine)
+
+
+@on_machines
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("n", [2, 19, 40, 61])
+@pytest.mark.parametrize("fence", ["begin", "end"])
+def test_elements_of_loops_that_a_run_ends(machine: Machine, name: str, n: int, fence: str) -> None:
+    place = PLACES[name][1](n)
+    chosen = [int(place.evaluate({"x": x})) for x in range(n)]
+    kernel = gather_kernel(n, max(chosen) + 1, place, DType.F32)
+    scheduled = apply_schedule(kernel, parse_schedule("split(x, 32); mark(x.i, vector)"))
+    values = np.random.default_rng(0).standard_normal((ROWS, max(chosen) + 1)).astype(np.float32)
+    values[1, 0] = np.nan
+    out = np.zeros(ROWS * n, np.float32)
+    run_kernel(scheduled, machine, {"a": values.reshape(-1), "b": out}, fence=fence)
+    np.testing.assert_array_equal(out.reshape(ROWS, n), values[:, chosen])
+
+
+@on_machines
+def test_whole_vectors_of_a_loop_that_a_run_ends_are_not_gathered(machine: Machine) -> None:
+    kernel = gather_kernel(61, 31, PLACES["each twice"][1](61), DType.F32)
+    scheduled = apply_schedule(kernel, parse_schedule("split(x, 32); mark(x.i, vector)"))
+    blocks = re.split(r"^(?=\S+:$)", emit_kernel(scheduled, machine).text, flags=re.MULTILINE)
+    gathers = [b.partition(":")[0] for b in blocks if "call <" in b and "masked.gather" in b]
+    assert gathers
+    assert all(label.startswith("end.slow") for label in gathers)
 
 
 def test_what_lies_far_apart_is_gathered() -> None:
