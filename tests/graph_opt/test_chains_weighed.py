@@ -293,8 +293,12 @@ def test_blocks_of_queries_are_of_one_text_where_only_the_number_of_slices_varie
     output "y" [b, s, o] = %y
     """
     text = f"{head}{HEADS}{tail}"
-    (slicing,) = decide(parse(text), replace(V4, l2=1 << 20)).assignment.slices
-    assert slicing.dims == ("b", "s")
+    assignment = decide(parse(text), replace(V4, l2=1 << 20)).assignment
+    (slicing,) = assignment.slices
+    turns = {k: d for t in assignment.turns for k, d in zip(t.kernels, t.dims, strict=True)}
+    *around, last = slicing.dims
+    assert last == "s"
+    assert "b" in around or all(turns.get(k) == "b" for k in slicing.kernels)
 
 
 PLANES = """
