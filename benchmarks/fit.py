@@ -32,6 +32,7 @@ from benchmarks.kept_kernels import Kept, decoded, encoded, read, write
 from benchmarks.kernel_source import kernels
 from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, sources
 from benchmarks.machine import ROOT, provenance
+from benchmarks.misjudged import Misjudged
 from rutc.driver.timing.trials import Clock
 from rutc.emit import ir
 from rutc.emit.scalar import emit_op
@@ -60,10 +61,10 @@ HELD_OUT = 3
 """One kernel in so many takes no part in the fit."""
 SHARPEST = 12.0
 """Beyond that, only the longest of several times counts."""
-SOFT = 0.2
-"""Errors of logarithms from which on they count less than their squares."""
 PRIOR = 0.02
 """How much a constant that changes nothing stays where it was."""
+CLEAR, LEAST = 1e-3, 1e-5
+"""How far inside its bounds a fit begins, and the relative change at which it ends."""
 ELEMENTS, REPEATS = 1024, (100, 200)
 """Arguments of an elementary function whose time is told, and how often they are computed."""
 DIGITS = 4
@@ -406,25 +407,22 @@ class Model:
 def fit(times: Times, model: Model) -> Costs:
     """Returns the constants that fit the points of kernels that are not held out.
 
-    Errors are those of logarithms; every kernel counts alike, however many points it has.
+    What is made small, and how points count, says `Misjudged`.
     """
     start = Costs()
-    logs = np.log([row.cycles for row in times.points])
-    number: dict[tuple[str, str], int] = defaultdict(int)
-    for row in times.points:
-        number[row.kernel] += 1
-    weights = np.array(
-        [0.0 if row.held_out else number[row.kernel] ** -0.5 for row in times.points]
-    )
+    misjudged = Misjudged(times.points)
     usual = np.log([getattr(start, name) for name in FREE])
     sharp = np.array([name in ("ports", "levels") for name in FREE])
     low, high = np.where(sharp, 0.0, -7.0), np.where(sharp, np.log(SHARPEST), 7.0)
+    # An operation on integers is an instruction at most.
+    high[FREE.index("scalar")] = 0.0
 
     def errors(x: np.ndarray) -> np.ndarray:
-        found = (model.logarithms(_costs(start, x)) - logs) * weights
+        found = misjudged(model.logarithms(_costs(start, x)))
         return np.concatenate([found, PRIOR * (x - usual)])
 
-    done = least_squares(errors, usual, bounds=(low, high), loss="soft_l1", f_scale=SOFT)
+    inside = np.clip(usual, low + CLEAR, high - CLEAR)
+    done = least_squares(errors, inside, bounds=(low, high), ftol=LEAST, xtol=LEAST)
     found = _costs(start, done.x)
     return replace(found, **{name: rounded(getattr(found, name)) for name in FREE})
 
