@@ -32,3 +32,17 @@ def test_differences_are_told_by_model_and_kind() -> None:
     assert differences(then, now) == ["a @ v3: code", "new: c @ v3", "gone: b @ v3"]
     assert differences(then, then) == []
     assert json.loads(recorded(now)) == now
+
+
+SINGLE = [m.name for m in models(["kernel ", "operator ", "layer "])]
+
+
+@pytest.mark.sampled(100)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", SINGLE)
+def test_default_schedules_of_single_operators_apply(name: str, target: str) -> None:
+    """A lock records what is refused as any other text: it would stay so unseen."""
+    (model,) = (m for m in models([name]) if m.name == name)
+    texts = texts_of(model, target).by_kind
+    assert "refused" not in texts["plan"], texts["plan"]["refused"]
+    assert texts["schedules"].keys() == texts["code"].keys()

@@ -30,7 +30,7 @@ from tests.examples import examples
 from tests.kernels import LONG, Case, cases
 from tests.machines import V3, V4, runnable
 from tests.tuner import points
-from tests.tuner.subjects import MACHINES, TEXTS, Subject, of_case, of_text, written
+from tests.tuner.subjects import AMX, MACHINES, TEXTS, Subject, of_case, of_text, written
 from tests.tuner.test_schedules import PRODUCTS, lowered
 
 
@@ -140,14 +140,19 @@ def test_the_default_of_random_groups_is_a_point(
     check_default(case.kernel(), MACHINES[name], free)
 
 
+USUAL = {m.name: m for m in (V3, V4, aarch64.neon())} | {"amx": AMX}
+
+
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_default_of_a_kind_is_a_point(name: str, kind: str) -> None:
+    """In small caches and usual ones, of one processor among others and alone."""
     rng = Random(f"{name} {kind}")
     found: set[str] = set()
     for _ in range(5):
         subject = written(kind, rng)
-        found.add(check_default(subject.kernel, MACHINES[name], subject.free))
+        for machine in (MACHINES[name], USUAL[name], USUAL[name].alone()):
+            found.add(check_default(subject.kernel, machine, subject.free))
     assert found <= EXPECTED[kind] | _matrices(name, kind) | {""}
     assert found >= _matrices(name, kind)
 
