@@ -13,6 +13,7 @@ from rutc.driver.precision.calibration import RunningLibrary
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession
+from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.table_rows import table_rows
 from rutc.verify.input_spec import InputSpec
 from rutc.verify.input_values import generate
@@ -46,6 +47,11 @@ MODELS = {
         "c = Constant <value = int32 {2}> () s = Add (c, i) t = Cast <to = 7> (s)"
         " a = Gather (w, t) b = Gather (v, i) y = Add (a, b)",
         ["59", "7"],
+    ),
+    "moved back": (
+        "i64",
+        "o = Constant <value_int = -2> () s = Add (i, o) y = Gather (w, s)",
+        None,
     ),
     "taken from": ("i64", "o = Constant <value_int = 1> () s = Sub (o, i) y = Gather (w, s)", None),
     "added to itself": ("i64", "s = Add (i, i) y = Gather (w, s)", None),
@@ -131,6 +137,18 @@ def test_rows_of_tables(name: str, tmp_path: Path) -> None:
     found = {key: sorted(map(str, extents)) for key, extents in table_rows(graph).items()}
     assert found == ({} if wanted is None else {"i": sorted(wanted)})
     assert table_rows(optimize(graph)).keys() <= table_rows(graph).keys()
+
+
+def test_what_is_compared_is_read_somewhere() -> None:
+    graph = parse("""
+    graph "in one nest"
+    dims n = 4, d = 5
+    %i : i64{n} = input "i" [n]
+    %t : i64{d} = const [d] [5, 1, 4, 2, 0]
+    %y : bool{n} = %t[d=%i[n]] < 4
+    output "y" [n] = %y
+    """)
+    assert {name: list(map(str, rows)) for name, rows in table_rows(graph).items()} == {"i": ["5"]}
 
 
 @pytest.mark.parametrize("name", MODELS)
