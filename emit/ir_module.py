@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rutc.emit.ir_types import Constant, PointerType, Type, Value
-
-if TYPE_CHECKING:
-    from rutc.emit.numbers import Numbers
 
 POINTER = PointerType()
 REPEATS = '"repeats"'
@@ -129,6 +126,26 @@ class GlobalVariable(Value):
         return f"{self.ref} = internal constant {self.initializer}{aligned}"
 
 
+Number = tuple[Type, float]
+
+
+class Held(Protocol):
+    """The literals of a function that its caller holds (`numbers.py`)."""
+
+    @property
+    def bytes(self) -> bytes:
+        """All of them, as they lie in memory."""
+
+    def scalar(self, number: Number) -> Value:
+        """One of them."""
+
+    def vector(self, number: Number, lanes: int) -> Value:
+        """One of them in so many lanes."""
+
+    def in_lanes(self, value: Value, lanes: int) -> Value | None:
+        """What `scalar` gave, in so many lanes; None of any other value."""
+
+
 class Function(Value):
     """A function: its blocks, or only what it takes and gives."""
 
@@ -158,7 +175,7 @@ class Function(Value):
         """Whether its loops compute again and again what does not change in them."""
         self.noalias = 0
         """How many of its first arguments point to memory of their own."""
-        self.numbers: Numbers | None = None
+        self.numbers: Held | None = None
         """The literals that its caller holds, where some may be."""
         self._names = 0
         module.globals[name] = self

@@ -13,6 +13,7 @@ import struct
 from math import isfinite
 
 from rutc.emit import ir
+from rutc.emit.ir_module import Number
 from rutc.emit.ir_vectors import i64, splat
 
 LITERALS = (0.0, 1.0, -1.0)
@@ -22,7 +23,6 @@ ARITHMETIC = frozenset({"add", "sub", "mul"})
 BYTES = 4
 """Each number's: they are f32 or i32."""
 F32, I32 = ir.FloatType(), ir.IntType(32)
-Number = tuple[ir.Type, float]
 
 
 class Numbers:
