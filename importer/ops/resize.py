@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
 from fractions import Fraction
 from math import inf
 
@@ -15,7 +14,7 @@ from rutc.importer.ops.activations import scaled
 from rutc.importer.ops.operands import axes_of
 from rutc.importer.ops.resize_dynamic import (
     REAL,
-    Filter,
+    Formulas,
     Ratio,
     Sizes,
     interpolating,
@@ -77,9 +76,8 @@ def resize(
         if done is not None:
             y = done
             continue
-        how = Filter(*astuple(scheme))
         corners = _corners(b, roi, i, len(chosen)) if crop else (lit(0, REAL), lit(1, REAL))
-        y = resize_along(b, y, a, extent, ratio, how, corners, outside)
+        y = resize_along(b, y, a, extent, ratio, Formulas(scheme), corners, outside)
     if y.dtype is x.dtype:
         return y
     return b.map(lambda e: cast(apply("round", e) if x.dtype.is_int else e, x.dtype), y)

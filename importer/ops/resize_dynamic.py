@@ -16,6 +16,7 @@ from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
+from rutc.importer.ops.resize_positions import Scheme
 from rutc.importer.ops.size_operands import bound, number
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
@@ -94,21 +95,16 @@ Place = Callable[[Index], Quotient | Real]
 
 
 @record
-class Filter:
-    """How output positions correspond to input positions, and what weights surround them."""
+class Formulas:
+    """The positions and weights of a scheme as expressions of what only a run tells."""
 
-    coordinates: str
-    mode: str
-    nearest: str
-    cubic: float
-    exclude_outside: bool
-    antialias: bool
+    scheme: Scheme
 
     def place(
         self, o: Index, n: Index, size: Index, by: Ratio | Sizes, roi: tuple[Expr, Expr]
     ) -> Quotient | Real:
         """Where output element `o` lies, of an axis of `n` elements that gets `size`."""
-        if self.coordinates == "tf_crop_and_resize":
+        if self.scheme.coordinates == "tf_crop_and_resize":
             return Real(_cropped(o, n, size, roi))
         if isinstance(by, Sizes):
             return self._quotient(IndexValue(o), number(n), number(size), by)
@@ -118,7 +114,7 @@ class Filter:
         zero, one = number(0), number(1)
         between = apply("mul", shifted(scaled(o, 2), 1), by.of)
         centered = Quotient(apply("sub", between, by.out), scaled(by.out, 2))
-        match self.coordinates:
+        match self.scheme.coordinates:
             case "half_pixel":
                 return centered
             case "pytorch_half_pixel":
@@ -146,7 +142,7 @@ class Filter:
         here = cast(IndexValue(o), REAL)
         centered = shifted(apply("div", shifted(here, 0.5), by.scale), -0.5)
         one, zero = lit(1, REAL), lit(0, REAL)
-        match self.coordinates:
+        match self.scheme.coordinates:
             case "half_pixel":
                 return centered
             case "pytorch_half_pixel":
@@ -170,7 +166,7 @@ class Filter:
 
     def rounded(self, place: Quotient | Real) -> Expr:
         """The nearest input position."""
-        match self.nearest:
+        match self.scheme.nearest:
             case "round_prefer_floor":
                 up = place.compared("gt", 1)
             case "round_prefer_ceil":
@@ -185,9 +181,9 @@ class Filter:
 
     def weight(self, d: Expr) -> Expr:
         """The weight at a distance."""
-        if self.mode == "linear":
+        if self.scheme.mode == "linear":
             return apply("max", apply("sub", lit(1, REAL), d), lit(0, REAL))
-        near, far = cubic_weights(d, self.cubic)
+        near, far = cubic_weights(d, self.scheme.cubic)
         outer = apply("select", apply("lt", d, lit(2, REAL)), far, lit(0, REAL))
         return apply("select", apply("le", d, lit(1, REAL)), near, outer)
 
@@ -230,7 +226,7 @@ def resize_along(
     axis: int,
     extent: Index,
     by: Ratio | Sizes,
-    how: Filter,
+    formulas: Formulas,
     roi: tuple[Expr, Expr],
     outside: float | None,
 ) -> Tensor:
@@ -239,7 +235,7 @@ def resize_along(
     shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
     axes = b.axes(shape)
 
-    place = _placed(b, lambda o: how.place(o, n, extent, by, roi), extent)
+    place = _placed(b, lambda o: formulas.place(o, n, extent, by, roi), extent)
 
     def element(at: Coord) -> Expr:
         coords: list[Coord] = [a.index for a in axes]
@@ -256,18 +252,18 @@ def resize_along(
         known = b.read(b.nest((o,), inside), [here])
         return apply("select", known, value, lit(outside, value.dtype))
 
-    if how.mode == "nearest":
+    if formulas.scheme.mode == "nearest":
         o = b.axis(extent)
-        rows = b.nest((o,), _inside(how.rounded(place(o.index)), n))
+        rows = b.nest((o,), _inside(formulas.rounded(place(o.index)), n))
         here = axes[axis].index
         return b.nest(axes, or_outside(element(b.read(rows, [here])), here))
-    rows, weights = _taps(b, place, extent, n, by, how)
+    rows, weights = _taps(b, place, extent, n, by, formulas)
     k = b.axis(rows.shape[1], "k")
     wide = interpolating(x.dtype)
     here = axes[axis].index
     factor = cast(b.read(weights, [here, k.index]), wide)
     value = cast(element(b.read(rows, [here, k.index])), wide)
-    if how.antialias or how.exclude_outside:
+    if formulas.scheme.antialias or formulas.scheme.exclude_outside:
         # 0 times an infinite element would be NaN; other filters have no weight 0.
         zero = lit(0, wide)
         value = apply("select", apply("eq", factor, zero), zero, value)
@@ -300,15 +296,15 @@ def _taps(
     extent: Index,
     n: Index,
     by: Ratio | Sizes,
-    how: Filter,
+    formulas: Formulas,
 ) -> tuple[Tensor, Tensor]:
     """(places, weights) {output, tap} around every position.
 
     At an element itself, where the others have no weight, all taps read that one, and share what
     is exactly 1; with a filter that is made wider they do not.
     """
-    side = 1 if how.mode == "linear" else 2
-    shrink, reach = _widened(b, by, side, antialias=how.antialias)
+    side = 1 if formulas.scheme.mode == "linear" else 2
+    shrink, reach = _widened(b, by, side, antialias=formulas.scheme.antialias)
     o = b.axis(extent)
     wholes = b.nest((o,), place(o.index).whole)
     o = b.axis(extent)
@@ -318,19 +314,19 @@ def _taps(
     here, part = (b.read(of, [o.index]) for of in (wholes, parts))
     where = apply("add", here, step)
     distance = apply("abs", apply("sub", part, cast(step, REAL)))
-    weight = how.weight(distance if shrink is None else apply("mul", distance, shrink))
-    if not how.antialias:
+    weight = formulas.weight(distance if shrink is None else apply("mul", distance, shrink))
+    if not formulas.scheme.antialias:
         last = 2 * side - 1
         shares = np.exp2(-np.minimum(np.arange(last + 1) + 1, last)).astype(np.float32)
         share = b.read(b.constant(shares), [k.index])
         alone = apply("eq", part, lit(0, REAL))
         where, weight = apply("select", alone, here, where), apply("select", alone, share, weight)
-    if how.exclude_outside:
+    if formulas.scheme.exclude_outside:
         low, high = apply("ge", where, number(0)), apply("lt", where, number(n))
         weight = apply("select", apply("and", low, high), weight, lit(0, REAL))
     weights = b.nest((o, k), weight)
     places = b.nest((o, k), _inside(where, n))
-    if not (how.exclude_outside or how.antialias):
+    if not (formulas.scheme.exclude_outside or formulas.scheme.antialias):
         return places, weights
     o, k = b.axes(weights.shape)
     total = b.nest((o,), b.read(weights, [o.index, k.index]), (k,))
