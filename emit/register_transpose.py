@@ -12,7 +12,7 @@ from rutc.emit.ir_vectors import I32, i64
 from rutc.emit.lane_masks import both, constant_lanes, pieces
 from rutc.emit.load_store import BOOL, MemoryEmitter, align
 from rutc.emit.storage import memory_type, to_memory
-from rutc.emit.transpose import transposable, transposed
+from rutc.emit.transpose import is_whole, transposable, transposed
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Read
 from rutc.tensor_ir.kernel import Access, Buffer
@@ -80,6 +80,8 @@ class TransposeEmitter:
         lane = self.index.lane
         if lane is None or not self._crosses(buffer, address):
             return None
+        if not transposable(lane.lanes, buffer.dtype.bytes):
+            return None
         counted = not isinstance(lane.mask, ir.Constant | None)
         counted = counted and not self._has_all(r, buffer, lane)
         if counted and not (self.memory.masks_loads(buffer) or self._has_one(lane)):
@@ -119,6 +121,9 @@ class TransposeEmitter:
             return False
         key = (buffer.name, start, lane.key)
         dense = stride if stride in INTERLEAVED and count < MIN_SHARED else 0
+        size = buffer.dtype.bytes
+        if not transposable(lane.lanes, size) and not (dense and is_whole(lane.lanes, size)):
+            return False
         waiting = self._deferred.setdefault(
             key, DeferredTranspose(v, buffer, start, lane, {}, dense or 0)
         )
@@ -218,7 +223,7 @@ class TransposeEmitter:
                 self.memory.masked_store(s.buffer, row, place, mask)
 
     def _crosses(self, buffer: Buffer, address: Index) -> bool:
-        """Whether the lanes lie apart in memory, in whole vectors that can be transposed."""
+        """Whether the lanes lie apart in memory, at places that no vectors tell."""
         lane = self.index.lane
         return (
             lane is not None
@@ -227,7 +232,6 @@ class TransposeEmitter:
             and not self.memory.contiguous(address, lane)
             and address.factor(lane.var) is not None
             and not self.index.holds_vectors(address)
-            and transposable(lane.lanes, buffer.dtype.bytes)
         )
 
     def _along(

@@ -22,6 +22,11 @@ def transposable(lanes: int, element_bytes: int) -> bool:
     return lanes * element_bytes in (16, 32, 64) and element_bytes in (1, 2, 4, 8)
 
 
+def is_whole(lanes: int, element_bytes: int) -> bool:
+    """Whether vectors of so many lanes, of any number of registers, are whole blocks."""
+    return lanes * element_bytes % BLOCK_BYTES == 0
+
+
 def transposed(b: ir.IRBuilder, rows: list[ir.Value], element_bytes: int) -> list[ir.Value]:
     """The columns of a square: `rows` are as many vectors as one has lanes."""
     lanes = len(rows)

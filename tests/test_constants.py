@@ -186,7 +186,6 @@ FACTS: dict[str, tuple[float, ...]] = {
     "tensor_ir/cost/counting.py": (3, 4, 5),
     "tensor_ir/cost/frames.py": (0.5,),
     "tensor_ir/windows.py": (4096,),
-    "tuner/across.py": (4,),
     "tuner/choice.py": (1e-9,),
     "tuner/exchange.py": (6,),
     "tuner/faults.py": (255,),

@@ -292,7 +292,7 @@ def _crossed(
     sizes: Mapping[str, Size],
 ) -> tuple[str, str] | None:
     """(short, along): `narrow` lie along a loop of `few`, the one beside is that of `wide`."""
-    if not narrow or any(t.bytes > 4 for t in narrow):
+    if not narrow:
         return None
     first = narrow[0]
     short = next(filter(first.unit, few), None)

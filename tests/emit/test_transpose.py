@@ -126,15 +126,17 @@ def test_squares_need_no_gathers(machine: Machine) -> None:
 
 
 @on_machines
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I64, DType.F64], ids=str)
 @pytest.mark.parametrize("channels", [2, 3])
-def test_short_rows_need_no_scatters(machine: Machine, channels: int) -> None:
-    kernel = copy_kernel(100, channels, DType.F32)
+def test_short_rows_need_no_scatters(machine: Machine, channels: int, dtype: DType) -> None:
+    """Nor do those of long elements, of whose vectors each takes several registers."""
+    kernel = copy_kernel(100, channels, dtype)
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
     assert not uses_gathers(scheduled, machine)
 
 
 @on_machines
-@pytest.mark.parametrize("dtype", [DType.U8, DType.F32, DType.F16], ids=str)
+@pytest.mark.parametrize("dtype", [DType.U8, DType.F32, DType.F16, DType.F64], ids=str)
 @pytest.mark.parametrize("x", [83, 96])
 @pytest.mark.parametrize(("channels", "pad"), [(2, 1), (2, 2), (3, 1)])
 def test_short_rows_with_padding_need_no_scatters(
