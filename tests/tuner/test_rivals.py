@@ -531,6 +531,37 @@ def test_channels_are_sampled_in_turn_at_places_that_they_share(
     run(found, machine)
 
 
+@on_machines
+@pytest.mark.parametrize(
+    ("count", "dtype", "form"),
+    [
+        (2, "f32", Form.TURNS),
+        (3, "i64", Form.TURNS),
+        (3, "u8", Form.TURNS),
+        (7, "f32", Form.SQUARES),
+        (8, "i64", Form.SQUARES),
+    ],
+)
+def test_planes_are_stacked_as_vectors_of_each(
+    machine: Machine, count: int, dtype: str, form: Form
+) -> None:
+    """Pieces of one element each would be loaded and stored one by one."""
+    inputs = "".join(f'%p{i} : {dtype}{{y,x}} = input "p{i}" [y, x]\n' for i in range(count))
+    value = f"%p{count - 1}[y, x]"
+    for i in reversed(range(count - 1)):
+        value = f"select(index(c - {i + 1}) < 0, %p{i}[y, x], {value})"
+    dims = f"dims y = 25, x = 39, c = {count}"
+    text = f"{inputs}%o : {dtype}{{y,x,c}} = {value}\n"
+    found = subject(f'graph "stack"\n{dims}\n{text}output "o" [y, x, c] = %o\n')
+    space, point = usual(spaces(found.kernel, machine, found.free)) or (None, None)
+    assert space is not None
+    assert isinstance(point, Pointwise)
+    assert (point.form, point.order) == (form, ("y", "c", "x"))
+    assert space.default is not None
+    assert space.default.point.form is Form.PIECES
+    run(found, machine)
+
+
 def test_elements_in_turn_need_turns_and_a_loop_whose_length_is_known() -> None:
     found = subject(SAMPLED.format(c=8, x=28))
     (space,) = spaces(found.kernel, V4, found.free)

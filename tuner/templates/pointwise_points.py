@@ -100,7 +100,12 @@ def _in_arms(
 def _in_pieces(
     kernel: Kernel, shape: Shape, order: tuple[str, ...], parallel: int | None, machine: Machine
 ) -> Default[Pointwise]:
-    """Pieces of the last loop between its cuts; squares if these fit them."""
+    """Pieces of the last loop between its cuts; squares if these fit them.
+
+    Vectors may lie along the loop beside instead, of each piece in turn:
+
+    %y[p, c] = %a[p] if c < 1 else %b[p]   ->   a vector along p of %a, and one of %b, interleaved
+    """
     *others, vector = order
     if found := across(order, shape.touches):
         squared = Pointwise(Form.SQUARES, found, parts=(vector,), parallel=parallel)
@@ -109,7 +114,9 @@ def _in_pieces(
             return Default(squared)
     parts = with_edges(others, {v: edges_of(kernel, shape, v) for v in others})
     copies = copies_of_body(kernel.body, machine)
-    return Default(Pointwise(Form.PIECES, order, copies, parts=parts, parallel=parallel))
+    pieces = Pointwise(Form.PIECES, order, copies, parts=parts, parallel=parallel)
+    rivals = (*_turns(shape, parallel), *_squares_along(order, shape, parallel))
+    return Default(pieces, rivals=rivals)
 
 
 def _before_vectors(
@@ -123,9 +130,8 @@ def _before_vectors(
         if v != vector:
             yield Pointwise(Form.BLOCKS, last, parallel=parallel)
     fused = _most_fused(shape)
-    whole = not any(edges_of(kernel, shape, v) for v in others)
-    if whole and (found := short_and_long(loops, touches, shape.sizes)):
-        yield Pointwise(Form.TURNS, found, fused=fused, parallel=parallel)
+    if not any(edges_of(kernel, shape, v) for v in others):
+        yield from _turns(shape, parallel)
     if found := beside_gathers(order, touches):
         yield Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel)
     if found := across(order, touches):
@@ -142,6 +148,13 @@ def _before_vectors(
         if parallel == 0 or columns >= machine.cores:
             shared = 0 if parallel == 0 else 1
             yield Pointwise(Form.COLUMNS, order, copies, parallel=shared)
+
+
+def _turns(shape: Shape, parallel: int | None) -> Iterator[Pointwise]:
+    """Vectors for each iteration of a short loop in turn, where there are such loops."""
+    loops = [x.var for x in shape.shared]
+    if found := short_and_long(loops, shape.touches, shape.sizes):
+        yield Pointwise(Form.TURNS, found, fused=_most_fused(shape), parallel=parallel)
 
 
 def _most_fused(shape: Shape) -> int:
@@ -188,10 +201,17 @@ def _squares_beside(
     order: tuple[str, ...], shape: Shape, parallel: int | None
 ) -> Iterator[Pointwise]:
     """Squares whose vectors lie along another loop, where loads along this one lie apart."""
-    *others, vector = order
+    vector = order[-1]
     loads = (t for t in shape.touches if not t.packed and not t.gathered and not t.is_store)
-    if all(t.strides.get(vector) in (None, 0, 1, *NEAR_STRIDES) for t in loads):
-        return
+    if any(t.strides.get(vector) not in (None, 0, 1, *NEAR_STRIDES) for t in loads):
+        yield from _squares_along(order, shape, parallel)
+
+
+def _squares_along(
+    order: tuple[str, ...], shape: Shape, parallel: int | None
+) -> Iterator[Pointwise]:
+    """Squares whose vectors lie along another loop."""
+    *others, vector = order
     for v in others:
         found = across((*(x for x in others if x != v), vector, v), shape.touches)
         if found is not None and of_words(found, shape.touches):
