@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import inf
 
@@ -17,10 +18,10 @@ from rutc.importer.ops.resize_dynamic import (
     Formulas,
     Ratio,
     Sizes,
-    interpolating,
-    resize_along,
+    step_along,
 )
 from rutc.importer.ops.resize_positions import Scale, Scheme, fitted
+from rutc.importer.ops.resize_steps import ResizedAxis, Step, filtered, interpolating, move, repeat
 from rutc.importer.ops.size_operands import bound, number
 from rutc.importer.ops.size_operands import sizes as sizes_of
 from rutc.importer.registry import operator
@@ -62,22 +63,27 @@ def resize(
     )
     targets = _targets(b, x, chosen, scales, sizes, keep_aspect_ratio_policy)
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
-    y = x
+    shape, steps = list(x.shape), []
     for i, (a, (extent, scale, ratio)) in enumerate(zip(chosen, targets, strict=True)):
         region = _region(b, roi, i, len(chosen)) if crop else (0.0, 1.0)
-        outside = extrapolation_value if crop else None
-        if extent == x.shape[a] and scale == 1.0 and region == (0.0, 1.0):
+        n, axis = x.shape[a], ResizedAxis(a, extent, outside=extrapolation_value)
+        if extent == n and scale == 1.0 and region == (0.0, 1.0):
             continue
-        if x.shape[a] == ZERO and extent != ZERO:
+        if n == ZERO and extent != ZERO:
             raise OperatorError(f"axis {a} has no elements: it cannot be resized to {extent}")
-        done = None
-        if region is not None:
-            done = _along(b, y, a, extent, scale, scheme, region, outside)
-        if done is not None:
-            y = done
-            continue
-        corners = _corners(b, roi, i, len(chosen)) if crop else (lit(0, REAL), lit(1, REAL))
-        y = resize_along(b, y, a, extent, ratio, Formulas(scheme), corners, outside)
+        shape[a] = extent
+        step = None
+        if scale is not None and region is not None:
+            step = _along(b, x, axis, scale, scheme, region)
+        if step is None:
+            corners = _corners(b, roi, i, len(chosen)) if crop else (lit(0, REAL), lit(1, REAL))
+            step = step_along(b, n, axis, ratio, Formulas(scheme), corners)
+        steps.append(step)
+    if ZERO in shape:
+        return b.empty(b.axes(shape), x.dtype)
+    y = x
+    for step in steps:
+        y = step(y)
     if y.dtype is x.dtype:
         return y
     return b.map(lambda e: cast(apply("round", e) if x.dtype.is_int else e, x.dtype), y)
@@ -188,62 +194,29 @@ def _to_size(b: Builder, n: Index, extent: Index) -> Target:
 def _along(
     b: Builder,
     x: Tensor,
-    axis: int,
-    extent: Index,
-    scale: Scale | None,
+    axis: ResizedAxis,
+    scale: Scale,
     scheme: Scheme,
     region: tuple[float, float],
-    outside: float | None,
-) -> Tensor | None:
-    """`x` resized along one axis; None where that takes positions computed at run time."""
-    n = x.shape[axis]
-    wide = interpolating(x.dtype)
-    shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
-    if any(e == ZERO for e in shape):
-        return b.empty(b.axes(shape), x.dtype)
-    whole = scale is not None and scale >= 1 and scale % 1 == 0
-    if scheme.mode == "nearest" and whole and outside is None and _is_repeat(scheme):
-        times = Index.of(int(scale or 1))
-        return b.view(
-            x,
-            shape,
-            lambda *o: [floordiv(c, times, b.ranges) if i == axis else c for i, c in enumerate(o)],
-        )
-    if scale is None or not n.is_const or not extent.is_const:
+) -> Step | None:
+    """What resizes `x` along one axis; None where that takes positions computed at run time."""
+    n, extent = x.shape[axis.number], axis.extent
+    if scheme.mode == "nearest" and scale >= 1 and scale % 1 == 0 and _is_repeat(scheme):
+        return repeat(b, axis, int(scale))
+    if not n.is_const or not extent.is_const:
         return None
     count, size = n.const, extent.const
     if size > _LARGEST:
         raise OperatorError(f"the new extent {size} is too large")
     at = scheme.places(count, size, scale, region)
-    axes = b.axes(shape)
-    here = axes[axis].index
-
-    def element(position: Coord) -> Expr:
-        coords: list[Coord] = [a.index for a in axes]
-        coords[axis] = position
-        return b.read(x, coords)
-
-    def or_outside(value: Expr) -> Expr:
-        if outside is None:
-            return value
-        inside = b.constant(at.inside(count))
-        return apply("select", b.read(inside, [here]), value, lit(outside, value.dtype))
-
+    if scheme.coordinates == "tf_crop_and_resize":
+        axis = replace(axis, known=b.constant(at.inside(count)))
     if scheme.mode == "nearest":
         table = np.clip(at.nearest(scheme.nearest), 0, count - 1)
-        return b.nest(axes, or_outside(element(_position(b, table, here))))
+        return move(b, axis, lambda here: _position(b, table, here))
     where, weights = scheme.taps(at, count, scale)
-    k = b.axis(where.shape[1], "k")
-    rows = b.constant(where)
-    factors = b.constant(weights.astype(wide.numpy))
-    position = b.read(rows, [here, k.index])
-    term = apply("mul", cast(element(position), wide), b.read(factors, [here, k.index]))
-    total = b.nest(axes, term, (k,))
-    if outside is None:
-        return total
-    axes = b.axes(shape)
-    here = axes[axis].index
-    return b.nest(axes, or_outside(b.spread(total, axes)))
+    wide = interpolating(x.dtype).numpy
+    return filtered(b, axis, b.constant(where), b.constant(weights.astype(wide)))
 
 
 def _is_repeat(scheme: Scheme) -> bool:

@@ -17,9 +17,10 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.resize_positions import Scheme
+from rutc.importer.ops.resize_steps import ResizedAxis, Step, filtered, move
 from rutc.importer.ops.size_operands import bound, number
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 
 REAL = DType.F32
 
@@ -213,65 +214,36 @@ def _cropped(o: Index, n: Index, size: Index, roi: tuple[Expr, Expr]) -> Expr:
     return apply("select", many, place, middle)
 
 
-def interpolating(kind: DType) -> DType:
-    """The type that values are interpolated in, along all axes: it holds those of `kind`."""
-    if kind.is_float:
-        return kind if kind.bits >= 32 else REAL
-    return DType.F64 if kind.bits >= 32 else REAL
-
-
-def resize_along(
+def step_along(
     b: Builder,
-    x: Tensor,
-    axis: int,
-    extent: Index,
+    n: Index,
+    axis: ResizedAxis,
     by: Ratio | Sizes,
     formulas: Formulas,
     roi: tuple[Expr, Expr],
-    outside: float | None,
-) -> Tensor:
-    """`x` resized along one axis."""
-    n = x.shape[axis]
-    shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
-    axes = b.axes(shape)
-
+) -> Step:
+    """What resizes along an axis of `n` elements, by tables that nests compute."""
+    extent, scheme = axis.extent, formulas.scheme
     place = _placed(b, lambda o: formulas.place(o, n, extent, by, roi), extent)
-
-    def element(at: Coord) -> Expr:
-        coords: list[Coord] = [a.index for a in axes]
-        coords[axis] = at
-        return b.read(x, coords)
-
-    def or_outside(value: Expr, here: Index) -> Expr:
-        if outside is None:
-            return value
-        o = b.axis(extent)
-        at = place(o.index)
-        after = apply("add", at.whole, cast(at.compared("gt", 0), DType.I64))
-        inside = apply("and", apply("ge", at.whole, number(0)), apply("lt", after, number(n)))
-        known = b.read(b.nest((o,), inside), [here])
-        return apply("select", known, value, lit(outside, value.dtype))
-
-    if formulas.scheme.mode == "nearest":
+    if scheme.coordinates == "tf_crop_and_resize":
+        axis = replace(axis, known=_known(b, place, extent, n))
+    if scheme.mode == "nearest":
         o = b.axis(extent)
         rows = b.nest((o,), _inside(formulas.rounded(place(o.index)), n))
-        here = axes[axis].index
-        return b.nest(axes, or_outside(element(b.read(rows, [here])), here))
+        return move(b, axis, lambda here: b.read(rows, [here]))
     rows, weights = _taps(b, place, extent, n, by, formulas)
-    k = b.axis(rows.shape[1], "k")
-    wide = interpolating(x.dtype)
-    here = axes[axis].index
-    factor = cast(b.read(weights, [here, k.index]), wide)
-    value = cast(element(b.read(rows, [here, k.index])), wide)
-    if formulas.scheme.antialias or formulas.scheme.exclude_outside:
-        # 0 times an infinite element would be NaN; other filters have no weight 0.
-        zero = lit(0, wide)
-        value = apply("select", apply("eq", factor, zero), zero, value)
-    total = b.nest(axes, apply("mul", value, factor), (k,))
-    if outside is None:
-        return total
-    axes = b.axes(shape)
-    return b.nest(axes, or_outside(b.spread(total, axes), axes[axis].index))
+    # Other filters have no weight 0.
+    return filtered(b, axis, rows, weights, idle=scheme.antialias or scheme.exclude_outside)
+
+
+def _known(b: Builder, place: Place, extent: Index, n: Index) -> Tensor:
+    """Whether every output element lies within the axis {output}."""
+    o = b.axis(extent)
+    at = place(o.index)
+    after = apply("add", at.whole, cast(at.compared("gt", 0), DType.I64))
+    return b.nest(
+        (o,), apply("and", apply("ge", at.whole, number(0)), apply("lt", after, number(n)))
+    )
 
 
 def _placed(b: Builder, place: Place, extent: Index) -> Place:

@@ -1,5 +1,7 @@
 """Operands that say sizes and are inputs of the model, against ONNX Runtime."""
 
+import itertools
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,6 +14,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir import Bind, Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.graph import outs
 from rutc.tensor_ir.interpret import interpret
 from tests.close import assert_close
 from tests.onnx_files import i64
@@ -298,6 +301,25 @@ def test_resize_to_the_nearest_of_an_old_opset(size, by, computed, make_node, rn
     constants = {"none": inputs.pop("none")}
     step = make_node("Resize", operands, mode="nearest", **attributes)
     computed(step, inputs, constants, opset=11)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_resize_computes_places_along_all_axes_before_it_reads_elements(
+    mode, computed, make_node, rng
+):
+    """What it makes along the first axis stays near where nothing runs before the second."""
+    x = rng.standard_normal((1, 2, 5, 6)).astype("f4")
+    step = make_node("Resize", ["x", "", "", "s"], axes=[2, 3], mode=mode)
+    graph = computed(step, {"x": x, "s": i64(7, 3)})
+    nests = [n for n in graph.nodes if isinstance(n, Nest)]
+    first = next(i for i, n in enumerate(nests) if _reads(n, "x"))
+    for before, after in itertools.pairwise(nests[first:]):
+        assert any(_reads(after, v.name) for v in outs(before))
+    assert len(nests) - first == 2
+
+
+def _reads(nest, value):
+    return any(r.value == value for e in nest.body for r in reads(e))
 
 
 def test_paddings_that_keep_a_size_halved_are_known(check, make_node, rng):
