@@ -130,11 +130,15 @@ class PrefetchBlock(Step):
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
     def _in_order(self, address: Index | None, loops: tuple[Loop, ...]) -> bool:
-        """Whether loops go from line to line in the order in which these lie in memory."""
+        """Whether loops go from line to line in the order in which these lie in memory.
+
+        A loop in steps shorter than a line does so if all of them together are longer than one.
+        """
         if address is None:
             return True
-        steps = [abs(address.coefficient(x.var) or 0) for x in loops]
-        lines = [n for n in steps if n >= self.line]
+        steps = [(abs(address.coefficient(x.var) or 0), x.hi - x.lo) for x in loops]
+        far = (not count.is_const or n * count.const > self.line for n, count in steps)
+        lines = [n for (n, _), is_far in zip(steps, far, strict=True) if n and is_far]
         return lines == sorted(lines, reverse=True)
 
     def _inside(

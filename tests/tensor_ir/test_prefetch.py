@@ -103,6 +103,21 @@ def test_what_is_read_once_from_one_end_to_the_other_is_not_asked_for() -> None:
         assert not hints(rows_loop.body, point)
 
 
+@pytest.mark.parametrize(
+    ("length", "part", "asked"), [(64, 16, True), (64, 8, True), (64, 4, True), (16, 8, False)]
+)
+def test_rows_whose_lines_are_read_in_turn_are_asked_for(
+    length: int, part: int, *, asked: bool
+) -> None:
+    """Lanes lie in rows of their own: first all take some of their first line, and so on."""
+    source = SOURCE.replace("HEADS", "1").replace("i = 7", f"i = {length}")
+    steps = (Tile(("c",), (Kind.VECTOR,)), Split("i", part), PrefetchBlock("w", "b", 0, 16))
+    kernel = scheduled(source, {"w": "bci", "x": "nhmi", "y": "bnhmc"}, steps)
+    (rows_loop,) = (s for s in walk_loops(kernel.body) if s.var == "m")
+    point = {"batch": 1, "rows": 1, "b": 2, "n": 0, "h": 0, "m": 0}
+    assert bool(hints(rows_loop.body, point)) == asked
+
+
 @pytest.mark.parametrize(("rows", "asked"), [(0, False), (3, False), (2, True), (1, True)])
 def test_tiles_of_many_rows_ask_for_what_is_read_once(rows: int, *, asked: bool) -> None:
     """Their arithmetic takes as long as memory does, which the hardware asks too late."""
