@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from rutc.runtime.c_interface import DLTensor, Pointer, StateEntryPoints
+from rutc.runtime.dtypes import dlpack_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.loader import Library
 from rutc.runtime.ports import NodeArg, named, node_arg
@@ -21,9 +22,12 @@ class States:
             raise ModelError("its states are no list")
         self.inputs: Final = tensor_infos([x["input"] for x in entries])
         self.outputs: Final = tensor_infos([x["output"] for x in entries])
-        self.axes: Final[list[int | None]] = [x.get("axis") for x in entries]
+        self.axes: Final[list[int | None]] = [
+            _told("axis", x.get("axis"), len(info.shape))
+            for x, info in zip(entries, self.inputs, strict=True)
+        ]
         """Along which each grows; None: it does not."""
-        self.most: Final[list[int]] = [x.get("capacity", 0) for x in entries]
+        self.most: Final[list[int]] = [_told("capacity", x.get("capacity")) or 0 for x in entries]
         """How many elements along that axis each has room for."""
         self.grows: Final = any(axis is not None for axis in self.axes)
         self._entries: Final = library.states
@@ -42,10 +46,12 @@ class States:
         """Returns a copy of a state.
 
         Raises:
-            ModelError: there is none of this name.
+            ModelError: there is none of this name, or the library has it in another type.
         """
         info, tensor = self._info(name), DLTensor()
         self._describe(handle, info, tensor)
+        if (tensor.code, tensor.bits) != dlpack_type(info.dtype_name):
+            raise ModelError(f"the library has another type of {name!r} than {info.dtype_name}")
         shape = tensor.extents
         if 0 in shape:
             return np.empty(shape, info.dtype)
@@ -110,6 +116,13 @@ class States:
             has = named("state", [info.name for info in self.inputs])
             raise ModelError(f"the model has no state {name!r}; it has {has}")
         return self._names[name]
+
+
+def _told(what: str, found: object, limit: int = 1 << 63) -> int | None:
+    """What the manifest says of a state, below a limit; None where it says nothing of it."""
+    if found is None or (type(found) is int and 0 <= found < limit):
+        return found
+    raise ModelError(f"the {what} of a state cannot be {found!r}")
 
 
 def _text(info: TensorInfo) -> bytes:

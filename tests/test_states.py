@@ -143,6 +143,22 @@ def _step(session: InferenceSession, fed: Fed, x: Array) -> None:
         assert_close(session.get_state(f"past.{n}"), fed.cache[n], level=Level.MODEL)
 
 
+def test_a_state_of_another_type_than_its_manifest_says_is_not_read(
+    tmp_path: Path, decoder: Path
+) -> None:
+    """Elements of twice the size would be read beyond its memory."""
+    said = re.compile(rb'("name":\s*"past.k",\s*"dtype":\s*"float)32')
+    changed, count = said.subn(rb"\g<1>64", decoder.read_bytes())
+    assert count == 1
+    (tmp_path / "step.so").write_bytes(changed)
+    with load(tmp_path / "step.so") as session:
+        assert session.get_state("past.v").size == 0
+        session.run(None, {"x": _tokens(0, 2)})
+        assert session.get_state("past.v").size == 2 * HEADS * SIZE
+        with pytest.raises(ModelError, match=r"another type of 'past.k' than float64"):
+            session.get_state("past.k")
+
+
 @pytest.mark.parametrize("axis", sorted(AXES))
 @pytest.mark.parametrize("threads", [1, 2])
 def test_steps_agree_with_feeding_back(tmp_path: Path, axis: int, threads: int) -> None:

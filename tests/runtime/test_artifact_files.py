@@ -282,6 +282,7 @@ def _text(**changes: object) -> Callable[[dict[str, object]], str]:
 
 
 TENSOR = {"name": "y", "dtype": "float32", "shape": [8]}
+STATE = {"input": {**TENSOR, "name": "past"}, "output": {**TENSOR, "name": "present"}}
 
 
 def _with_manifest(folder: Path, text: str) -> Path:
@@ -322,6 +323,11 @@ def _with_manifest(folder: Path, text: str) -> Path:
         _text(outputs=[{**TENSOR, "fixed": "zz"}]),
         _text(outputs=[{**TENSOR, "fixed": "00"}]),
         _text(outputs=[{**TENSOR, "fixed": 7}]),
+        _text(states=[{"input": TENSOR}]),
+        _text(states=[{**STATE, "axis": 1}]),
+        _text(states=[{**STATE, "axis": -1}]),
+        _text(states=[{**STATE, "axis": "x"}]),
+        _text(states=[{**STATE, "axis": 0, "capacity": "many"}]),
         _text(interface={}),
         _text(interface={"inputs": 1, "outputs": 2}),
         _text(interface={"inputs": [], "outputs": [{}]}),
