@@ -16,7 +16,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.products import magnitudes, small_factors
 from tests.byte_products import MACHINES, VNNI, with_weights, without_sums
 from tests.compiled import build, run
-from tests.machines import V3, V4
+from tests.machines import TILES_V3, V3, V4
 from tests.test_narrow_products import extreme
 
 SCALED = """
@@ -36,10 +36,24 @@ def signed(graph: Graph) -> bool:
     return any(v.endswith(".signs") for v in graph.values)
 
 
-def made(machine: Machine, *, m: int = 3, n: int = 40, b: int = 3, k: int = 32, w: str) -> Graph:
-    """The graph as it is optimized, of the least and greatest weights."""
-    graph = parse(SCALED.format(m=m, n=n, b=b, k=k, w=w))
+def made(
+    machine: Machine,
+    *,
+    m: int = 3,
+    n: int = 40,
+    b: int = 3,
+    k: int = 32,
+    w: str,
+    most: int = 255,
+    old: str = "",
+    new: str = "",
+) -> Graph:
+    """The graph as it is optimized, of the least and greatest weights, u8 up to `most`."""
+    text = SCALED.format(m=m, n=n, b=b, k=k, w=w)
+    graph = parse(text.replace(old, new) if old else text)
     weights = extreme((n, b, k), DType(w).numpy, m)
+    if w == "u8":
+        weights = np.minimum(weights, np.uint8(most))
     return optimize(with_weights(graph, weights), pipeline=pipeline_for(machine))
 
 
@@ -105,3 +119,36 @@ def test_halves_of_sums_of_a_part_are_exact() -> None:
     k = 1 << (longest.bit_length() - 1)
     assert signed(made(V3, n=2, b=2, k=k, w="u8"))
     assert not signed(made(V3, n=2, b=2, k=2 * k, w="u8"))
+
+
+@pytest.mark.parametrize("k", [4, 8, 64])
+def test_parts_of_whole_powers_of_two_are_taken(k: int) -> None:
+    assert signed(made(V3, k=k, w="u8"))
+
+
+@pytest.mark.parametrize("k", [1, 2, 12, 24])
+def test_parts_of_other_lengths_stay(k: int) -> None:
+    """A share of each product would be rounded, or there are too few for an instruction."""
+    assert not signed(made(V3, k=k, w="u8"))
+
+
+def test_magnitudes_of_weights_decide() -> None:
+    """Those that are small are multiplied as they are."""
+    assert not signed(made(V3, w="u8", most=128))
+    assert signed(made(V3, w="u8", most=129))
+
+
+def test_registers_for_matrices_take_products_by_themselves() -> None:
+    assert not signed(made(TILES_V3, w="u8"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("i8{b,k,m}", "u8{b,k,m}"),
+        ("i32(%q[m, b, k])", "i32(%q[m, b, k=31 - k])"),
+        ("f32(i32(%q[m, b, k]) * i32(%w[n, b, k])) +", "f32(i32(%q[m, b, k])) +"),
+    ],
+)
+def test_other_sums_stay(old: str, new: str) -> None:
+    assert not signed(made(V3, w="u8", old=old, new=new))
