@@ -317,6 +317,14 @@ def test_reading_much_again_for_each_image_does_not_pay() -> None:
     assert not sections(chosen(wide))
 
 
+@pytest.mark.parametrize(("side", "pays"), [(7, False), (9, True)])
+def test_reading_again_pays_where_rows_hide_it(side: int, pays: bool) -> None:
+    """As many rows of an image as a block has: a fifth of what is read again is waited for."""
+    wide = LARGE.replace("d = 6, e = 7", "d = 48, e = 56")
+    shown = chosen(wide.replace("x = 24, y = 24", f"x = {side}, y = {side}"))
+    assert bool(sections(shown)) == pays
+
+
 def test_what_does_not_fit_into_a_threads_memory_lies_in_the_arena() -> None:
     plan = planned(NETWORK, machine=replace(V4, l3=1100))
     assert len(near(plan)) == 1
