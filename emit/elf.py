@@ -201,6 +201,24 @@ def seal(library: Path) -> None:
         _write(file, digest.digest())
 
 
+def replace_bytes(library: Path, old: bytes, new: bytes) -> None:
+    """Writes other bytes, as many, wherever a library has some, its appended segment aside.
+
+    Raises:
+        InternalError: it has them nowhere.
+    """
+    with FileIO(library, "r+") as file:
+        end, _ = _spans(file).get(SECTION, (file.seek(0, os.SEEK_END), 0))
+        data = _read(file, 0, end)
+        at = data.find(old)
+        if at < 0:
+            raise InternalError(f"{library} lacks the bytes that are to be replaced")
+        while at >= 0:
+            file.seek(at)
+            _write(file, new)
+            at = data.find(old, at + len(old))
+
+
 def _spans(file: FileIO) -> dict[bytes, tuple[int, int]]:
     """Where the sections of a library begin and end in the file, by name."""
     header = _Header.read(_read(file, 0, HEADER_BYTES))
@@ -250,6 +268,8 @@ def write_chunks(file: FileIO, parts: Iterable[bytes | memoryview]) -> None:
             if len(pending) == size:
                 _write(file, pending)
                 pending = bytearray()
+        # The memory of one part is free while the next one is made.
+        del part, view
     _write(file, pending)
 
 

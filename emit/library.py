@@ -1,14 +1,14 @@
 """Building the artifact: compiles the host program and links it with kernels and weights."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from io import FileIO
-from itertools import chain
 from pathlib import Path
 
 from rutc.base.record import record
-from rutc.emit.elf import append_segment, seal, write_chunks
+from rutc.emit.elf import append_segment, replace_bytes, seal, write_chunks
 from rutc.emit.files import Workplace, cannot_write
 from rutc.emit.header import header_source
 from rutc.emit.host_runtime import (
@@ -31,7 +31,7 @@ from rutc.emit.program_source import (
     program_source,
 )
 from rutc.emit.toolchain import Toolchain, find_toolchain
-from rutc.emit.weight_image import WeightImage, weight_image
+from rutc.emit.weight_image import UNKNOWN, WeightImage, weight_image
 from rutc.errors import InternalError, UserError
 
 _LINK = (
@@ -123,12 +123,14 @@ def build_library(
             extras = _extras(programs, manifest, targets, in_file=file is not None)
             library = _link(place.path, programs, image, objects, running, extras, told, section)
             with Workplace(output.parent) as finished:
+                # The weights are made as they are written, and the rest is told their digest then.
+                digest = _write_weights(image, library, file and finished.path / file.name)
+                replace_bytes(library, UNKNOWN, digest)
+                replace_bytes(library, UNKNOWN.hex().encode(), digest.hex().encode())
+                seal(library)
                 library.replace(finished.path / output.name)
                 about = header_source(program, beside_it, extras.targets)
                 (finished.path / header.name).write_text(about)
-                if file is not None:
-                    with FileIO(finished.path / file.name, "w") as stream:
-                        write_chunks(stream, chain(image.parts(), [image.sha256]))
                 finished.publish()
     except OSError as error:
         raise cannot_write(output, error) from error
@@ -170,9 +172,9 @@ def _link(
     manifest: bytes,
     outline: bytes | None,
 ) -> Path:
-    """Returns a library in the folder, of generated C, the host runtime, the data and kernels.
+    """Returns a library in the folder, of generated C, the host runtime and kernels.
 
-    The weights are in the library, or will be in a file.
+    Its weights will be in the library, or in a file.
     All names given to the compiler are relative to the folder, so none of its path is recorded.
     """
     name = programs[0].name
@@ -206,8 +208,23 @@ def _link(
         (folder / compiled[-1]).write_bytes(part)
     how = (*COMPILE, TABLES, "-I", str(HOST_SOURCES), *_LINK)
     host.toolchain.run([*how, *compiled, *_LIBRARIES, "-o", "model.so"], folder)
-    library = folder / "model.so"
-    if image.byte_count > 0 and not extras.in_file:
-        append_segment(library, image.parts(), image.byte_count)
-    seal(library)
-    return library
+    return folder / "model.so"
+
+
+def _write_weights(image: WeightImage, library: Path, file: Path | None) -> bytes:
+    """Returns the SHA-256 of weights after they are written to their file, or to the library."""
+    found = hashlib.sha256()
+
+    def parts() -> Iterator[bytes | memoryview]:
+        for part in image.parts():
+            found.update(part)
+            yield part
+            del part
+
+    if file is not None:
+        with FileIO(file, "w") as stream:
+            write_chunks(stream, parts())
+            write_chunks(stream, [found.digest()])
+    elif image.byte_count > 0:
+        append_segment(library, parts(), image.byte_count)
+    return found.digest()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rutc.emit.elf import DIGEST_BYTES
 from rutc.emit.ports import Port, State
 from rutc.emit.program import Program
-from rutc.emit.weight_image import WeightImage
+from rutc.emit.weight_image import UNKNOWN, WeightImage
 from rutc.errors import InternalError
 from rutc.tensor_ir.ranges import CommonRange
 
@@ -47,7 +47,7 @@ def manifest_json(
             {**dict.fromkeys(needs), **_needs(fallback), **_own_states(fallback, program), **other}
             for fallback, other in zip(fallbacks, others or [{}] * len(fallbacks), strict=True)
         ],
-        "weights_sha256": image.sha256.hex(),
+        "weights_sha256": UNKNOWN.hex(),
         "weights_file": None,
     }
     if weights_file is not None:

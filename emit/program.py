@@ -12,9 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import assert_never
 
-import numpy as np
-import numpy.typing as npt
-
 from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.emit.host_steps import (
@@ -35,10 +32,9 @@ from rutc.emit.host_steps import (
 )
 from rutc.emit.kernel_call import BUFFER_ALIGNMENT, KernelCall, Ref
 from rutc.emit.ports import Port, State
+from rutc.emit.weight_data import WeightData, byte_count
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
-
-WeightData = bytes | bytearray | memoryview | npt.NDArray[np.generic]
 
 POINTER_BYTES = 8
 
@@ -172,7 +168,7 @@ def _problems(program: Program) -> Iterator[str]:
     shapes = [extent for port in (*program.inputs, *program.outputs) for extent in port.shape]
     yield from _size_problems(program, (program.arena_bytes, program.weight_bytes, *shapes))
     for offset, data in program.weights:
-        end = offset + (data.nbytes if isinstance(data, np.ndarray) else memoryview(data).nbytes)
+        end = offset + byte_count(data)
         if offset < 0 or end > program.weight_bytes:
             yield f"weights [{offset}, {end}) lie outside the {program.weight_bytes} weight bytes"
         if offset % BUFFER_ALIGNMENT:

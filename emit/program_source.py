@@ -17,7 +17,7 @@ from rutc.emit.ports import Port
 from rutc.emit.program import Program, told_by
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
 from rutc.emit.step_tables import Tables
-from rutc.emit.weight_image import Placed, WeightImage
+from rutc.emit.weight_image import UNKNOWN, Placed, WeightImage
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Size, plain, product
 
@@ -112,7 +112,7 @@ def entry_source(name: str, programs: int, image: WeightImage, extras: Extras) -
     lines += [f"extern const rutc_program rutc_program_{n} {_HIDDEN};" for n in numbers]
     listed = ", ".join(f"&rutc_program_{n}" for n in numbers)
     lines += ["", f"static const rutc_program *const programs[] = {{{listed}}};"]
-    digest = ", ".join(map(str, image.sha256))
+    digest = ", ".join(map(str, UNKNOWN))
     where = f".bytes = {image.byte_count}, .in_file = {int(extras.in_file)}"
     weights = f"{where},\n    .sha256 = {{{digest}}}"
     lines += [f"static const rutc_model model = {{programs, {programs}, {{"]

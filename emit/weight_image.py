@@ -10,14 +10,15 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
-import numpy as np
-
 from rutc.base.record import record
-from rutc.emit.program import Program, WeightData, padded
+from rutc.emit.program import Program, padded
+from rutc.emit.weight_data import Late, WeightData, byte_count, byte_view
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Size
 
 PAGE_BYTES = 4096
+UNKNOWN = hashlib.sha256(b"weights that are not written yet").digest()
+"""Stands for their digest, which is known once they are."""
 
 
 @record
@@ -50,10 +51,9 @@ class Placed:
 
 @record
 class WeightImage:
-    """How many bytes there are, their SHA-256, and where the weights of each program lie."""
+    """How many bytes there are, and where the weights of each program lie."""
 
     byte_count: int
-    sha256: bytes
     placed: tuple[Placed, ...]
     kept: tuple[tuple[int, WeightData], ...]
     """Places in order, and what begins there; there are zeros between."""
@@ -80,32 +80,27 @@ def weight_image(programs: Sequence[Program]) -> WeightImage:
             if key not in places:
                 places[key] = size
                 kept.append((size, data))
-                size += padded(max(_byte_view(data).nbytes, 1))
+                size += padded(max(byte_count(data), 1))
             moved.append((offset, places[key]))
         size = size if size > begin else end
         placed.append(Placed(size, tuple(moved)))
-    image = hashlib.sha256()
-    for part in _parts(kept, size):
-        image.update(part)
-    return WeightImage(size, image.digest(), tuple(placed), tuple(kept))
+    return WeightImage(size, tuple(placed), tuple(kept))
 
 
 def _digest(data: WeightData) -> bytes:
-    return hashlib.sha256(_byte_view(data)).digest()
+    found = hashlib.sha256(byte_view(data)).digest()
+    if isinstance(data, Late):
+        data.forget()
+    return found
 
 
-def _parts(kept: Sequence[tuple[int, WeightData]], byte_count: int) -> Iterator[bytes | memoryview]:
+def _parts(kept: Sequence[tuple[int, WeightData]], end: int) -> Iterator[bytes | memoryview]:
     """Yields weights in the order of their places, gaps filled with zeros."""
     position = 0
     for place, data in kept:
         yield bytes(max(0, place - position))
-        view = _byte_view(data)
-        yield view
-        position = place + len(view)
-    yield bytes(byte_count - position)
-
-
-def _byte_view(data: WeightData) -> memoryview:
-    if isinstance(data, np.ndarray):
-        return np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
-    return memoryview(data).cast("B")
+        yield byte_view(data)
+        if isinstance(data, Late):
+            data.forget()
+        position = place + byte_count(data)
+    yield bytes(end - position)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from rutc.base.cached import cached_property
+from rutc.base.mapped import drop_pages
 
 T = TypeVar("T")
 
@@ -62,7 +63,9 @@ class Data:
         if self._name is not None:
             return repr(hash(self._name))
         flat, size = self.array.flat, self.array.size
-        return str([flat[i] for i in range(0, size, max(1, size // FEW))])
+        few = str([flat[i] for i in range(0, size, max(1, size // FEW))])
+        drop_pages(self.array)
+        return few
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -73,9 +76,11 @@ class Data:
         return array
 
     def forget(self) -> None:
-        """Frees the memory of an array that can be made again."""
+        """Frees the memory of an array that can be made, or read from its file, again."""
         if self._again is not None:
             self.__dict__.pop("array", None)
+        elif "array" in self.__dict__:
+            drop_pages(self.array)
 
     def __reduce__(self) -> tuple[type[Data], tuple[np.ndarray]]:
         return Data, (self.array,)
@@ -91,6 +96,7 @@ class Data:
             h.update(repr(self.array.tolist()).encode())
         else:
             h.update(np.ascontiguousarray(self.array).view(np.uint8).data)
+            drop_pages(self.array)
         return h.hexdigest()
 
     @cached_property
@@ -98,7 +104,9 @@ class Data:
         """Whether all elements are known to be finite numbers."""
         if self.array.dtype.kind != "f" or self.array.size == 0:
             return self.array.dtype.kind in "iub"
-        return bool(np.isfinite(self.array.min()) and np.isfinite(self.array.max()))
+        found = bool(np.isfinite(self.array.min()) and np.isfinite(self.array.max()))
+        drop_pages(self.array)
+        return found
 
     @cached_property
     def largest(self) -> float:
@@ -153,6 +161,8 @@ class Data:
         flat = self.array.reshape(-1) if self.array.flags.c_contiguous else self.array.flat
         few = flat[:: max(1, self.array.size // SAMPLES)][:SAMPLES]
         elements = repr(few.tolist()) if self.array.dtype == object else np.array(few).tobytes()
+        # Around every element that is read of a file the system maps those that it has.
+        drop_pages(self.array)
         return str(self.array.dtype), self.array.shape, elements
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rutc.base.mapped import drop_pages
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rules.views import can_leave
@@ -75,7 +76,9 @@ def splat(n: Const) -> Lit | None:
         return None
     # The last element decides for nearly all; only then is a large array looked at, or copied.
     first = array[(0,) * array.ndim]
-    if first.tobytes() != array[(-1,) * array.ndim].tobytes():
+    last = array[(-1,) * array.ndim]
+    drop_pages(array)
+    if first.tobytes() != last.tobytes():
         return None
     flat = np.ascontiguousarray(array).reshape(-1)
     if not np.array_equal(flat[1:].view(np.uint8), flat[:-1].view(np.uint8)):
