@@ -27,9 +27,10 @@ from rutc.emit.storage import memory_type
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.kernel import Kind, Loop, Stmt, Update, reads_in, walk_loops
+from rutc.tensor_ir.kernel import Kind, Loop, Stmt, Update
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import Factor, narrow_factors
+from rutc.tensor_ir.statements import reads_in, walk_loops
 
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
 

@@ -48,12 +48,10 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
-    accesses,
-    walk_loops,
-    walk_stmts,
 )
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.narrow_ends import end_lanes, has_narrow_ends
+from rutc.tensor_ir.statements import accesses, walk_loops, walk_stmts
 
 ENTRY = "rutc_kernel"
 """The name that every emitted kernel function has until it is linked."""

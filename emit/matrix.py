@@ -21,8 +21,9 @@ from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ONE, Index, maximum
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.kernel import Access, Assign, Init, Kernel, Kind, Loop, Stmt, Update, walk_stmts
+from rutc.tensor_ir.kernel import Access, Assign, Init, Kernel, Kind, Loop, Stmt, Update
 from rutc.tensor_ir.products import terms_of
+from rutc.tensor_ir.statements import walk_stmts
 
 REGISTERS = 8
 COLUMNS = 16

@@ -19,10 +19,9 @@ from rutc.tensor_ir.kernel import (
     Prefetch,
     Stmt,
     Update,
-    rewrite,
-    walk_loops,
 )
 from rutc.tensor_ir.layout import Axis, Layout
+from rutc.tensor_ir.statements import rewrite, walk_loops
 
 
 @record

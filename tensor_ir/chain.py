@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.canonical import renamed
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, Stmt, walk_loops
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, Stmt
+from rutc.tensor_ir.statements import walk_loops
 
 
 def chain(

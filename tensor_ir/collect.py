@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Value
-from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Slice
+from rutc.tensor_ir.statements import with_symbols
 
 
 def collect_kernel(

@@ -47,11 +47,11 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
-    with_symbols,
 )
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.reducer import as_locals
 from rutc.tensor_ir.slice_rooms import early_start, within_slices
+from rutc.tensor_ir.statements import with_symbols
 
 
 @record

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.kernel import Kernel, Merge, Put, Update, accesses, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Merge, Put, Update
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
+from rutc.tensor_ir.statements import accesses, exprs, walk_stmts
 
 
 def has_narrow_ends(kernel: Kernel, machine: Machine) -> bool:

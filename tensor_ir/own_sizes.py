@@ -30,17 +30,10 @@ from rutc.tensor_ir.affine import (
     plain,
     quoted,
 )
-from rutc.tensor_ir.kernel import (
-    Buffer,
-    Kernel,
-    own_indices,
-    rewrite,
-    walk_loops,
-    walk_stmts,
-    with_symbols,
-)
+from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.layout import Axis, Layout
 from rutc.tensor_ir.polynomial import of_atom
+from rutc.tensor_ir.statements import own_indices, rewrite, walk_loops, walk_stmts, with_symbols
 
 OPEN = 1 << 16
 """Sizes that may be larger are open: code for them serves any size."""

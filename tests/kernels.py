@@ -31,9 +31,10 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.expr import point
 from rutc.tensor_ir.interpret import interpret_values
-from rutc.tensor_ir.kernel import Branch, Init, Kernel, Kind, Loop, Stmt, walk_loops
+from rutc.tensor_ir.kernel import Branch, Init, Kernel, Kind, Loop, Stmt
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, lower
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import (
     Apart,
     BlockReduction,

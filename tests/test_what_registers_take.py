@@ -24,9 +24,10 @@ from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.kernel import Kernel, Kind, Stmt, Update, walk_loops, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Stmt, Update
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
+from rutc.tensor_ir.statements import walk_loops, walk_stmts
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, typical
-from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Put, walk_stmts
+from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Put
 from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, Machine
+from rutc.tensor_ir.statements import walk_stmts
 from rutc.tensor_ir.steps import (
     Mark,
     NotApplicable,

@@ -8,20 +8,9 @@ from dataclasses import replace
 from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.expr import Expr, Read, index_names, reads, reads_plainly
 from rutc.tensor_ir.gradual import row_chosen
-from rutc.tensor_ir.kernel import (
-    Assign,
-    Branch,
-    Buffer,
-    Kernel,
-    Loop,
-    Put,
-    Space,
-    Stmt,
-    Update,
-    exprs,
-    walk_loops,
-)
+from rutc.tensor_ir.kernel import Assign, Branch, Buffer, Kernel, Loop, Put, Space, Stmt, Update
 from rutc.tensor_ir.ranges import SOME, common_size, with_common, without_common
+from rutc.tensor_ir.statements import exprs, walk_loops
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import Window, window
 from rutc.tuner.access import Reduction, Shape, Touch

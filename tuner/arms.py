@@ -9,8 +9,9 @@ from math import prod
 
 from rutc.tensor_ir.affine import Index, Max, Min, Mod, Size
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, walk
-from rutc.tensor_ir.kernel import Kernel, Kind, exprs, reads_in, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
+from rutc.tensor_ir.statements import exprs, reads_in, walk_stmts
 from rutc.tensor_ir.steps import (
     Mark,
     NotApplicable,

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil, gcd, inf, prod
 
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.kernel import Assign, Init, Kernel, Space, walk_stmts
+from rutc.tensor_ir.kernel import Assign, Init, Kernel, Space
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.statements import walk_stmts
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.register_tile import RegisterTile

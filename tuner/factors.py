@@ -6,9 +6,9 @@ from math import prod
 
 from rutc.tensor_ir.expr import Expr, plain_names
 from rutc.tensor_ir.kernel import Kernel, Kind, Space, Stmt, Update
+from rutc.tensor_ir.statements import Around, walk_within
 from rutc.tensor_ir.steps import FactorOut, NotApplicable, Schedule
 from rutc.tensor_ir.steps.partial import parted
-from rutc.tuner.sums import Around, with_loops
 
 OPERATIONS = 3
 """What a sum of its own takes: to start it, a multiply-add, and the state that waited in memory."""
@@ -20,7 +20,7 @@ def factors_out(kernel: Kernel) -> tuple[Schedule, Kernel]:
     Such as the scales of blocks of weights: they are the same for all products of a block.
     """
     chosen: dict[str, None] = {}
-    for s, around in with_loops(kernel.body, ()):
+    for s, around in walk_within(kernel.body):
         if _is_sum(s, kernel) and isinstance(s, Update):
             var = _loop(s, s.elements[0], around)
             if var is not None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.kernel import Kernel, Update, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Update
 from rutc.tensor_ir.machine import QUAD
+from rutc.tensor_ir.statements import exprs, walk_stmts
 from rutc.tensor_ir.steps import Pack, Step
 from rutc.tuner.access import Touch
 from rutc.tuner.choice import Choice

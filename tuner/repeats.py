@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Range
-from rutc.tensor_ir.kernel import Kernel, reads_in
+from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.statements import reads_in
 from rutc.tensor_ir.steps import Split
 from rutc.tuner.access import Shape
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf, isqrt
 
 from rutc.tensor_ir.affine import FloorDiv, Index, Range
-from rutc.tensor_ir.kernel import Branch, Init, Kernel, Kind, Loop, Space, Stmt, Update
+from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Space, Update
+from rutc.tensor_ir.statements import walk_within
 from rutc.tensor_ir.steps import NotApplicable, PartialSums, Schedule, Step
 from rutc.tensor_ir.steps.step import moves, outer_ranges
 
@@ -20,8 +21,6 @@ SUMS = frozenset(("sum", "moments"))
 Of `logsumexp`, which keeps all registers busy, each element would take a twentieth longer.
 """
 
-Around = tuple[Loop, ...]
-
 
 def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
     """Steps that make the long sums of a scheduled kernel of partial ones, and the kernel after.
@@ -31,7 +30,7 @@ def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
     ranges = outer_ranges(kernel)
     starts: dict[str, frozenset[str]] = {}
     chosen: dict[str, int] = {}
-    for s, around in with_loops(kernel.body, ()):
+    for s, around in walk_within(kernel.body):
         if isinstance(s, Init):
             starts |= {a.buffer: frozenset(x.var for x in around) for a in s.states}
         if isinstance(s, Update) and s.reducer.name in SUMS and s.reducer.state[0].is_float:
@@ -106,13 +105,3 @@ def _most_between(size: Index) -> float:
             return max(size.const - (y - x).const // d.const, 0)
         case _:
             return inf
-
-
-def with_loops(body: tuple[Stmt, ...], around: Around) -> Iterator[tuple[Stmt, Around]]:
-    """All statements, each with the loops around it."""
-    for s in body:
-        yield s, around
-        if isinstance(s, Loop):
-            yield from with_loops(s.body, (*around, s))
-        elif isinstance(s, Branch):
-            yield from with_loops((*s.then, *s.orelse), around)

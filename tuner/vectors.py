@@ -7,8 +7,9 @@ from math import ceil
 
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.expr import operations
-from rutc.tensor_ir.kernel import Kind, Stmt, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Kind, Stmt
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.statements import exprs, walk_stmts
 from rutc.tensor_ir.steps import Mark, NotApplicable, Peel, Singly, Split, Step
 from rutc.tuner.access import Shape, Touch
 from rutc.tuner.lengths import leaves_rest

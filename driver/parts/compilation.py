@@ -19,8 +19,8 @@ from rutc.driver.parts.compile_job import (
 from rutc.driver.parts.launches import Pending
 from rutc.driver.parts.worker_pool import Pool
 from rutc.emit import cache
-from rutc.tensor_ir.kernel import walk_loops, walk_stmts
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.statements import walk_loops, walk_stmts
 
 OnDraft = Callable[[Pending, Made, Draft], None]
 OnMade = Callable[[Pending, Made], None]

@@ -57,6 +57,7 @@ from rutc.tensor_ir.kernel import Space as Memory
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.reducer import as_locals
+from rutc.tensor_ir.statements import walk_within
 
 ROWS = 16.0
 """Rows of a matrix register."""
@@ -72,7 +73,7 @@ class Counter(Accesses):
         """The regions in which the states of reductions begin."""
         self.written = dict[str, Names]()
         """The loops around what writes to memory: none of it is loaded before them."""
-        self._note_writes(kernel.body, NONE)
+        self._note_writes(kernel.body)
         self._stmts(kernel.body, ())
 
     # -- statements -----------------------------------------------------------------------------
@@ -110,20 +111,12 @@ class Counter(Accesses):
                 case _:
                     assert_never(s)
 
-    def _note_writes(self, body: tuple[Stmt, ...], loops: Names) -> None:
-        for s in body:
-            match s:
-                case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
-                    self._note_writes(s.body, loops | {s.var})
-                case Loop():
-                    self._note_writes(s.body, loops)
-                case Branch():
-                    self._note_writes((*s.then, *s.orelse), loops)
-                case Assign() | Put():
-                    name = s.target.buffer
-                    self.written[name] = self.written.get(name, NONE) | loops
-                case _:
-                    pass
+    def _note_writes(self, body: tuple[Stmt, ...]) -> None:
+        for s, around in walk_within(body):
+            if isinstance(s, Assign | Put):
+                loops = {x.var for x in around if x.kind in (Kind.SERIAL, Kind.PARALLEL)}
+                name = s.target.buffer
+                self.written[name] = self.written.get(name, NONE) | loops
 
     def _assign(self, target: Access, names: Names, frames: Frames) -> None:
         buffer = self.buffers[target.buffer]

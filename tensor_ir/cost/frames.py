@@ -14,10 +14,11 @@ from math import ceil, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Merge, Stmt, walk_stmts
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Merge, Stmt
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.narrow_ends import end_lanes, has_narrow_ends
 from rutc.tensor_ir.ranges import common_sizes
+from rutc.tensor_ir.statements import walk_stmts
 
 SAMPLES = 16
 """Values of an outer loop that are looked at where the number of iterations depends on it."""

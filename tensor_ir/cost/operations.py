@@ -14,9 +14,10 @@ from rutc.tensor_ir.expr import (
     Read,
     children,
 )
-from rutc.tensor_ir.kernel import Assign, Kind, Loop, Merge, Stmt, reads_in, walk_stmts
+from rutc.tensor_ir.kernel import Assign, Kind, Loop, Merge, Stmt
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.roots import ROOTS, roots_taken
+from rutc.tensor_ir.statements import reads_in, walk_stmts
 
 FUNCTION_STEPS, DIVISION_STEPS = 10, 3
 """Multiply-adds, one after the other, that elementary functions and divisions take as long as."""

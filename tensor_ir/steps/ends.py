@@ -13,20 +13,8 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, ZERO, Index, Min, Range, floordiv, maximum, minimum
 from rutc.tensor_ir.canonical import renamed
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.kernel import (
-    Assign,
-    Branch,
-    Init,
-    Kernel,
-    Kind,
-    Loop,
-    Put,
-    Stmt,
-    accesses,
-    exprs,
-    walk_loops,
-    walk_stmts,
-)
+from rutc.tensor_ir.kernel import Assign, Branch, Init, Kernel, Kind, Loop, Put, Stmt
+from rutc.tensor_ir.statements import accesses, exprs, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.moved import Moved
 from rutc.tensor_ir.steps.step import (
     NotApplicable,

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.kernel import Access, Branch, Kernel, Kind, Loop, Prefetch, Stmt, exprs
+from rutc.tensor_ir.kernel import Access, Branch, Kernel, Kind, Loop, Prefetch, Stmt
+from rutc.tensor_ir.statements import Around, exprs
 from rutc.tensor_ir.steps.step import NotApplicable
-
-Around = tuple[Loop, ...]
-"""Loops around a statement, outer ones first."""
 
 
 def with_hints(kernel: Kernel, hints: Callable[[Loop, Around], list[Prefetch]], why: str) -> Kernel:

@@ -10,19 +10,9 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Max, Min, Range, Var, floordiv, maximum, minimum
 from rutc.tensor_ir.division import close_bounds, extreme_operands
 from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.kernel import (
-    Branch,
-    Kernel,
-    Kind,
-    Loop,
-    Prefetch,
-    Stmt,
-    Update,
-    exprs,
-    rewrite,
-    walk_stmts,
-)
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, Update
 from rutc.tensor_ir.outside import outside_adds_nothing
+from rutc.tensor_ir.statements import Around, exprs, rewrite, walk_stmts
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
@@ -31,8 +21,6 @@ from rutc.tensor_ir.steps.step import (
     ranges_of,
     replace_loop,
 )
-
-Around = tuple[Loop, ...]
 
 
 @record

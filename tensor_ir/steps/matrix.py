@@ -19,11 +19,9 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
-    rewrite,
-    walk_loops,
-    walk_stmts,
 )
 from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.statements import rewrite, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,

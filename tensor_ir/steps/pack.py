@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Size
-from rutc.tensor_ir.kernel import Kernel, accesses, walk_stmts
+from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import Layout, dense, in_nibbles
+from rutc.tensor_ir.statements import accesses, walk_stmts
 from rutc.tensor_ir.steps.step import NotApplicable, Step, check_positive
 
 

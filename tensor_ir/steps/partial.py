@@ -23,14 +23,11 @@ from rutc.tensor_ir.kernel import (
     Prefetch,
     Stmt,
     Update,
-    accesses,
-    exprs,
-    walk_loops,
-    walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis
 from rutc.tensor_ir.products import whole_product
 from rutc.tensor_ir.reducer import Reducer, reducer
+from rutc.tensor_ir.statements import Around, accesses, exprs, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
@@ -63,9 +60,7 @@ class _Partly(Step):
         like = kernel.buffer(state)
         return replace(like, name=name, dtype=dtype or like.dtype)
 
-    def _updates(
-        self, s: Stmt, around: tuple[Loop, ...]
-    ) -> Iterator[tuple[Update, tuple[Loop, ...]]]:
+    def _updates(self, s: Stmt, around: Around) -> Iterator[tuple[Update, Around]]:
         """The updates in a loop, each with the loops around it."""
         match s:
             case Loop():

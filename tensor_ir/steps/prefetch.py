@@ -12,21 +12,9 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, ZERO, Index, Range
 from rutc.tensor_ir.division import maximum
 from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.kernel import (
-    Access,
-    Assign,
-    Branch,
-    Kernel,
-    Kind,
-    Loop,
-    Prefetch,
-    Stmt,
-    Update,
-    reads_in,
-    walk_loops,
-    walk_stmts,
-)
-from rutc.tensor_ir.steps.hints import Around, address_of, reads_of, with_hints
+from rutc.tensor_ir.kernel import Access, Assign, Branch, Kernel, Kind, Loop, Prefetch, Stmt, Update
+from rutc.tensor_ir.statements import Around, reads_in, walk_loops, walk_stmts
+from rutc.tensor_ir.steps.hints import address_of, reads_of, with_hints
 from rutc.tensor_ir.steps.step import NotApplicable, Step, check_positive, find_loops, replace_loop
 
 Turn = tuple[Index, Index, int | None]

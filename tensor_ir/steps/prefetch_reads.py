@@ -9,8 +9,9 @@ from itertools import product
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, walk_loops
-from rutc.tensor_ir.steps.hints import Around, address_of, reads_of, with_hints
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch
+from rutc.tensor_ir.statements import Around, walk_loops
+from rutc.tensor_ir.steps.hints import address_of, reads_of, with_hints
 from rutc.tensor_ir.steps.step import Step, check_positive, find_loops
 
 IN_REGISTERS = (Kind.UNROLL, Kind.VECTOR)

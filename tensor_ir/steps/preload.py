@@ -8,19 +8,9 @@ from dataclasses import replace
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, point, reads_plainly, transform
-from rutc.tensor_ir.kernel import (
-    Access,
-    Assign,
-    Buffer,
-    Kernel,
-    Kind,
-    Loop,
-    Space,
-    Stmt,
-    reads_in,
-    rewrite,
-)
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, Space, Stmt
 from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.statements import reads_in, rewrite
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,

@@ -21,11 +21,9 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
-    accesses,
-    walk_loops,
-    walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout, dense
+from rutc.tensor_ir.statements import accesses, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index
-from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Loop, Stmt, Update, walk_loops
+from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Loop, Stmt, Update
 from rutc.tensor_ir.running import Prefix, running
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,

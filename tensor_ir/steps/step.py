@@ -26,6 +26,8 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
+)
+from rutc.tensor_ir.statements import (
     accesses,
     exprs,
     is_for_ranges,

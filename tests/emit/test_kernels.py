@@ -12,10 +12,11 @@ from rutc.tensor_ir import DType, Index, Lit
 from rutc.tensor_ir.expr import IndexValue, Read, apply
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, walk_loops
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import halo_kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import Schedule, apply_schedule, parse_schedule
 from rutc.tuner import choose
 from tests.close import assert_close

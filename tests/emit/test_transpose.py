@@ -12,11 +12,12 @@ from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import Range, Size, plain
 from rutc.tensor_ir.expr import Lit, Read, apply, cast, point
 from rutc.tensor_ir.graph import Nest, Value
-from rutc.tensor_ir.kernel import Kernel, Kind, walk_loops
+from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.reducer import reducer
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import Mark, Reorder, Schedule, apply_schedule, parse_schedule
 from rutc.tuner import choose
 from tests.emit.run_kernel import run_kernel

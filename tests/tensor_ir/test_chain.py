@@ -13,9 +13,10 @@ from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Space, accesses, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Space
 from rutc.tensor_ir.lower import Slice, lower
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.statements import accesses, walk_stmts
 from rutc.tensor_ir.steps import Inside, apply_schedule
 from rutc.tensor_ir.steps.inside import without_fills
 from tests.close import assert_close

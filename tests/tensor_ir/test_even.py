@@ -6,10 +6,11 @@ import pytest
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, walk_loops
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import (
     Balance,
     Even,

@@ -20,21 +20,11 @@ from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import (
-    Access,
-    Assign,
-    Branch,
-    Buffer,
-    Kernel,
-    Kind,
-    Loop,
-    Space,
-    Stmt,
-    walk_stmts,
-)
+from rutc.tensor_ir.kernel import Access, Assign, Branch, Buffer, Kernel, Kind, Loop, Space, Stmt
 from rutc.tensor_ir.layout import dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.statements import walk_stmts
 from rutc.tensor_ir.steps import (
     BlockReduction,
     Cut,

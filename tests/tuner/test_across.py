@@ -7,8 +7,9 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, walk_loops, walk_stmts
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.statements import walk_loops, walk_stmts
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.analysis import analyse

@@ -3,7 +3,7 @@
 import pytest
 
 from rutc.emit.targets import x86
-from rutc.tensor_ir.kernel import walk_loops
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import Even, Split, apply_schedule
 from rutc.tuner import choose
 from tests.tuner.test_schedules import lowered

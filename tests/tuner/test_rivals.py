@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from rutc.tensor_ir.kernel import walk_loops
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import NotApplicable, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces, usual

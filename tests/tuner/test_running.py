@@ -3,7 +3,8 @@
 import pytest
 
 from rutc.emit.targets import x86
-from rutc.tensor_ir.kernel import Kind, walk_loops
+from rutc.tensor_ir.kernel import Kind
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import apply_schedule
 from tests.tuner.test_across import default_of
 from tests.tuner.test_schedules import lowered

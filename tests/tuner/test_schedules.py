@@ -9,22 +9,12 @@ from rutc.emit.targets import x86
 from rutc.tensor_ir import Const, Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.kernel import (
-    Branch,
-    Kernel,
-    Kind,
-    Loop,
-    Prefetch,
-    Small,
-    Stmt,
-    Update,
-    walk_loops,
-    walk_stmts,
-)
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Small, Stmt, Update
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import QUAD, Machine
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.statements import walk_loops, walk_stmts
 from rutc.tensor_ir.steps import Fuse, Pack, PrefetchBlock, Prepare, Split, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import Shape

@@ -9,11 +9,12 @@ import pytest
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
-from rutc.tensor_ir.kernel import Kernel, walk_loops
+from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import ROW_REGISTERS, Machine
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import Inside, PrefetchBlock, PrefetchResult, apply_schedule
 from rutc.tensor_ir.windows import Window, share_inside
 from rutc.tuner import choose

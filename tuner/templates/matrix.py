@@ -9,9 +9,10 @@ from itertools import permutations
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_loops
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
 from rutc.tensor_ir.products import terms_of
+from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import (
     Balance,
     MatrixTile,

@@ -8,8 +8,9 @@ from math import ceil
 
 from rutc.base.record import record
 from rutc.tensor_ir.expr import operations
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_loops, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.statements import walk_loops, walk_stmts
 from rutc.tensor_ir.steps import Lanes, Mark, NotApplicable, Pack, Reorder, Step
 from rutc.tuner.access import Shape, Touch
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing

@@ -9,8 +9,9 @@ from math import inf, prod
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.expr import operations
-from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
+from rutc.tensor_ir.statements import exprs, walk_stmts
 from rutc.tensor_ir.steps import NotApplicable, Peel, Reorder, Running, Split, Step, Tile
 from rutc.tensor_ir.steps.running import prefix_of, running_parts
 from rutc.tuner.access import Shape, memory_order

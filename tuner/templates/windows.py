@@ -20,8 +20,9 @@ from math import ceil
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import has_functions
-from rutc.tensor_ir.kernel import Assign, Kernel, Kind, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Assign, Kernel, Kind
 from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
+from rutc.tensor_ir.statements import exprs, walk_stmts
 from rutc.tensor_ir.steps import (
     Inside,
     Mark,
