@@ -43,8 +43,13 @@ class PrefetchReads(Step):
         return with_hints(kernel, partial(self._hints, kernel), why)
 
     def _hints(self, kernel: Kernel, loop: Loop, outer: Around) -> list[Prefetch]:
-        """What an iteration of an innermost loop asks for; nothing where it is not in `loop`."""
+        """What an iteration of an innermost loop asks for; nothing where it is not in `loop`.
+
+        Nor is anything asked for within vectors: each of their lanes would.
+        """
         if all(x.var != self.loop for x in (*outer, loop)):
+            return []
+        if any(x.kind in IN_REGISTERS for x in outer):
             return []
         if any(x.kind not in IN_REGISTERS for x in walk_loops(loop.body)):
             return []
