@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Var
 from rutc.tensor_ir.cost.addresses import Names, Places
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, executions
@@ -16,6 +17,22 @@ from rutc.tensor_ir.lane_runs import divided_along, shuffled_runs, spread_parts
 from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, QUAD, Machine
 
 
+@record
+class Load:
+    """A load at an address: one element for all lanes, or one for each of those of a loop.
+
+    Of a `chosen` one only the run knows which lanes are where; lanes of those `apart`, as chosen
+    ones are, cannot share loads.
+    """
+
+    buffer: Buffer
+    address: Index
+    lanes: Frame | None
+    frames: Frames
+    apart: bool
+    chosen: bool
+
+
 class Accesses(Places):
     """Counts loads and stores."""
 
@@ -24,42 +41,26 @@ class Accesses(Places):
         super().__init__(kernel, machine)
         self._known_places: dict[tuple[Index, tuple[int, ...]], list[list[int] | None]] = {}
 
-    def load(
-        self,
-        buffer: Buffer,
-        address: Index,
-        names: Names,
-        frames: Frames,
-        tally: Tally,
-        count: float,
-        *,
-        apart: bool,
-        chosen: bool,
-    ) -> None:
-        """Count so many loads at an address.
-
-        Of `chosen` ones only the run knows which lanes are where; lanes of those `apart` cannot
-        share loads.
-        """
-        lanes = self.lanes(names, frames)
-        size = buffer.dtype.bytes
-        if buffer.layout.nibbles:
+    def load(self, x: Load, tally: Tally, count: float) -> None:
+        """Count so many loads."""
+        nibbles, lanes = x.buffer.layout.nibbles, x.lanes
+        if nibbles:
             # A half of each byte is taken, or halves of fewer bytes are put in turn.
             tally.add("arithmetic" if lanes is None else "conversions", count)
-        group = next((f for f in frames if f.role is Role.GROUP), None)
+        group = next((f for f in x.frames if f.role is Role.GROUP), None)
         if lanes is None:
-            if group is not None and address.coefficient(group.var) not in (0, 1):
+            if group is not None and x.address.coefficient(group.var) not in (0, 1):
                 count = self._one_by_one(tally, count * group.trip)
             tally.add("broadcasts", count)
             return
-        step = address.coefficient(lanes.var)
-        if buffer.layout.nibbles and step == 2:
+        size, step = x.buffer.dtype.bytes, x.address.coefficient(lanes.var)
+        if nibbles and step == 2:
             # Both halves of bytes are taken of one load.
             step, count = 1, count / 2
         if group is not None:
             members = min(int(group.trip), QUAD)
             count *= ceil(group.trip / QUAD)
-            together = address.coefficient(group.var) == 1
+            together = x.address.coefficient(group.var) == 1
             if together and step == members:
                 size, step = size * members, 1
             elif not (together and step == 0):
@@ -67,22 +68,32 @@ class Accesses(Places):
             if step == 0:
                 tally.add("broadcasts", count)
                 return
-        part = self.part_of(lanes, size)
-        if buffer.singly and step not in (0, 1):
+        if x.buffer.singly and step not in (0, 1):
             tally.add("gathered", count * lanes.lanes)
-            return
-        if chosen and step != 1:
-            step = None
-        if step is None and address.factor(lanes.var) is not None and not chosen:
-            # A size of 0 or 1 moves neighbours: they are loaded, or one for all.
-            step = 1
-        ranges = self.space.ranges
-        if step is None and not chosen and divided_along(address, lanes.var, lanes.lanes, ranges):
-            # Neighbours but for a seam.
-            step = 1
+        else:
+            self._load_lanes(x, lanes, self._usual_step(x, lanes, step), size, tally, count)
+
+    def _usual_step(self, x: Load, lanes: Frame, step: int | None) -> int | None:
+        """How far lanes are from each other in all vectors but few; None where that differs."""
+        if x.chosen:
+            return 1 if step == 1 else None
+        if step is not None:
+            return step
+        # A size of 0 or 1 moves neighbours: they are loaded, or one for all. Or they are neighbours
+        # but for a seam.
+        near = x.address.factor(lanes.var) is not None or divided_along(
+            x.address, lanes.var, lanes.lanes, self.space.ranges
+        )
+        return 1 if near else None
+
+    def _load_lanes(
+        self, x: Load, lanes: Frame, step: int | None, size: int, tally: Tally, count: float
+    ) -> None:
+        """Count loads of vectors whose lanes, of so many bytes, are a `step` from each other."""
+        part = self.part_of(lanes, size)
         if step == 1:
             tally.add("loads", count * part)
-            if not self.aligned(address, lanes, buffer):
+            if not self.aligned(x.address, lanes, x.buffer):
                 self._crosses(tally, lanes, size, count)
         elif step in (0, -1):
             tally.add("loads" if step else "broadcasts", count * part)
@@ -90,14 +101,14 @@ class Accesses(Places):
         elif (
             step is not None
             and step in NEAR_STRIDES
-            and (not apart or self._is_window(address, step, frames))
+            and (not x.apart or self._is_window(x.address, step, x.frames))
         ):
             tally.add("loads", count * part * step)
             tally.add("shuffles", count * part * (step - 1))
-        elif not apart and self._block(address, lanes, frames) is not None:
-            self._transposed(tally, "loads", address, lanes, frames, count * part)
+        elif not x.apart and self._block(x.address, lanes, x.frames) is not None:
+            self._transposed(tally, "loads", x.address, lanes, x.frames, count * part)
         else:
-            own = [0] if apart else self.runs(address, lanes, frames)
+            own = [0] if x.apart else self.runs(x.address, lanes, x.frames)
             for runs in own:
                 each = count / len(own)
                 tally.add("loads", each * part * runs)
@@ -186,7 +197,7 @@ class Accesses(Places):
                     tally.add("arithmetic", count * self.part(DType.I64, names, frames))
 
     def load_permuted(
-        self, buffer: Buffer, lanes: Frame, tally: Tally, count: float, shuffles: int = 1
+        self, buffer: Buffer, lanes: Frame, tally: Tally, count: float, shuffles: int
     ) -> None:
         """Count loads of registers whose lanes so many `shuffles` put into another order."""
         part = self.part_of(lanes, buffer.dtype.bytes)

@@ -11,9 +11,9 @@ from math import ceil
 from typing import assert_never
 
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.cost.accesses import Accesses
+from rutc.tensor_ir.cost.accesses import Accesses, Load
 from rutc.tensor_ir.cost.addresses import NONE, Names, region_of, union
-from rutc.tensor_ir.cost.frames import Frames, Role, copies_held, executions
+from rutc.tensor_ir.cost.frames import Frame, Frames, Role, copies_held, executions
 from rutc.tensor_ir.cost.operations import (
     add_operations,
     depth_of,
@@ -310,12 +310,19 @@ class Counter(Accesses):
             share = 1.0 if lanes is None else float(lanes.lanes)
         self.tally(frames, at).add(kind, count * times * share)
 
-    def _picks(self, r: Read, buffer: Buffer, var: str, lanes: int) -> int:
-        """The operations by which lanes along a loop take what data choose from a short row."""
-        row = None if buffer.singly else row_chosen(r.coords, buffer.layout)
-        if row is None or var in plain_names(r.coords):
+    def _permutes(self, r: Read, buffer: Buffer, lanes: Frame) -> int:
+        """The shuffles by which lanes take what data choose from a register; 0 where they do not.
+
+        That is a table along the lanes, or a short row.
+        """
+        if buffer.singly:
             return 0
-        return self.machine.picks(buffer.dtype.bytes, row[1], lanes)
+        if self.machine.permutes(buffer.dtype) and table_along(r, self.buffers, lanes.var):
+            return 1
+        row = row_chosen(r.coords, buffer.layout)
+        if row is None or lanes.var in plain_names(r.coords):
+            return 0
+        return self.machine.picks(buffer.dtype.bytes, row[1], lanes.lanes)
 
     # -- memory ---------------------------------------------------------------------------------
     def read(
@@ -353,23 +360,17 @@ class Counter(Accesses):
         guarded = bool(outside)
         loops = {f.var for f in frames if f.role is Role.LOOP and f.open}
         tested = any(not loops.isdisjoint(c.names()) for c in outside)
-        apart = bool(chosen) or tested
+        unknown = bool(chosen) or tested
         for place in outside:
             self.quotients(place, frames)
-        self.quotients(address if apart or guarded else self.first_lane(address, frames), frames)
-        lanes = self.lanes(names, frames) if chosen else None
-        permuted = not buffer.singly and self.machine.permutes(buffer.dtype)
-        if lanes is not None and permuted and table_along(r, self.buffers, lanes.var):
-            self.load_permuted(buffer, lanes, tally, count)
+        self.quotients(address if unknown or guarded else self.first_lane(address, frames), frames)
+        lanes = self.lanes(names, frames)
+        if chosen and lanes is not None and (shuffles := self._permutes(r, buffer, lanes)):
+            self.load_permuted(buffer, lanes, tally, count, shuffles)
             self.touch(buffer, r.coords, frames, is_store=False, address=address)
             return names
-        if lanes is not None and (picks := self._picks(r, buffer, lanes.var, lanes.lanes)):
-            self.load_permuted(buffer, lanes, tally, count, picks)
-            self.touch(buffer, r.coords, frames, is_store=False, address=address)
-            return names
-        self.load(
-            buffer, address, names, frames, tally, count, apart=apart or guarded, chosen=apart
-        )
+        load = Load(buffer, address, lanes, frames, unknown or guarded, unknown)
+        self.load(load, tally, count)
         if tested:
             tally.add("tested", count)
         elif outside:
