@@ -8,31 +8,20 @@ from weakref import ref
 
 from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Expr, index_names, operations, reads, walk
-from rutc.tensor_ir.machine import FEWEST_LANES, PAIR, QUAD, Machine
-from rutc.tensor_ir.products import narrow_factors
-from rutc.tensor_ir.terms import factors
-from rutc.tuner.access import Reduction, Shape, Touch
+from rutc.tensor_ir.machine import FEWEST_LANES, Machine
+from rutc.tuner.access import Reduction, Shape
 from rutc.tuner.tile_loads import (
     evicted_rows,
-    far_load,
-    is_sorted,
     kept_places,
     lines_loaded,
     loads_of_step,
     places_of_rows,
-    spread_bytes,
-    vector_load,
-    widened,
 )
+from rutc.tuner.tile_operands import Operands, Vectors, products_per_cycle
 from rutc.tuner.tile_registers import (
-    LONGEST_UNROLLED,
     Rows,
     is_full,
-    multiplications,
     pass_by,
-    product_registers,
-    state_registers,
 )
 
 
@@ -70,150 +59,7 @@ def _alike(shape: Shape) -> dict[str, int]:
 
 def busy_cycles(r: Reduction, vectors: float, machine: Machine) -> float:
     """Cycles that multiply so many vectors and add them to states, a product in each lane."""
-    return vectors / _products_per_cycle(r, machine)
-
-
-def _products_per_cycle(r: Reduction, machine: Machine) -> float:
-    """Vectors that are multiplied and added to states in a cycle, a product in each lane."""
-    paired = r.pairs_bf16(machine)
-    return PAIR * machine.bf16_pairs_per_cycle if paired else machine.fma_per_cycle
-
-
-@record
-class _Vectors:
-    """An operand that differs between lanes, and how vectors of it are loaded."""
-
-    touch: Touch
-    far: float | None
-    """Loads that take as long as that of a vector; None: one does."""
-    far_each: float | None
-    """The same of a vector of a single lane."""
-    halves: bool
-    """Whether what is loaded for one step holds the next one's, too."""
-
-    @staticmethod
-    def of(t: Touch, vector: str, order: list[str], machine: Machine) -> _Vectors:
-        """How vectors along a loop are loaded."""
-        near, stride = t.near(vector), t.strides.get(vector, 0)
-        return _Vectors(
-            t,
-            None if near else vector_load(t, vector, machine),
-            None if near else far_load(stride, 1),
-            t.nibbles and t.depends(order[-1]),
-        )
-
-
-@record
-class _Operands:
-    """What the cost of a tile asks of a reduction, whatever vectors and rows the tile has."""
-
-    reduction: Reduction
-    steps: float
-    """Iterations of its loops, products that are added up together as one."""
-    passing: float
-    """Products of a step whose bytes may have to be waited for.
-
-    What is added apart takes so much arithmetic that it hides all but those of one."""
-    pair: int
-    """Products of bf16 that are one."""
-    loaded: int
-    """Vectors of an operand that are loaded for one in a step: two for pairs of sums of bytes."""
-    across: tuple[Touch, ...]
-    """What it reads that is the same for all lanes."""
-    along: tuple[_Vectors, ...]
-    """What differs between the lanes."""
-    signs: tuple[Touch, ...]
-    """What has the signs of factors whose magnitudes are multiplied."""
-    widened: tuple[Touch, ...]
-    """The bytes of which pairs of products need numbers of 16 bits."""
-    moved: tuple[Touch, ...]
-    """What is loaded with what lies between its elements."""
-    spread: float
-    """Bytes of the first cache that a step takes of what differs."""
-    width_each: int
-    """Registers that hold a vector of its states."""
-    multiplications: int
-    products: int
-    """Registers of sums of products."""
-    converting: int
-    """Operations that make numbers of a vector of the only operand that differs between lanes."""
-    scalars: int
-    """Operations whose results are the same for all lanes."""
-    chooses: bool
-    """Whether it sums no product, but what products are chosen from."""
-    products_per_cycle: float
-    latency: float
-    """Cycles until a sum can be added to again."""
-    inner: Mapping[str, int]
-    """The innermost loop, if it is short enough to be written out, and its iterations."""
-
-    @staticmethod
-    def of(
-        r: Reduction,
-        shape: Shape,
-        vector: str,
-        shares: Mapping[str, float],
-        order: list[str],
-        machine: Machine,
-    ) -> _Operands:
-        """What is asked of a reduction whose loops do such `shares` of their iterations, or all.
-
-        All reductions' loops are in that order.
-        """
-        products = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
-        neighbours = 1 if r.nearest is None else shape.extents[r.nearest]
-        together = neighbours / ceil(neighbours / r.together(machine))
-        loaded = max(r.together(machine) // QUAD, 1) if r.adds_apart(machine) else 1
-        passing = loaded if r.adds_apart(machine) else together
-        along = tuple(t for t in r.reads if t.depends(vector))
-        inner = {v: shape.extents[v] for v in order[-1:]}
-        return _Operands(
-            r,
-            products / together,
-            passing,
-            PAIR if r.pairs_bf16(machine) else 1,
-            loaded,
-            tuple(t for t in r.reads if not t.depends(vector)),
-            tuple(_Vectors.of(t, vector, order, machine) for t in along),
-            tuple(t for t in along if t.buffer in _signs(r)),
-            widened(r, vector, machine),
-            tuple(t for t in r.reads if is_sorted(t, vector)),
-            max((passing * spread_bytes(t, r, machine) for t in along), default=1),
-            state_registers(r),
-            multiplications(r, machine),
-            product_registers(r, machine),
-            _converting(r, along, vector, machine),
-            sum(_is_scalar(x, vector) for e in r.update.elements for x in walk(e)),
-            all(len(factors(e)) == 1 for e in r.update.elements),
-            _products_per_cycle(r, machine),
-            # Sums of pairs wait for an addition of integers only, which takes a cycle.
-            1 if r.adds_apart(machine) else machine.fma_latency,
-            {v: extent for v, extent in inner.items() if extent <= LONGEST_UNROLLED},
-        )
-
-
-def _signs(r: Reduction) -> frozenset[str]:
-    """The buffers of signs that factors of a sum's products have of their own."""
-    found = narrow_factors(r.update) or ()
-    return frozenset(x.value for f in found for x in f.reads[1:])
-
-
-def _is_scalar(x: Expr, vector: str) -> bool:
-    """Whether an operation on what is read has one result for all lanes."""
-    if not isinstance(x, Apply) or vector in index_names(x):
-        return False
-    return any(reads(x))
-
-
-def _converting(r: Reduction, along: tuple[Touch, ...], vector: str, machine: Machine) -> int:
-    """The operations on a vector before it is multiplied, where that is all that is read.
-
-    What is made of several operands may be computed once for all tiles, or summed without scales.
-    """
-    if len(along) != 1 or r.together(machine) > 1 or len(r.update.elements) != 1:
-        return 0
-    parts = [f for f in factors(r.update.elements[0]) if vector in index_names(f)]
-    return sum(map(operations, parts))
+    return vectors / products_per_cycle(r, machine)
 
 
 @record
@@ -233,7 +79,7 @@ class _Places:
     """Whether rows share vectors, or make them of several loads."""
 
     @staticmethod
-    def of(each: _Operands, vector: str, rows: Rows, symbolic: Collection[str]) -> _Places:
+    def of(each: Operands, vector: str, rows: Rows, symbolic: Collection[str]) -> _Places:
         """The places of rows, where loops are `symbolic` whose ends only a run tells."""
         along, across = [x.touch for x in each.along], each.across
         known = {v: extent for v, extent in each.inner.items() if v not in symbolic}
@@ -280,7 +126,7 @@ class TileCosts:
         self.machine = machine
         self.order = bound_order(shape, shares)
         self.operands = [
-            _Operands.of(r, shape, vector, shares, self.order, machine) for r in shape.reductions
+            Operands.of(r, shape, vector, shares, self.order, machine) for r in shape.reductions
         ]
         self.epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
         self._known: dict[tuple[int, Rows], float] = {}
@@ -339,7 +185,7 @@ class TileCosts:
             costs = self._rows[rows] = self._row_costs(rows)
         found = 0.0
         for number, each in enumerate(self.operands):
-            found += each.steps * self._step(each, number, vectors, rows, costs)
+            found += each.steps * self._step(number, vectors, rows, costs)
         self._reduced[vectors, rows] = found
         return found
 
@@ -395,12 +241,10 @@ class TileCosts:
                     passed += n * x.touch.bytes * products
         return passed * vectors * machine.width / machine.l2_bytes_per_cycle
 
-    def _step(
-        self, each: _Operands, number: int, vectors: int, rows: Rows, costs: _RowCosts
-    ) -> float:
+    def _step(self, number: int, vectors: int, rows: Rows, costs: _RowCosts) -> float:
         """Cycles of a step of the reduction of that number."""
-        machine, places, size = self.machine, costs.places[number], vectors * costs.size
-        w, width = machine.coefficients.tiles, machine.width
+        each, places, size = self.operands[number], costs.places[number], vectors * costs.size
+        machine, stream = self.machine, self.machine.coefficients.tiles.stream
         loaded = vectors if places.shared else 1
         full = each.inner if is_full(size + each.products, loaded, places.kept, machine) else {}
         along, across = _loads(each.along, places.along, vectors), places.across
@@ -408,8 +252,39 @@ class TileCosts:
         if not full:
             along_once = _loads(each.along, places.along_once, vectors)
             across_once = places.across_once
-        scalar_loads = each.loaded * sum(across_once)
-        vector_loads = each.loaded * sum(along_once)
+        work = self._issued(number, vectors, rows, costs, sum(along_once), sum(across_once))
+        # The vector operand streams past for every tile: from the second cache, unless it fits
+        # the first beside the rows.
+        panel: float = 0
+        for x, found in zip(each.along, places.along, strict=True):
+            one_lane = found if x.far_each is None else found * x.far_each
+            panel += one_lane * vectors * machine.width * x.touch.bytes * each.passing
+        if max(panel, each.spread) * each.steps > machine.l1 // 2:
+            work += stream * panel / machine.l2_bytes_per_cycle
+        # So do the rows' lines, one after the other where the first cache does not hold them.
+        work += stream * costs.lines[number] * machine.line_bytes / machine.l2_bytes_per_cycle
+        work = self._crowded(work, each, along, across, size, loaded)
+        for extent in full.values():
+            # To count an iteration and to jump takes a cycle.
+            work += 1 / extent
+        return work
+
+    def _issued(
+        self,
+        number: int,
+        vectors: int,
+        rows: Rows,
+        costs: _RowCosts,
+        along: float,
+        across: float,
+    ) -> float:
+        """Cycles of a step's instructions where all that they need is near, and has a register.
+
+        They load so many vectors `along` the lanes, and numbers `across` them.
+        """
+        each, places, size = self.operands[number], costs.places[number], vectors * costs.size
+        machine, w = self.machine, self.machine.coefficients.tiles
+        scalar_loads, vector_loads = each.loaded * across, each.loaded * along
         wide = each.width_each / len(each.reduction.update.states)
         converted: float = 0
         if each.converting:
@@ -426,7 +301,10 @@ class TileCosts:
         work += machine.sort_cycles * moved * wide
         loads = scalar_loads + (1 + machine.vector_bits / (8 * machine.line_bytes)) * vector_loads
         work += machine.load_cycles * loads * wide
-        work += sum([loads_of_step(t, self.vector, vectors, rows, width) for t in each.widened]) / 2
+        widened = [
+            loads_of_step(t, self.vector, vectors, rows, machine.width) for t in each.widened
+        ]
+        work += sum(widened) / 2
         # Where such a row lies is a number that is loaded.
         work += costs.apart[number] / machine.scalar_loads_per_cycle
         work += each.scalars * size / vectors / machine.scalar_loads_per_cycle
@@ -434,17 +312,24 @@ class TileCosts:
             # A run may have one row, whose few sums wait for each other.
             wait = each.latency - (vectors * wide + converted) / each.products_per_cycle
             work += w.unknown * size / vectors * max(wait, 0)
-        # The vector operand streams past for every tile: from the second cache, unless it fits
-        # the first beside the rows.
-        panel: float = 0
-        for x, found in zip(each.along, places.along, strict=True):
-            one_lane = found if x.far_each is None else found * x.far_each
-            panel += one_lane * vectors * width * x.touch.bytes * each.passing
-        if max(panel, each.spread) * each.steps > machine.l1 // 2:
-            work += w.stream * panel / machine.l2_bytes_per_cycle
-        # So do the rows' lines, one after the other where the first cache does not hold them.
-        lines = costs.lines[number]
-        work += w.stream * lines * machine.line_bytes / machine.l2_bytes_per_cycle
+        return work
+
+    def _crowded(
+        self,
+        work: float,
+        each: Operands,
+        along: Sequence[float],
+        across: Sequence[float],
+        size: int,
+        loaded: int,
+    ) -> float:
+        """Cycles of a step that would take `work` if there were registers for all that it has.
+
+        It has `size` vectors of sums, loads of operands `along` and `across` the lanes, and keeps
+        so many `loaded` vectors.
+        """
+        machine, w = self.machine, self.machine.coefficients.tiles
+        wide = each.width_each / len(each.reduction.update.states)
         # One operand's part of a step is held, the others pass by one at a time: of choices between
         # products, all of one side.
         held = min((*along, *across), default=0.0)
@@ -463,13 +348,10 @@ class TileCosts:
         if each.signs and not machine.holds_signs(size, loaded):
             # Each product loads them.
             work *= 1 + w.tight
-        for extent in full.values():
-            # To count an iteration and to jump takes a cycle.
-            work += 1 / extent
         return work
 
 
-def _loads(operands: tuple[_Vectors, ...], places: tuple[float, ...], vectors: int) -> list[float]:
+def _loads(operands: tuple[Vectors, ...], places: tuple[float, ...], vectors: int) -> list[float]:
     """The loads of a step of the reduction, of each operand that is read at so many places."""
     pairs = zip(operands, places, strict=True)
     return [n * vectors if x.far is None else n * vectors * x.far for x, n in pairs]
