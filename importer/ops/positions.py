@@ -173,11 +173,15 @@ def column(b: Builder, at: Tensor, k: int) -> Tensor:
     return b.view(at, at.shape[:-1], lambda *here: [*here, Index.of(k)])
 
 
-def element_at(b: Builder, x: Tensor, coords: Sequence[Coord]) -> Expr:
-    """The element of `x` at positions, which all count in the run, also those along 1 element."""
-    element = b.read(x, coords)
+def element_at(b: Builder, x: Tensor, coords: Sequence[Coord], *, padded: bool = False) -> Expr:
+    """The element of `x` at positions, which all count in the run, also those along 1 element.
+
+    They are inside, or `x` is `padded` with 0.
+    """
+    zero = lit(0, x.dtype)
+    element = b.read(x, coords, zero if padded else None)
     for c, a in zip(coords, x.axes, strict=True):
         if a.dim is None and not isinstance(c, Index):
             here = apply("eq", c, lit(0, DType.I64))
-            element = apply("select", here, element, lit(0, x.dtype))
+            element = apply("select", here, element, zero)
     return element

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.operands import static
+from rutc.importer.ops.positions import element_at
 from rutc.importer.ops.resize_dynamic import cubic_weights
 from rutc.importer.ops.size_operands import sizes
 from rutc.importer.ops.window import spatial_roles
@@ -120,7 +119,8 @@ def grid_sample(
         weight = b.read(factor, [*where, t.index])
         product = weight if product is None else apply("mul", product, weight)
     assert product is not None
-    return sum_products(b, out, taps, (_element(b, x, coords), product), x.dtype)
+    element = element_at(b, x, coords, padded=True)
+    return sum_products(b, out, taps, (element, product), x.dtype)
 
 
 def _positions(b: Builder, sampler: Sampler, x: Tensor, grid: Tensor, axis: int) -> Tensor:
@@ -138,16 +138,6 @@ def _around(b: Builder, sampler: Sampler, at: Tensor, extent: Index) -> tuple[Te
     position, tap = b.read(at, [a.index for a in axes[:-1]]), axes[-1].index
     place = b.nest(axes, sampler.place(position, tap, extent))
     return place, b.nest(axes, sampler.weight(position, tap))
-
-
-def _element(b: Builder, x: Tensor, coords: Sequence[Coord]) -> Expr:
-    """x at computed coordinates, 0 outside."""
-    element = b.read(x, coords, lit(0, x.dtype))
-    for a, c in zip(x.axes, coords, strict=True):
-        if a.dim is None and not isinstance(c, Index):
-            here = apply("eq", c, lit(0, DType.I64))
-            element = apply("select", here, element, lit(0, x.dtype))
-    return element
 
 
 @operator("AffineGrid")

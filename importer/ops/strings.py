@@ -27,13 +27,22 @@ def string_concat(b: Builder, x: Tensor, y: Tensor) -> Tensor:
 @operator("RegexFullMatch")
 def regex_full_match(b: Builder, x: Tensor, *, pattern: str = "") -> Tensor:
     """Whether each element as a whole matches the pattern, which is of RE2's syntax."""
-    try:
-        program = program_of(pattern)
-    except RegexError as e:
-        raise OperatorError(f"the pattern {pattern!r} is not accepted: {e}") from e
+    program = accepted(pattern)
     x = b.whole(x)
     code = b.whole(b.constant(np.array(program, np.int64), hint="pattern"))
     return b.call("regex_full_match", (x, code), [(DType.BOOL, x.axes)])[0]
+
+
+def accepted(pattern: str) -> Sequence[int]:
+    """The program of a pattern, which is of RE2's syntax.
+
+    Raises:
+        OperatorError: It is not.
+    """
+    try:
+        return program_of(pattern)
+    except RegexError as e:
+        raise OperatorError(f"the pattern {pattern!r} is not accepted: {e}") from e
 
 
 @operator("StringNormalizer")

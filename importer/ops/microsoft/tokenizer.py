@@ -9,7 +9,7 @@ import numpy as np
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.regex import RegexError, program_of
+from rutc.importer.ops.strings import accepted
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
@@ -62,10 +62,7 @@ def _programs(patterns: Sequence[str]) -> np.ndarray:
     """The patterns' programs, each after its length."""
     numbers: list[int] = []
     for pattern in patterns:
-        try:
-            program = program_of(pattern)
-        except RegexError as e:
-            raise OperatorError(f"the pattern {pattern!r} is not accepted: {e}") from e
+        program = accepted(pattern)
         numbers += [len(program), *program]
     return np.array(numbers, np.int64)
 
