@@ -40,6 +40,7 @@ from rutc.verify.sizes import planned_ranges
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 MOST_LISTED = 24
 """Kernels that are listed without being asked for: a screen of them."""
+INTACT = "every byte is what it was when the model was compiled"
 Shown = tuple[dict[str, object], list[RenderableType]]
 
 
@@ -100,28 +101,30 @@ def inspect_library(
     ports = Ports.of(path, manifest)
     kernels = [k for k in _listed(manifest, "kernels") if isinstance(k, Mapping)]
     payload: dict[str, object] = {"library": path, "manifest": whole, "weights": outside}
-    shown: list[RenderableType] = [
-        undamaged(path, lambda: _made_for(path, manifest)),
-        undamaged(path, lambda: _memory(manifest)),
-        *([] if outside is None else [_where(outside)]),
-        display.ports_table(ports.get_inputs(), ports.get_outputs()),
-        *undamaged(path, lambda: _states(manifest)),
-        *undamaged(path, lambda: _open_sizes(_input_sizes(manifest))),
-    ]
     if len(programs) > 1:
         target = str(manifest.get("target"))
         payload["target"] = target
         payload["lacking"] = {str(p.get("target")): lacking(p) for p in programs}
-        shown.insert(2, undamaged(path, lambda: _targets(programs)))
     if integrity:
         payload["integrity"] = True
-        shown.append("every byte is what it was when the model was compiled")
-    if manifest.get("versions"):
-        shown.append(_plans(manifest))
-    shown += undamaged(path, lambda: _measured(manifest, kernels))
-    shown += undamaged(path, lambda: _stored(manifest))
-    shown += undamaged(path, lambda: _eight_bits(manifest))
-    shown += undamaged(path, lambda: _algorithms(manifest))
+    shown: list[RenderableType] = undamaged(
+        path,
+        lambda: [
+            _made_for(path, manifest),
+            _memory(manifest),
+            *([_targets(programs)] if len(programs) > 1 else []),
+            *([] if outside is None else [_where(outside)]),
+            display.ports_table(ports.get_inputs(), ports.get_outputs()),
+            *_states(manifest),
+            *_open_sizes(_input_sizes(manifest)),
+            *([INTACT] if integrity else []),
+            *([_plans(manifest)] if manifest.get("versions") else []),
+            *_measured(manifest, kernels),
+            *_stored(manifest),
+            *_eight_bits(manifest),
+            *_algorithms(manifest),
+        ],
+    )
     notes = tuple(item for item in shown[1:] if isinstance(item, str))
     found: Profiled | None = None
     if profile:
