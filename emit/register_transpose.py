@@ -12,7 +12,7 @@ from rutc.emit.ir_vectors import I32, i64
 from rutc.emit.lane_masks import both, constant_lanes, pieces
 from rutc.emit.load_store import BOOL, MemoryEmitter, align
 from rutc.emit.storage import memory_type, to_memory
-from rutc.emit.transpose import is_whole, transposable, transposed
+from rutc.emit.transpose import interleaved, is_whole, transposable, transposed
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Read
 from rutc.tensor_ir.kernel import Access, Buffer
@@ -23,8 +23,7 @@ MIN_SHARED = 4
 WORD_BITS = 32
 """Bits of a lane in which numbers that are stored in fewer are computed."""
 INTERLEAVED = range(2, MIN_SHARED + 1)
-"""How far lanes lie apart where fewer vectors than `MIN_SHARED` are stored element by element in
-turn."""
+"""How far lanes lie apart where few vectors, or as many, are stored element by element in turn."""
 
 
 @record
@@ -40,8 +39,8 @@ class DeferredTranspose:
     lane: Lane
     vectors: dict[int, ir.Value]
     stride: int = 0
-    """How far neighbouring lanes lie apart where few vectors fill the memory between them, but for
-    padding; otherwise 0."""
+    """How far neighbouring lanes lie apart where vectors fill the memory between them, or few do
+    but for padding; otherwise 0."""
 
 
 class TransposeEmitter:
@@ -120,7 +119,8 @@ class TransposeEmitter:
         if self.index.unrolled[v].block is not self.builder.block:
             return False
         key = (buffer.name, start, lane.key)
-        dense = stride if stride in INTERLEAVED and count < MIN_SHARED else 0
+        few = count < MIN_SHARED or (count == stride and count < lane.lanes)
+        dense = stride if stride in INTERLEAVED and few else 0
         size = buffer.dtype.bytes
         if not transposable(lane.lanes, size) and not (dense and is_whole(lane.lanes, size)):
             return False
@@ -206,14 +206,13 @@ class TransposeEmitter:
         """Element k of each vector in turn, then element k + 1: as many whole vectors of memory."""
         lanes, stride = s.lane.lanes, s.stride
         start = s.start.subs({s.lane.var: Index.of(s.lane.base)})
-        for first in range(0, lanes * stride, lanes):
-            wanted = [divmod(i, stride) for i in range(first, first + lanes)]
-            row = vectors[0]
-            for number, vector in enumerate(vectors):
-                picks = [lanes + k if n == number else i for i, (k, n) in enumerate(wanted)]
-                if number == 0:
-                    picks = [k for k, _ in wanted]
-                row = self.builder.shuffled(row, picks, vector)
+        if len(s.vectors) == stride and stride.bit_count() == 1:
+            rows = interleaved(self.builder, vectors)
+        else:
+            rows = [self._picked(vectors, i * lanes) for i in range(stride)]
+        for i, row in enumerate(rows):
+            first = i * lanes
+            wanted = [divmod(k, stride) for k in range(first, first + lanes)]
             active = [n in s.vectors and not _is_idle(s.lane, k) for k, n in wanted]
             place = self.memory.place(s.buffer, start + first)
             if all(active):
@@ -221,6 +220,17 @@ class TransposeEmitter:
             elif any(active):
                 mask = ir.Constant(ir.VectorType(BOOL, lanes), active)
                 self.memory.masked_store(s.buffer, row, place, mask)
+
+    def _picked(self, vectors: Sequence[ir.Value], first: int) -> ir.Value:
+        """Elements `first` and those after it of all vectors, of which each has one in turn."""
+        lanes, row = vectors[0].lanes, vectors[0]
+        wanted = [divmod(i, len(vectors)) for i in range(first, first + lanes)]
+        for number, vector in enumerate(vectors):
+            picks = [lanes + k if n == number else i for i, (k, n) in enumerate(wanted)]
+            if number == 0:
+                picks = [k for k, _ in wanted]
+            row = self.builder.shuffled(row, picks, vector)
+        return row
 
     def _crosses(self, buffer: Buffer, address: Index) -> bool:
         """Whether the lanes lie apart in memory, at places that no vectors tell."""

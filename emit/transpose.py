@@ -27,6 +27,18 @@ def is_whole(lanes: int, element_bytes: int) -> bool:
     return lanes * element_bytes % BLOCK_BYTES == 0
 
 
+def interleaved(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Element k of each row in turn, then k + 1 of each; the rows are a power of two."""
+    lanes, half = rows[0].lanes, len(rows) // 2
+    low = [i // 2 + (lanes if i % 2 else 0) for i in range(lanes)]
+    high = [i + lanes // 2 for i in low]
+    for _ in range(half.bit_length()):
+        rows = [
+            b.shuffled(rows[i], picks, rows[i + half]) for i in range(half) for picks in (low, high)
+        ]
+    return rows
+
+
 def transposed(b: ir.IRBuilder, rows: list[ir.Value], element_bytes: int) -> list[ir.Value]:
     """The columns of a square: `rows` are as many vectors as one has lanes."""
     lanes = len(rows)

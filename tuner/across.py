@@ -248,16 +248,17 @@ def short_and_long(
     """The order for a kernel of which one operand's memory runs along a short loop.
 
     That is its store while its loads run along the loop beside, or a load while the store does: all
-    of a line is used before the next. These two loops come last. None of other kernels.
+    of a line is used before the next. These two loops come last. None of other kernels, nor where
+    what is loaded may be transposed.
     """
     stores = [t for t in touches if t.is_store]
     loads = [t for t in touches if not t.is_store]
     if len(stores) != 1 or any(t.gathered for t in loads):
         return None
     (store,) = stores
-    few = [v for v in loops if sizes[v] in SHORT]
-    found = _crossed(loops, few, [store], loads, sizes)
+    found = _crossed(loops, [v for v in loops if sizes[v] in NEAR_STRIDES], [store], loads, sizes)
     if found is None:
+        few = [v for v in loops if sizes[v] in SHORT]
         narrow = [t for t in loads if any(map(t.unit, few))]
         wide = [store, *(t for t in loads if t not in narrow)]
         found = _crossed(loops, few, narrow, wide, sizes)
@@ -333,7 +334,7 @@ def turns_of_short(
     if len(order) < 2 or not width:
         raise NotApplicable("there are no two loops, or no vectors")
     *others, short, along = order
-    if sizes[short] not in SHORT:
+    if sizes[short] not in NEAR_STRIDES:
         raise NotApplicable(f"{short} is not short")
     steps: list[Step] = [Reorder((*others, along, short))]
     long = fuse_innermost([*others, along], sizes, touches, fused)

@@ -255,8 +255,6 @@ class Accesses(Places):
                 self._crosses(tally, lanes, size, times)
         elif buffer.singly:
             tally.add("scattered", times * lanes.lanes)
-        elif block is not None:
-            self._transposed(tally, "stores", address, lanes, frames, times * part)
         elif (
             step is not None
             and step in NEAR_STRIDES
@@ -267,6 +265,8 @@ class Accesses(Places):
         ):
             tally.add("stores", times * part)
             tally.add("shuffles", times * part * (step - 1))
+        elif block is not None:
+            self._transposed(tally, "stores", address, lanes, frames, times * part)
         else:
             known = all(isinstance(c, Index) for _, c in target.coords)
             own = self.parts(buffer, address, lanes, frames) if known else [0]

@@ -40,6 +40,8 @@ SIZES = [
     (16, 2),
     (70, 3),
     (1001, 3),
+    (70, 4),
+    (1001, 4),
 ]
 DTYPES = [DType.F32, DType.I8, DType.F16, DType.I64, DType.F64, DType.BOOL]
 
@@ -127,8 +129,8 @@ def test_squares_need_no_gathers(machine: Machine) -> None:
 
 
 @on_machines
-@pytest.mark.parametrize("dtype", [DType.F32, DType.I64, DType.F64], ids=str)
-@pytest.mark.parametrize("channels", [2, 3])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I64, DType.F64, DType.U8], ids=str)
+@pytest.mark.parametrize("channels", [2, 3, 4])
 def test_short_rows_need_no_scatters(machine: Machine, channels: int, dtype: DType) -> None:
     """Nor do those of long elements, of whose vectors each takes several registers."""
     kernel = copy_kernel(100, channels, dtype)

@@ -538,6 +538,8 @@ def test_channels_are_sampled_in_turn_at_places_that_they_share(
         (2, "f32", Form.TURNS),
         (3, "i64", Form.TURNS),
         (3, "u8", Form.TURNS),
+        (4, "u8", Form.TURNS),
+        (4, "f32", Form.TURNS),
         (7, "f32", Form.SQUARES),
         (8, "i64", Form.SQUARES),
     ],
