@@ -26,7 +26,7 @@ from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
-from rutc.graph_opt.decide.slice_sizes import even_slices, least_size
+from rutc.graph_opt.decide.slice_sizes import SHARED_TURNS, even_slices, least_size
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import (
     ZERO,
@@ -174,6 +174,8 @@ class Chains:
     constants: frozenset[str]
     symbols: Mapping[str, Range]
     machine: Machine
+    turns: Size = 1
+    """The indices whose turn it is one by one, each of which has these chains."""
 
     def arranged(self, steps: tuple[PlanStep, ...], slicings: Iterable[Slicing]) -> Arranged:
         """The steps with these chains.
@@ -365,7 +367,8 @@ class Chains:
 
         fits = None if within is None else within // larger(self.index_bytes(members), 1)
         most, least = Index.of(size), Index.of(self.least(members))
-        count, each = even_slices(extent, product(outer), most, fits, least, smaller, larger)
+        around = product((*outer, smaller(Index.of(self.turns), SHARED_TURNS)))
+        count, each = even_slices(extent, around, most, fits, least, smaller, larger)
         # The minimum holds by itself, but not by the bounds of its terms.
         return count, each.simplify(self.symbols)
 

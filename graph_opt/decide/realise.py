@@ -282,7 +282,7 @@ class Realisation:
             constants,
             known.symbols,
             self.machine,
-            self.chains,
+            found=self.chains,
         )
         first = (layouts[i.name].axes[:1] for i in graph.inputs if i.name in layouts)
         sizes = (a.extent for axes in first for a in axes)

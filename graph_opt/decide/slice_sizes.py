@@ -12,6 +12,9 @@ Number = TypeVar("Number", int, Index)
 
 FEWEST_SLICES = 4
 """Threads share slices: with fewer, they would have nothing to do."""
+SHARED_TURNS = FEWEST_SLICES // 2
+"""So many indices that take turns count as slices at most: threads take most of them whole, and
+share the slices of those that are left over."""
 TILE_VECTORS = 2
 """Vectors of a register tile: each uses what is loaded into all lanes."""
 

@@ -26,7 +26,7 @@ from rutc.graph_opt.decide.chains import (
     leader,
 )
 from rutc.graph_opt.decide.likeness import Found, Likeness
-from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES, even_slices
+from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES, SHARED_TURNS, even_slices
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.graph_opt.row_runs import ROWS, matrix_factors, rows_of_sum
 from rutc.tensor_ir.affine import Index, Size, typical
@@ -90,7 +90,7 @@ class Slicer(Chains):
     def _facts(self, v: str) -> Hashable:
         """All that counts of a value for the chains that it may pass through."""
         value, layout = self.values[v], self.layouts[v]
-        sizes = tuple([self.extents[d] for d in value.dims])
+        sizes = self.turns, *[self.extents[d] for d in value.dims]
         return value.dtype, layout, sizes, self.users[v], v in self.free, v in self.constants
 
     def _longest(self, chain: Chain) -> int:
@@ -251,11 +251,16 @@ class Slicer(Chains):
         self, members: tuple[Member, ...], size: int, within: int | None
     ) -> tuple[int, int]:
         """(number, size) of slices where symbols are common, see `equal_slices`."""
-        *outer, extent = (self._common_extent(d) for d in members[0].dims)
+        extent, around = self._common_extent(members[0].dims[-1]), self._common_around(members)
         fits = None
         if within is not None:
             fits = within // max(self._common_index_bytes(members), 1)
-        return even_slices(extent, prod(outer), size, fits, self.least(members), min, max)
+        return even_slices(extent, around, size, fits, self.least(members), min, max)
+
+    def _common_around(self, members: tuple[Member, ...]) -> int:
+        """The indices around the dim that is cut where symbols are common."""
+        turns = min(self._common(self.turns), SHARED_TURNS)
+        return prod([*map(self._common_extent, members[0].dims[:-1]), turns])
 
     @cached_property
     def _common_bytes(self) -> Callable[[str], int]:
@@ -347,7 +352,7 @@ class Slicer(Chains):
             return None
         longest = self.extent(last)
         count, _ = self._common_slices(members, longest, within)
-        if count * prod(map(self._common_extent, outer)) < FEWEST_SLICES:
+        if count * self._common_around(members) < FEWEST_SLICES:
             return None
         return longest, within
 

@@ -387,7 +387,7 @@ class Turns:
             return Layout(axes, layout.halo, layout.fill, layout.extents)
 
         layouts = {v: single(x) for v, x in slicer.layouts.items()}
-        return replace(slicer, extents=extents, layouts=layouts)
+        return replace(slicer, extents=extents, layouts=layouts, turns=section.trips)
 
     def _near(
         self, steps: tuple[PlanStep, ...], runs: Sequence[Run], stored: AbstractSet[str]

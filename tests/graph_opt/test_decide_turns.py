@@ -395,6 +395,17 @@ def test_turns_do_not_end_within_a_chain_of_an_image() -> None:
     assert [s.kernels for s in plan.assignment.slices] == [("b", "q")]
 
 
+@pytest.mark.parametrize(("images", "slices"), [(1, 4), (2, 2), (3, 2), (8, 2)])
+def test_images_in_turn_are_shared_out_as_slices_are(images: int, slices: int) -> None:
+    """Where there are several, slices need be as short as those that are left over want them."""
+    plan = chosen(LARGER, replace(V4, l2=32 << 10, l3=2 << 20))
+    (section,) = sections(plan)
+    inside = (s for r in section.steps for s in r.steps)
+    (trips,) = [s.trips for s in inside if isinstance(s, Repeat)]
+    assert Index.of(trips).evaluate({"batch": images, "side": 8}) == slices
+    assert Index.of(trips).evaluate({"batch": images, "side": 64}) > 4
+
+
 @pytest.mark.parametrize(("l3", "pays"), [(32 << 20, False), (256 << 10, True), (8 << 10, False)])
 def test_turns_keep_in_the_last_cache_what_is_too_large_for_the_second(l3: int, pays: bool) -> None:
     """Where it has room for one image of what passes, and not for eight."""
