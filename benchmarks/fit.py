@@ -275,7 +275,9 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
 
     Where other tasks had the last cache and memory at the same time (`shared` in the provenance),
     or operands lay as runs had left them (`in_models`), only the order of a kernel's schedules
-    counts: such points are left out unless asked for.
+    counts: such points are left out unless asked for. So are those that constants are not fitted to
+    (`held_out`), asked for with the shared ones: what they are worth on a processor is told by one
+    that they do not know.
     """
     points: list[Timed] = []
     rates: dict[str, Rates] = {}
@@ -287,7 +289,7 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
         data = _read(place)
         said = data["provenance"]
         where = f" {IN_MODELS}" if said.get("operands") == IN_MODELS else ""
-        if ("shared" in said and not shared) or (where and not in_models):
+        if not (in_models if where else shared or fitted_to(said)):
             continue
         own = str(said["processor"])
         whence.append(said)
@@ -301,6 +303,11 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
             known[f"{own} {name}{where}"] = machine
             bits[f"{own} {name}{where}"] = machine.vector_bits
     return Times(tuple(points), rates, functions, bits, tuple(whence), known)
+
+
+def fitted_to(whence: Mapping[str, Any]) -> bool:
+    """Returns whether constants are fitted to what was timed there, as its provenance tells."""
+    return not {"shared", "held_out", "operands"} & set(whence)
 
 
 def rounded(x: float) -> float:

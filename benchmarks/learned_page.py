@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +32,7 @@ than these say: most of all for templates of which no schedules were compared.
 """
 READING = """\
 *Sources* are held out by families: all sizes of an operator, and models that are much alike. What
-is told of targets learnt from code for the others, of the same kernels. Only kernels with several
+is told of processors learnt from the others, of the same kernels. Only kernels with several
 measured schedules count: the default one and up to 8 others that were drawn at random, or up to 60
 that were searched, most of them near the default one and hard to tell from it. *In order* is the
 share of pairs of schedules of a kernel, more than 5 % apart, that are; *near*, of those of which
@@ -87,11 +86,13 @@ def judged(data: Lessons, said: Said, chosen: np.ndarray, caution: float = 0.0) 
         if len(group) < 2:
             continue
         real, own = data.cycles[group], said.cycles[group]
-        for i, j in combinations(range(len(group)), 2):
-            if abs(real[i] - real[j]) > near:
-                kinds = np.array([True, max(real[i], real[j]) - real.min() < np.log1p(HALF)])
-                pairs += kinds
-                right += kinds * bool((real[i] > real[j]) == (own[i] > own[j]))
+        i, j = np.triu_indices(len(group), 1)
+        apart = np.abs(real[i] - real[j]) > near
+        i, j = i[apart], j[apart]
+        ordered = (real[i] > real[j]) == (own[i] > own[j])
+        good = np.maximum(real[i], real[j]) - real.min() < np.log1p(HALF)
+        pairs += len(i), good.sum()
+        right += ordered.sum(), (ordered & good).sum()
         off = real - real.min()
         choice = int(np.argmin(own + caution * said.spread[group]))
         first.append(bool(off[choice] < near))
@@ -181,10 +182,8 @@ def _rows(data: Lessons, said: Mapping[str, Said]) -> Iterator[tuple[str, Said, 
             if any(len(group) > 1 for group in data.groups(chosen)):
                 known = "sources, code for" if kind == "targets" else "sources, template"
                 yield f"{known} {name}", said["sources"], chosen
-    for split, names in (("targets", data.targets), ("processors", data.processors)):
-        if split in said:
-            for name in sorted(set(names.tolist())):
-                yield f"all of {name}", said[split], np.flatnonzero(names == name)
+    for name in sorted(set(data.processors.tolist())):
+        yield f"all of {name}", said["processors"], np.flatnonzero(data.processors == name)
 
 
 def _table(data: Lessons, said: Mapping[str, Said]) -> list[str]:
@@ -228,12 +227,13 @@ def _honest(data: Lessons, said: Mapping[str, Said]) -> list[str]:
             choices.append(name)
         if cautious.gain < 0:
             losses.append(name)
+    known = ", ".join(sorted(set(data.processors[~data.unfitted].tolist()))) or "none"
     return [
         f"Its order is no better than the estimate's of: {'; '.join(order) or 'none'}.",
         "The cautious choice is on average no faster than the estimate's of: "
         f"{'; '.join(choices) or 'none'};",
         f"and slower than the default schedule of: {'; '.join(losses) or 'none'}.",
-        "The constants of the estimate were fitted to two thirds of the kernels, on all targets:",
+        f"The constants of the estimate were fitted to two thirds of the kernels of {known}:",
         "but for the second row it does a little too well here.",
     ]
 

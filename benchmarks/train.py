@@ -11,8 +11,8 @@ import argparse
 import json
 import re
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks import learned_page
-from benchmarks.fit import Times, load, rounded
+from benchmarks.fit import Timed, Times, fitted_to, load, rounded
 from benchmarks.machine import ROOT
 from rutc.tensor_ir.cost.estimate import fitted
 from rutc.tuner.nest_features import NAMES, features
@@ -72,7 +72,7 @@ class Lessons:
     templates: np.ndarray
     """Of the default schedule."""
     unfitted: np.ndarray
-    """Whether the constants of the estimate were fitted without a point's kernel."""
+    """Whether the constants of the estimate were fitted without a point's kernel or processor."""
 
     @property
     def estimates(self) -> np.ndarray:
@@ -106,9 +106,10 @@ def family(source: str) -> str:
 
 def lessons(times: Times) -> Lessons:
     """Returns what there is to learn."""
-    points = times.points
+    points = once(times.points)
     numbers: dict[tuple[str, str], int] = {}
     own: dict[tuple[str, str], str] = {}
+    fitted_on = {each["processor"] for each in times.provenance if fitted_to(each)}
     for p in points:
         numbers.setdefault(p.kernel, len(numbers))
         own.setdefault(p.kernel, p.template)
@@ -121,8 +122,17 @@ def lessons(times: Times) -> Lessons:
         np.array([p.target for p in points]),
         np.array([p.target.partition(" ")[0] for p in points]),
         np.array([own[p.kernel] for p in points]),
-        np.array([p.held_out for p in points]),
+        np.array([p.held_out or p.target.partition(" ")[0] not in fitted_on for p in points]),
     )
+
+
+def once(points: Iterable[Timed]) -> list[Timed]:
+    """Returns a point for each schedule of a kernel: the first one, of the median of cycles."""
+    found: defaultdict[tuple[str, str, str], list[Timed]] = defaultdict(list)
+    for p in points:
+        found[p.target, p.digest, p.schedule].append(p)
+    each = found.values()
+    return [replace(same[0], cycles=float(np.median([p.cycles for p in same]))) for same in each]
 
 
 # -- learning -----------------------------------------------------------------------------------
@@ -298,9 +308,7 @@ def main() -> None:
         for loss, order in loss_orders(data):
             print(f"{loss}: {100 * order:.1f} % of pairs in order", flush=True)
         return
-    splits = {"sources": parts(data.families, FOLDS), "targets": data.targets}
-    if len(set(data.processors.tolist())) > 1:
-        splits["processors"] = data.processors
+    splits = {"sources": parts(data.families, FOLDS), "processors": data.processors}
     said = {name: held_out(data, names) for name, names in splits.items()}
     noise, scale = spread_of(data, said["sources"])
     said = {name: with_spread(data, found, noise, scale) for name, found in said.items()}

@@ -101,7 +101,7 @@ def test_what_rutc_comes_with_is_small_and_of_these_estimates() -> None:
     assert told["machines"]
     assert told["costs"] == asdict(fitted().costs), "python -m benchmarks.train"
     assert told["held_out"]["sources"]["order"] > 0.9
-    assert told["held_out"]["targets"]["order"] > 0.85
+    assert told["held_out"]["processors"]["order"] > 0.85
 
 
 def test_schedules_are_ordered() -> None:
