@@ -566,8 +566,10 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             return PrefetchBlock(buffer, var, draw(st.sampled_from([0, 40])), 16)
         case "later":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
-            turns = tuple(draw(st.lists(st.sampled_from(names), max_size=1)))
-            return PrefetchLater(buffer, var, draw(st.integers(1, 3)), 16, 2, turns)
+            turns, again = (
+                tuple(draw(st.lists(st.sampled_from(names), max_size=1))) for _ in range(2)
+            )
+            return PrefetchLater(buffer, var, draw(st.integers(1, 3)), 16, 2, turns, again)
         case "reads":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             return PrefetchReads(buffer, var, 16, draw(st.integers(1, 2)))

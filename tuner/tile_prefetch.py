@@ -109,27 +109,30 @@ def far_rows_asked_for(
     """Steps that ask for the vector operand in time where each step of the reduction reads far off.
 
     The hardware prefetches along memory; here memory goes on with the next panel, not with the
-    next step.
+    next step. Of rows that lie nearer, but are parted into panels, it fetches too little in time
+    for the tiles that come first; those after them read the same from near caches.
     """
     last = bound[-1]
     if t.gathered or not t.unit(tile.vector) or not t.depends(last):
         return []
-    if (t.strides[last] or 0) * t.bytes < machine.far_bytes:
+    line, panel = machine.line_bytes // t.bytes, f"{tile.vector}.o"
+    step, read = (t.strides[last] or 0) * t.bytes, tile.vectors * machine.width * t.bytes
+    far = step >= machine.far_bytes
+    if not far and (panel not in order or step <= read):
         return []
-    line = machine.line_bytes // t.bytes
     steps: list[Step] = []
-    panel = f"{tile.vector}.o"
-    if t.buffer_bytes > machine.l2 // 4 and panel in order:
-        turns = [v for v in order if not t.depends(v.removesuffix(".o")) and extents[v] > 1]
+    turns = [v for v in order if not t.depends(v.removesuffix(".o")) and extents[v] > 1]
+    if far and t.buffer_bytes > machine.l2 // 4 and panel in order:
         inner = [v for v in turns if order.index(v) > order.index(panel)]
         steps.append(PrefetchLater(t.buffer, panel, 1, line, 2, tuple(inner[-1:])))
     rows = prod(extents[v] for v in bound if t.depends(v))
     whole = Mark(last, Kind.UNROLL) in unrolled
-    if not whole and rows * tile.vectors * machine.width * t.bytes > machine.l1 // 2:
+    if not whole and rows * read > machine.l1 // 2:
         each = next((s.factor for s in unrolled if isinstance(s, Split) and s.var == last), 1)
         name = f"{last}.o" if each > 1 else last
         ahead = -(-machine.coefficients.blocks.near_steps // each)
-        steps.append(PrefetchLater(t.buffer, name, ahead, line, 1))
+        again = () if far else tuple(turns)
+        steps.append(PrefetchLater(t.buffer, name, ahead, line, 1, again=again))
     return steps
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.kernel import Access, Branch, Kernel, Kind, Loop, Prefetch, Stmt
+from rutc.tensor_ir.kernel import Access, Branch, Kernel, Kind, Loop, Stmt
 from rutc.tensor_ir.statements import Around, exprs
 from rutc.tensor_ir.steps.step import NotApplicable
 
 
-def with_hints(kernel: Kernel, hints: Callable[[Loop, Around], list[Prefetch]], why: str) -> Kernel:
+def with_hints(kernel: Kernel, hints: Callable[[Loop, Around], Sequence[Stmt]], why: str) -> Kernel:
     """The kernel with the `hints(loop, around)` of each loop at the beginning of its body.
 
     Loops that are unrolled, or vectors, are not asked for theirs.

@@ -221,7 +221,10 @@ class PrefetchLater(Step):
 
     What a later iteration reads may lie far from what this one reads, row by row of memory. One
     hint is made for each line of `line` elements of each row; with `turns`, the loops named there
-    share a row's lines: each of their iterations asks for one of them.
+    share a row's lines: each of their iterations asks for one of them. Where those `again` read
+    the same once more, which is near then, only their first iterations ask:
+
+      ->  for p { for i { for k { if i < 1 { prefetch x[k + ahead, 32*p] }; ... } } }
     """
 
     buffer: str
@@ -230,6 +233,12 @@ class PrefetchLater(Step):
     line: int
     level: int
     turns: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The step as text, without loops that are not told."""
+        text = Step.__str__(self)
+        return text if self.again else f"{text.removesuffix(', [])')})"
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with prefetches in the innermost reduction loops."""
@@ -238,7 +247,7 @@ class PrefetchLater(Step):
         why = f"no innermost update in {self.loop} reads %{self.buffer}"
         return with_hints(kernel, partial(self._hints, kernel), why)
 
-    def _hints(self, kernel: Kernel, loop: Loop, outer: Around) -> list[Prefetch]:
+    def _hints(self, kernel: Kernel, loop: Loop, outer: Around) -> list[Stmt]:
         """What an iteration of an innermost loop asks for; nothing where it is not in `loop`."""
         around = (*outer, loop)
         if all(x.var != self.loop for x in around) or not _updates_directly(loop.body):
@@ -275,7 +284,11 @@ class PrefetchLater(Step):
                     a = a + (number % lines) * self.line
                 for place in places:
                     found.setdefault(a + place, Prefetch(self.buffer, a + place, self.level))
-        return list(found.values())
+        hints: tuple[Stmt, ...] = tuple(found.values())
+        for x in outer:
+            if x.var in self.again and hints:
+                hints = (Branch(Index.of(x.var), x.lo + 1, hints, ()),)
+        return list(hints)
 
 
 @record

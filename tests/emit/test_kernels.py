@@ -119,7 +119,7 @@ SCHEDULES = [
     "prefetch_later(a, i, 1, 16, 2, [j])",
     "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); peel(i.o); peel(j.o); "
     "tile([i.i, j.i], [unroll, vector]); prefetch_later(b, j.o, 1, 16, 2, [i.o]); "
-    "prefetch_later(b, k, 2, 4, 1, []); prefetch_later(a, k, 1, 16, 1, [])",
+    "prefetch_later(b, k, 2, 4, 1, []); prefetch_later(a, k, 1, 16, 1, [], [i.o])",
     "split(i, 3); split(j, 16); reorder([i.o, j.o, i.i, j.i]); peel(j.o); peel(i.o); "
     "tile([i.i, j.i], [unroll, vector]); split(k, 4); peel(k.o); mark(k.i, unroll)",
     "split(i, 3); split(j, 8); reorder([i.o, j.o, i.i, j.i]); peel(i.o); peel(j.o); "
