@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil, prod
 
 from rutc.tensor_ir.kernel import Kind
@@ -104,13 +104,15 @@ def far_rows_asked_for(
     bound: Sequence[str],
     unrolled: Sequence[Step],
     extents: Mapping[str, int],
+    counted: Collection[str],
     machine: Machine,
 ) -> list[Step]:
     """Steps that ask for the vector operand in time where each step of the reduction reads far off.
 
     The hardware prefetches along memory; here memory goes on with the next panel, not with the
     next step. Of rows that lie nearer, but are parted into panels, it fetches too little in time
-    for the tiles that come first; those after them read the same from near caches.
+    for the first of the tiles that read them. Those after it read the same from near caches; but
+    where only a run tells how many there are, among the loops `counted`, it may be the only one.
     """
     last = bound[-1]
     if t.gathered or not t.unit(tile.vector) or not t.depends(last):
@@ -118,10 +120,11 @@ def far_rows_asked_for(
     line, panel = machine.line_bytes // t.bytes, f"{tile.vector}.o"
     step, read = (t.strides[last] or 0) * t.bytes, tile.vectors * machine.width * t.bytes
     far = step >= machine.far_bytes
-    if not far and (panel not in order or step <= read):
+    turns = [v for v in order if not t.depends(v.removesuffix(".o")) and extents[v] > 1]
+    few = any(v.removesuffix(".o") in counted for v in turns)
+    if not far and (panel not in order or step <= read or not few):
         return []
     steps: list[Step] = []
-    turns = [v for v in order if not t.depends(v.removesuffix(".o")) and extents[v] > 1]
     if far and t.buffer_bytes > machine.l2 // 4 and panel in order:
         inner = [v for v in turns if order.index(v) > order.index(panel)]
         steps.append(PrefetchLater(t.buffer, panel, 1, line, 2, tuple(inner[-1:])))

@@ -38,3 +38,10 @@ def test_tiles_that_read_parts_of_rows_first_ask_for_them(
     kernel, constants = lowered(MIX.replace("KEYS", str(keys)).replace("LANES", str(lanes)))
     schedule = choose(kernel, machine, constants).schedule
     assert [s.again for s in schedule if isinstance(s, PrefetchLater)] == again
+
+
+def test_tiles_of_a_known_number_mostly_read_what_is_near() -> None:
+    text = MIX.replace("KEYS", "640").replace("LANES", "64")
+    kernel, constants = lowered(text.replace("symbols rows = 1..512\n", "").replace("rows", "32"))
+    schedule = choose(kernel, AVX2, constants).schedule
+    assert not any(isinstance(s, PrefetchLater) for s in schedule)

@@ -320,7 +320,7 @@ class _Making:
             self.steps.append(self._panel_asked_for(t, panel))
         if self.group == 1 and len(r.reads) > 1:
             self.steps += far_rows_asked_for(
-                t, tile, self.around, wanted, unrolled, self.extents, machine
+                t, tile, self.around, wanted, unrolled, self.extents, self.shape.symbolic, machine
             )
 
     def _panel_asked_for(self, t: Touch, panel: str) -> Step:
