@@ -108,32 +108,14 @@ def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Cho
     operands = _operands(kernel, shape, machine)
     if operands is None:
         raise NotApplicable("no products of constants that matrix registers take")
-    extents = shape.extents
+    _check(shape, operands, point)
     row, column, inner, beside = point.row, point.column, point.inner, point.beside
     own = [x.var for x in shape.reductions[0].loops]
-    rows, columns, inners = _loops(shape, operands, own)
-    if row not in rows or column not in columns or inner not in inners:
-        raise NotApplicable(f"no blocks of {row} by {column} by {inner}")
-    group = GROUP_BYTES // operands.bytes
-    if extents[inner] % point.length or point.length % group:
-        raise NotApplicable(f"{inner} is no whole number of {point.length} products")
-    blocks = -(-extents[column] // COLUMNS)
-    together = point.tall if beside is None else 2
-    if blocks % point.wide or together * point.wide > MOST_BLOCKS:
-        raise NotApplicable(f"no {point.wide} blocks of columns side by side")
-    others = [x.var for x in shape.shared if x.var not in (row, column)]
-    if sorted(point.order) != sorted((*others, row, column)):
-        raise NotApplicable(f"the loops around are {', '.join((*others, row, column))}")
-    if beside is not None and (beside not in _pairs(shape, operands, others) or point.tall != 1):
-        raise NotApplicable(f"blocks of {beside} do not lie beside each other")
     outer = {row: f"{row}.o.o", column: f"{column}.o.o"}
     outer |= {} if beside is None else {beside: f"{beside}.o"}
     order = [outer.get(v, v) for v in point.order]
     holding: list[Step] = []
     if point.held:
-        steps_of_rows = -(-extents[row] // (point.height * point.tall))
-        if row in shape.symbolic or steps_of_rows % point.held:
-            raise NotApplicable(f"{row} is no whole number of {point.held} steps")
         holding = [Split(outer[row], point.held)]
         order = [f"{outer[row]}.o", *(f"{v}.i" if v == outer[row] else v for v in order)]
     single = [] if beside is None else [f"{row}.o.i"]
@@ -153,6 +135,7 @@ def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Cho
     steps.append(Split(inner, point.length))
     steps += shared_out(order, point.parallel)
     steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", point.results))
+    blocks, group = _blocks_along(shape, column), GROUP_BYTES // operands.bytes
     packs: dict[str, Pack] = {}
     for t in (t for t in operands.rights if t.packed):
         if blocks > point.wide and t.buffer in point.prefetch:
@@ -163,6 +146,37 @@ def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Cho
             b = kernel.buffer(t.buffer)
             packs[t.buffer] = dot_packing(b, reduced, of_loop[column], COLUMNS, group)
     return packed(packs, steps)
+
+
+def _check(shape: Shape, operands: Operands, point: Blocks) -> None:
+    """Checks that parameters fit a kernel.
+
+    Raises:
+        NotApplicable: they do not.
+    """
+    extents = shape.extents
+    row, column, inner, beside = point.row, point.column, point.inner, point.beside
+    rows, columns, inners = _loops(shape, operands, [x.var for x in shape.reductions[0].loops])
+    if row not in rows or column not in columns or inner not in inners:
+        raise NotApplicable(f"no blocks of {row} by {column} by {inner}")
+    if extents[inner] % point.length or point.length % (GROUP_BYTES // operands.bytes):
+        raise NotApplicable(f"{inner} is no whole number of {point.length} products")
+    together = point.tall if beside is None else 2
+    if _blocks_along(shape, column) % point.wide or together * point.wide > MOST_BLOCKS:
+        raise NotApplicable(f"no {point.wide} blocks of columns side by side")
+    others = [x.var for x in shape.shared if x.var not in (row, column)]
+    if sorted(point.order) != sorted((*others, row, column)):
+        raise NotApplicable(f"the loops around are {', '.join((*others, row, column))}")
+    if beside is not None and (beside not in _pairs(shape, operands, others) or point.tall != 1):
+        raise NotApplicable(f"blocks of {beside} do not lie beside each other")
+    steps_of_rows = -(-extents[row] // (point.height * point.tall))
+    if point.held and (row in shape.symbolic or steps_of_rows % point.held):
+        raise NotApplicable(f"{row} is no whole number of {point.held} steps")
+
+
+def _blocks_along(shape: Shape, column: str) -> int:
+    """The blocks of columns, the last of which may be narrower."""
+    return -(-shape.extents[column] // COLUMNS)
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] | None:
@@ -192,7 +206,6 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
         return None
     bounds = Index.of(shape.sizes[row]).bounds(dict(kernel.symbols))
     tall = 2 if bounds is None or bounds[1] > ROWS else 1
-    blocks = -(-extents[column] // COLUMNS)
     others = [x.var for x in shape.shared if x.var not in (row, column)]
     # What the constant does not depend on passes by each of its panels.
     passing = [v for v in others if not right.depends(v)]
@@ -207,21 +220,23 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     results = _kind_of_rows(stores, row, column)
     if results is Kind.UNROLL and row in shape.symbolic and extents[column] % COLUMNS:
         results = Kind.SERIAL
+    blocks = _blocks_along(shape, column)
+    waiting = [t.buffer for t in operands.rights if not whole and _waits(t, shape, machine)]
     return Default(
         Blocks(
-            row,
-            column,
-            inner,
-            lengths[0],
-            ROWS,
-            tall,
-            next(f for f in (wide, 3, 2, 1) if blocks % f == 0),
-            beside,
-            order,
-            results,
-            tuple(t.buffer for t in operands.rights if not whole and _waits(t, shape, machine)),
-            None if worth_sharing(shape, machine) else 0,
-            _held(shape, operands, row, column, order, tall, machine),
+            row=row,
+            column=column,
+            inner=inner,
+            length=lengths[0],
+            height=ROWS,
+            tall=tall,
+            wide=next(f for f in (wide, 3, 2, 1) if blocks % f == 0),
+            beside=beside,
+            order=order,
+            results=results,
+            prefetch=tuple(waiting),
+            parallel=None if worth_sharing(shape, machine) else 0,
+            held=_held(shape, operands, row, column, order, tall, machine),
         )
     )
 
