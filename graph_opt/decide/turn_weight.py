@@ -117,7 +117,9 @@ def section_parts(
     computed: dict[str, int] = {}
     """Nest -> the step that computes it."""
     stored: dict[str, int] = {}
+    """Value -> the step that stores it."""
     sizes: dict[str, int] = {}
+    """Value -> the bytes of an index that pass to other kernels."""
     clashes: dict[int, int] = {}
     for at, (s, d) in enumerate(zip(steps, dims, strict=True)):
         if not isinstance(s, Run):
@@ -125,13 +127,7 @@ def section_parts(
         computed |= dict.fromkeys((x.out.name for x in s.group.stages), at)
         if d is None:
             continue
-        clash = -1
-        for r in s.group.reads:
-            own = dims[stored[r.value]] if r.value in stored else None
-            place = dict(r.coords).get(own) if own is not None else None
-            if own is not None and not (isinstance(place, Index) and place.as_var == d):
-                clash = max(clash, stored[r.value])
-        clashes[at] = clash
+        clashes[at] = _clash(s.group, d, dims, stored)
         stored |= dict.fromkeys(s.group.stored, at)
         sizes |= _passed(s.group, slicer, many, few)
     near: dict[int, list[tuple[int, int]]] = {}
@@ -155,6 +151,17 @@ def section_parts(
         elif not isinstance(s, FillHalo):
             ahead = 0.0
     return found
+
+
+def _clash(group: Group, d: str, dims: Sequence[str | None], stored: Mapping[str, int]) -> int:
+    """The last step whose results a kernel along `d` reads at other indices than its own; or -1."""
+    last = -1
+    for r in group.reads:
+        own = dims[stored[r.value]] if r.value in stored else None
+        place = dict(r.coords).get(own) if own is not None else None
+        if own is not None and not (isinstance(place, Index) and place.as_var == d):
+            last = max(last, stored[r.value])
+    return last
 
 
 def _passed(group: Group, slicer: Slicer, many: int, few: Mapping[str, int]) -> dict[str, int]:
