@@ -110,9 +110,10 @@ def far_rows_asked_for(
     """Steps that ask for the vector operand in time where each step of the reduction reads far off.
 
     The hardware prefetches along memory; here memory goes on with the next panel, not with the
-    next step. Of rows that lie nearer, but are parted into panels, it fetches too little in time
-    for the first of the tiles that read them. Those after it read the same from near caches; but
-    where only a run tells how many there are, among the loops `counted`, it may be the only one.
+    next step. Of rows that lie nearer, but of which a panel has less than half, it fetches too
+    little in time for the first of the tiles that read them. Those after it read the same from
+    near caches; but where only a run tells how many there are, by the loops `counted`, it may be
+    the only one.
     """
     last = bound[-1]
     if t.gathered or not t.unit(tile.vector) or not t.depends(last):
@@ -122,7 +123,7 @@ def far_rows_asked_for(
     far = step >= machine.far_bytes
     turns = [v for v in order if not t.depends(v.removesuffix(".o")) and extents[v] > 1]
     few = any(v.removesuffix(".o") in counted for v in turns)
-    if not far and (panel not in order or step <= read or not few):
+    if not far and (panel not in order or step <= 2 * read or not few):
         return []
     steps: list[Step] = []
     if far and t.buffer_bytes > machine.l2 // 4 and panel in order:
