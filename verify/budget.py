@@ -52,8 +52,11 @@ def within_budget(
 def relative_error(ours: Array, reference: Array) -> float:
     """Returns the norm of a difference by that of the reference, or the share of other elements.
 
-    It is infinite where only one of two elements is finite, or both are not and differ.
+    It is infinite where only one of two elements is finite, or both are not and differ, and where
+    shapes differ, which data may tell.
     """
+    if ours.shape != reference.shape:
+        return float("inf")
     if not is_float(ours.dtype):
         return float(np.mean(ours != reference)) if ours.size else 0.0
     x, r = ours.astype(np.float64), reference.astype(np.float64)

@@ -14,6 +14,7 @@ from rutc.driver.compiler import Options, compile_model
 from rutc.importer import import_model
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
+from rutc.verify.budget import relative_error
 from rutc.verify.traits import output_traits
 
 RANDOM = np.random.default_rng(9)
@@ -221,3 +222,11 @@ def test_where_onnx_runtime_is_wrong_the_model_passes_if_it_is_read_rightly(tmp_
     weights = {"scale": np.ones(4, np.float32), "bias": np.zeros(4, np.float32)}
     path = _save(tmp_path, nodes, weights, [3, 4, 2, 2])
     assert _verified(path).passed
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_results_of_other_shapes_are_infinitely_far_apart(dtype: type) -> None:
+    """Data may tell how many elements there are, and rounding which."""
+    for n in (0, 1, 2):
+        found = relative_error(np.ones((n, 2), dtype), np.ones((3, 2), dtype))
+        assert found == float("inf")
