@@ -67,15 +67,12 @@ of `Machine`. With several threads, tasks are shared evenly and a launch is adde
 all that was touched since they last were.
 """
 REASONS = """\
-Why: the first three are kernels of a few elements that were timed once, at about 6,000 cycles,
-which nothing in them explains; AVX2 has no instructions that convert numbers to integers of 64 bits
-or shift bytes by other bytes, which are counted as if it had; rows of 14 bytes are stored one after
-the other, where a store of a part of a register, or a load across two such, waits; AVX2 code of
-filters' transforms has more values than registers, and how many of them are loaded again is a
-guess; memory that is a little larger than the last cache is counted as if all of it came from
-memory; and what data choose is anywhere for the estimate, but was near in the measurement. Among
-schedules that are not the default, those are farthest off whose vectors lie across memory in steps
-of 4096 bytes.
+Why: rows of 14 bytes are stored one after the other, where a store of a part of a register, or a
+load across two such, waits; AVX2 code of filters' transforms has more values than registers, and
+how many of them are loaded again is a guess; memory that is a little larger than the last cache is
+counted as if all of it came from memory; and what data choose is anywhere for the estimate, but was
+near in the measurement. Among schedules that are not the default, those are farthest off whose
+vectors lie across memory in steps of 4096 bytes.
 """
 APART = 0.05
 """Points whose cycles differ by less are in no order."""
@@ -150,9 +147,7 @@ def page(
         "benchmarks.fit --measure`; fitted by `python -m benchmarks.fit`. The x86-64-v3 rows are "
         "AVX2 code on that processor. An error is |log(estimate / cycles)|: 0.1 is 10 %. *Held "
         "out* are the kernels, a third of all, that took no part in the fit, on any processor; "
-        "like layers, and the same one for another target, may be on either side. What the fit "
-        "makes small says `benchmarks/misjudged.py`: errors, of default schedules and good ones "
-        "more than of others, and the time that wrong orders lose.",
+        "like layers, and the same one for another target, may be on either side.",
         "",
         *tables,
         "",
@@ -217,7 +212,7 @@ def _regret_table(points: Sequence[Timed], estimates: np.ndarray) -> list[str]:
         "Of kernels with several measured schedules, the share of pairs more than 5 % apart that",
         "the estimates put in order, and how much slower than the best measured one is the",
         "schedule of the least estimate, and the default one, on average and at the 95th",
-        "percentile. Few others were measured: up to 8 that were drawn at random.",
+        "percentile. Few others were measured: 5 or 8 that were drawn at random.",
         "",
         "| points | pairs in order | least estimate | default |",
         "|---|---|---|---|",

@@ -1,6 +1,7 @@
 """`python -m benchmarks.fit`: fits the constants of `tensor_ir.cost` to measured kernels.
 
     python -m benchmarks.fit --measure     # times kernels anew on this processor, for its targets
+    python -m benchmarks.fit --measure "turned 64x49 f32"    # of this source, beside the others
     python -m benchmarks.fit --count       # counts what all of them do anew, and keeps the times
     python -m benchmarks.fit               # fits the constants, and writes docs/cost.md
 
@@ -32,7 +33,6 @@ from benchmarks.kept_kernels import Kept, decoded, encoded, read, write
 from benchmarks.kernel_source import kernels
 from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, sources
 from benchmarks.machine import ROOT, provenance
-from benchmarks.misjudged import Misjudged
 from rutc.driver.timing.trials import Clock
 from rutc.emit import ir
 from rutc.emit.scalar import emit_op
@@ -61,10 +61,10 @@ HELD_OUT = 3
 """One kernel in so many takes no part in the fit."""
 SHARPEST = 12.0
 """Beyond that, only the longest of several times counts."""
+SOFT = 0.2
+"""Errors of logarithms from which on they count less than their squares."""
 PRIOR = 0.02
 """How much a constant that changes nothing stays where it was."""
-CLEAR, LEAST = 1e-3, 1e-5
-"""How far inside its bounds a fit begins, and the relative change at which it ends."""
 ELEMENTS, REPEATS = 1024, (100, 200)
 """Arguments of an elementary function whose time is told, and how often they are computed."""
 DIGITS = 4
@@ -120,14 +120,27 @@ def machines() -> dict[str, Machine]:
     return {m.name: m for m in (narrow, native)}
 
 
-def measure() -> None:
-    """Times the points of all kernels on this processor, and writes them."""
+def measure(names: Collection[str] = ()) -> None:
+    """Times the points of all kernels on this processor, and writes them.
+
+    Of named sources, theirs beside what is known of this processor: all others stay.
+    """
     whence = asdict(provenance())
+    place = RESULTS / f"{whence['processor']}.json.gz"
     rows: list[Timed] = []
-    targets, kept = machines(), read(KEPT)
+    if names:
+        data = _read(place)
+        rows += (row for row in map(_decoded, data["points"]) if row.source not in names)
+        targets, called = _machines(data), data["functions"]
+        added = {"commit": whence["commit"], "date": whence["date"], "sources": [*names]}
+        whence = {**data["provenance"], "added": [*data["provenance"].get("added", ()), added]}
+    else:
+        targets = machines()
+        called = {name: functions(machine) for name, machine in targets.items()}
+    kept = read(KEPT)
     for target, machine in targets.items():
         clock, seen = Cycles(machine), set[str]()
-        for source in sources():
+        for source in names or sources():
             try:
                 found = list(points(source, machine, seen))
             except RutcError as error:
@@ -139,8 +152,7 @@ def measure() -> None:
                     rows.append(timed(point, target, cycles, machine))
                     kept[point.digest] = encoded(point.before), sorted(point.constants)
             print(f"{target}: {source}: {len(rows)} points", flush=True)
-    called = {name: functions(machine) for name, machine in targets.items()}
-    save(RESULTS / f"{whence['processor']}.json.gz", rows, targets, called, whence)
+    save(place, rows, targets, called, whence)
     write(KEPT, kept)
 
 
@@ -276,8 +288,9 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
     Where other tasks had the last cache and memory at the same time (`shared` in the provenance),
     or operands lay as runs had left them (`in_models`), only the order of a kernel's schedules
     counts: such points are left out unless asked for. So are those that constants are not fitted to
-    (`held_out`), asked for with the shared ones: what they are worth on a processor is told by one
-    that they do not know.
+    (`held_out`), asked for with the shared ones, which tell what constants are worth elsewhere.
+    Points that were counted anew since a fit are in another file: those that constants were fitted
+    to (`constants_only`) stay as they were counted then, and teach nothing else.
     """
     points: list[Timed] = []
     rates: dict[str, Rates] = {}
@@ -289,7 +302,8 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
         data = _read(place)
         said = data["provenance"]
         where = f" {IN_MODELS}" if said.get("operands") == IN_MODELS else ""
-        if not (in_models if where else shared or fitted_to(said)):
+        asked = in_models if where else shared and "constants_only" not in said
+        if not asked and not (fitted_to(said) and not shared):
             continue
         own = str(said["processor"])
         whence.append(said)
@@ -414,22 +428,25 @@ class Model:
 def fit(times: Times, model: Model) -> Costs:
     """Returns the constants that fit the points of kernels that are not held out.
 
-    What is made small, and how points count, says `Misjudged`.
+    Errors are those of logarithms; every kernel counts alike, however many points it has.
     """
     start = Costs()
-    misjudged = Misjudged(times.points)
+    logs = np.log([row.cycles for row in times.points])
+    number: dict[tuple[str, str], int] = defaultdict(int)
+    for row in times.points:
+        number[row.kernel] += 1
+    weights = np.array(
+        [0.0 if row.held_out else number[row.kernel] ** -0.5 for row in times.points]
+    )
     usual = np.log([getattr(start, name) for name in FREE])
     sharp = np.array([name in ("ports", "levels") for name in FREE])
     low, high = np.where(sharp, 0.0, -7.0), np.where(sharp, np.log(SHARPEST), 7.0)
-    # An operation on integers is an instruction at most.
-    high[FREE.index("scalar")] = 0.0
 
     def errors(x: np.ndarray) -> np.ndarray:
-        found = misjudged(model.logarithms(_costs(start, x)))
+        found = (model.logarithms(_costs(start, x)) - logs) * weights
         return np.concatenate([found, PRIOR * (x - usual)])
 
-    inside = np.clip(usual, low + CLEAR, high - CLEAR)
-    done = least_squares(errors, inside, bounds=(low, high), ftol=LEAST, xtol=LEAST)
+    done = least_squares(errors, usual, bounds=(low, high), loss="soft_l1", f_scale=SOFT)
     found = _costs(start, done.x)
     return replace(found, **{name: rounded(getattr(found, name)) for name in FREE})
 
@@ -455,15 +472,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--measure", action="store_true", help="time kernels")
+    parser.add_argument(
+        "--measure", nargs="*", metavar="SOURCE", help="time kernels; of some sources beside others"
+    )
     parser.add_argument("--count", action="store_true", help="count what kernels do anew")
     options = parser.parse_args()
-    if options.measure:
-        measure()
+    if options.measure is not None:
+        measure(options.measure)
     elif options.count:
         kernels = read(KEPT)
         for place in sorted(RESULTS.glob("*.json.gz")):
-            count_anew(place, kernels)
+            if "constants_only" not in _read(place)["provenance"]:
+                count_anew(place, kernels)
         write(KEPT, kernels)
     times = load()
     model = Model(times)

@@ -9,6 +9,7 @@ import onnx
 from benchmarks.cases import CASES, MORE
 from benchmarks.layers import MODELS
 from benchmarks.operator_cases import CASES as OPERATORS
+from benchmarks.strided import STRIDED
 from rutc.driver.parts.plan_steps import PlanSteps
 from rutc.driver.parts.weights import Weights
 from rutc.driver.plans.planning import planned
@@ -21,6 +22,7 @@ from rutc.models.zoo import find
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
 from rutc.tuner.analysis import analyse
 from rutc.tuner.heuristic import spaces, usual
 
@@ -39,13 +41,16 @@ def kernels(
     A `symbolic` model of the zoo keeps the sizes that a run tells.
     """
     with tempfile.TemporaryDirectory() as folder:
-        if source in BUILDERS:
-            path, shapes = Path(folder) / "kernel.onnx", {}
+        if source in STRIDED:
+            graph = parse(STRIDED[source])
+        elif source in BUILDERS:
+            path = Path(folder) / "kernel.onnx"
             onnx.save(BUILDERS[source](), path)
+            graph = import_model(path)
         else:
             model = find(source)
-            path, shapes = model.obtain(), {n: tuple(s) for n, s in model.shapes.items()}
-        graph = import_model(path, shapes={} if symbolic else shapes)
+            shapes = {} if symbolic else {n: tuple(s) for n, s in model.shapes.items()}
+            graph = import_model(model.obtain(), shapes=shapes)
         plan, earlier = planned(versions(graph, machine), machine)
         for each in (plan, *(a.plan for a in earlier)):
             for pending in PlanSteps(each, Weights()).pending:

@@ -14,6 +14,7 @@ from random import Random
 from time import thread_time_ns
 
 from benchmarks.kernel_source import BUILDERS, kernels
+from benchmarks.strided import STRIDED
 from benchmarks.timer import ReferenceKernel, Timer
 from rutc.driver.parts.compile_job import with_schedule
 from rutc.errors import InternalError
@@ -21,12 +22,13 @@ from rutc.models.zoo import zoo
 from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import NotApplicable
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces, usual
 
 POINTS, POINTS_OF_MODELS = 8, 5
-"""Schedules that are drawn of the spaces of a kernel, beside the default."""
+"""Schedules that are drawn of the spaces of a kernel, beside what decisions weigh."""
 MOST_KERNELS = 45
 """Kernels of one model; of more, some are taken."""
 MOST_BYTES = 1 << 28
@@ -57,7 +59,7 @@ class Point:
 
 def sources() -> list[str]:
     """Returns the names of the models whose kernels are measured: those that can be had."""
-    return [*BUILDERS, *(m.name for m in zoo())]
+    return [*BUILDERS, *STRIDED, *(m.name for m in zoo())]
 
 
 def points(source: str, machine: Machine, seen: set[str]) -> Iterator[Point]:
@@ -83,14 +85,24 @@ def points(source: str, machine: Machine, seen: set[str]) -> Iterator[Point]:
 def _choices(
     source: str, kernel: Kernel, constants: frozenset[str], machine: Machine, seed: str
 ) -> list[tuple[str, Choice]]:
-    """Returns the default schedule of a kernel, and some that are drawn, with their templates."""
+    """Returns a kernel's default schedule, what is weighed against it, and some that are drawn.
+
+    Each with its template.
+    """
     default = choose(kernel, machine, constants)
     found = spaces(kernel, machine, constants)
     liked = usual(found)
     own = "none" if liked is None else liked[0].template.name
     chosen = [(own, default)]
+    for space in found:
+        weighed = () if space.default is None else (space.default.point, *space.default.rivals)
+        for point in weighed:
+            with suppress(NotApplicable):
+                choice = space.choice(point)
+                if choice not in (c for _, c in chosen):
+                    chosen.append((space.template.name, choice))
     rng = Random(seed)
-    for number in range(POINTS if source in BUILDERS else POINTS_OF_MODELS):
+    for number in range(POINTS if source in BUILDERS or source in STRIDED else POINTS_OF_MODELS):
         if not found or kernel.symbols:
             break
         space = found[number % len(found)]

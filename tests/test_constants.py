@@ -47,7 +47,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/decide/memory.py": ("ROUNDS",),
     "graph_opt/decide/own_lines.py": ("ALIGNMENT", "AROUND", "MOST_TOGETHER", "ROUNDS"),
     "graph_opt/decide/searches.py": ("MOST_POINTS",),
-    "graph_opt/decide/slice_sizes.py": ("FEWEST_SLICES", "TILE_VECTORS"),
+    "graph_opt/decide/slice_sizes.py": ("FEWEST_SLICES", "SHARED_TURNS", "TILE_VECTORS"),
     "graph_opt/decide/slices.py": ("MOST_DIMS",),
     "graph_opt/decide/stored_types.py": ("COARSEST",),
     "graph_opt/decide/turns.py": ("WEIGHED",),
