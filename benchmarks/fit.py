@@ -302,8 +302,13 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
         data = _read(place)
         said = data["provenance"]
         where = f" {IN_MODELS}" if said.get("operands") == IN_MODELS else ""
-        asked = in_models if where else shared and "constants_only" not in said
-        if not asked and not (fitted_to(said) and not shared):
+        if where:
+            wanted = in_models
+        elif shared:
+            wanted = "constants_only" not in said
+        else:
+            wanted = fitted_to(said)
+        if not wanted:
             continue
         own = str(said["processor"])
         whence.append(said)
