@@ -168,7 +168,8 @@ def _of_arms_apart(
     """What may take less than arms whose lanes are stored apart, each to a line of its own.
 
     Columns fill these lines before others come to the same sets of the first cache: where they load
-    whole lines, or their stores alone take half of the sets. Lanes along rows each choose an arm.
+    whole lines, or their stores alone take half of the sets. Lanes along rows each choose an arm;
+    so do squares, which load along channels and store along rows.
     """
     vector = arms.order[-1]
     loads, stores = ([t for t in shape.touches if t.is_store == x] for x in (False, True))
@@ -182,6 +183,8 @@ def _of_arms_apart(
     copies = copies_of_body(kernel.body, machine)
     made = Pointwise(Form.VECTORS, (*others, along), copies, parallel=arms.parallel)
     yield _longest(kernel, shape, made, ends, machine)
+    if found := across(arms.order, shape.touches):
+        yield Pointwise(Form.SQUARES, found, fused=_most_fused(shape), parallel=arms.parallel)
 
 
 def _loops_of_stores(shape: Shape, vector: str) -> list[str]:
