@@ -85,6 +85,20 @@ def test_boxes_and_scores_that_differ_in_number(tmp_path, make_node, make_model)
         import_model(tmp_path / "m.onnx")
 
 
+def test_fewer_boxes_than_scores_end_the_run(tmp_path, make_node, make_model, rng):
+    """Also where no size of the result is made of their number: no more than two are chosen."""
+    inputs = {"b": rng.random((1, 3, 4)).astype("f4"), "s": rng.random((1, 1, 3)).astype("f4")}
+    node = make_node("NonMaxSuppression", ["b", "s", "m"])
+    model = make_model([node], inputs, ["y"], {"m": np.array([2])})
+    model.graph.input[1].type.tensor_type.shape.dim[2].dim_param = "n"
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx", dims={"n": (2, 8)})
+    interpret(graph, inputs)
+    for n in (2, 8):
+        with pytest.raises(UserError, match=r"the sizes .* differ"):
+            interpret(graph, {**inputs, "s": np.zeros((1, 1, n), "f4")})
+
+
 @pytest.mark.parametrize("k", [0, 1, 4, 6])
 def test_top_k_of_a_number_known_when_it_runs(k, check, make_node, rng):
     inputs = {"x": rng.integers(0, 3, (4, 6)).astype("f4"), "k": np.array([k])}
