@@ -13,7 +13,7 @@ output "o" [p, c] = %o
 """
 POOLED = """
 graph "pooled"
-dims p = {size}, q = {size}, y = {rows}, x = {rows}, c = {c}, i = 2, j = 2
+dims p = {size}, q = {size}, y = {rows}, x = {rows}, c = {c}, i = {taps}, j = {taps}
 %v : f32{{c,p,q}} = input "v" [p, q, c]
 %o : f32{{c,y,x}} = max{{i,j}} %v[c, p=2*y+i, q=2*x+j]
 output "o" [y, x, c] = %o
@@ -22,11 +22,11 @@ FILTERED = """
 graph "filtered"
 dims c = {c}, y = {y}, x = {x}, q = {q}, k = 3
 %v : f32{{c,k,q,y}} = input "v" [k, y, q, c]
-%o : f32{{c,x,y}} = select(index(x % 2) == 0,
- %v[c, k=0, q=x // 2, y] + %v[c, k=1, q=x // 2, y],
- %v[c, k=1, q=x // 2, y] - %v[c, k=2, q=x // 2, y])
+%o : f32{{c,x,y}} = select(index(x % 2) == 0, {even}, {odd})
 output "o" [c, y, x] = %o
-""".replace(",\n ", ", ")
+""".replace("{even}", "%v[c, k=0, q=x // 2, y] + %v[c, k=1, q=x // 2, y]").replace(
+    "{odd}", "%v[c, k=1, q=x // 2, y] - %v[c, k=2, q=x // 2, y]"
+)
 """What a filter's tile gives: two sums of channels side by side, to channels rows apart."""
 
 
@@ -39,7 +39,7 @@ def _graphs() -> dict[str, str]:
                 found[f"turned {c}x{p} {dtype}"] = text
     for size in (32, 48, 64, 128):
         for c in (32, 96, 128):
-            text = POOLED.format(size=size, rows=size // 2, c=c)
+            text = POOLED.format(size=size, rows=size // 2, c=c, taps=2)
             found[f"pooled {size}x{size}x{c}"] = text
     for c in (16, 48, 64, 192):
         for y, x in ((8, 8), (16, 64), (24, 24), (64, 32)):

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from benchmarks.strided import FILTERED, POOLED, TURNED
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import NotApplicable, apply_schedule
@@ -47,13 +48,6 @@ dims i = 16, x = 300, o = 306
 output "o" [i, o] = %o
 """
 """Rows with edges that are filled."""
-TURNED = """
-graph "turned"
-dims c = {c}, p = {p}
-%v : {dtype}{{c,p}} = input "v" [c, p]
-%o : {dtype}{{c,p}} = %v[c, p]
-output "o" [p, c] = %o
-"""
 ROTATED = """
 graph "rotated"
 dims n = 12, s = 28, i = 38, j = 19
@@ -186,20 +180,13 @@ def test_squares_follow_one_another_as_estimates_tell(
     run(found, machine)
 
 
-POOL = """
-graph "pool"
-dims p = {size}, q = {size}, y = {rows}, x = {rows}, c = {c}, i = {taps}, j = {taps}
-%v : f32{{c,p,q}} = input "v" [p, q, c]
-%o : f32{{c,y,x}} = max{{i,j}} %v[c, p=2*y+i, q=2*x+j]
-output "o" [y, x, c] = %o
-"""
-SMALL_POOL = POOL.format(size=57, rows=28, c=67, taps=3)
+SMALL_POOL = POOLED.format(size=57, rows=28, c=67, taps=3)
 
 
 @on_machines
 @pytest.mark.parametrize(
     ("text", "template"),
-    [(SMALL_POOL, "windows"), (POOL.format(size=112, rows=56, c=64, taps=2), "tiled")],
+    [(SMALL_POOL, "windows"), (POOLED.format(size=112, rows=56, c=64, taps=2), "tiled")],
 )
 def test_windows_without_weights_are_weighed_against_tiles(
     machine: Machine, text: str, template: str
@@ -452,27 +439,13 @@ def test_lanes_of_rows_may_choose_each_for_itself(machine: Machine) -> None:
     found.run(choose(found.kernel, machine, found.free), machine, 1 if runnable(machine) else None)
 
 
-BACK = """
-graph "back"
-dims c = {c}, y = {y}, x = {x}, q = {q}, k = 3
-%v : f32{{c,k,q,y}} = input "v" [k, y, q, c]
-%o : f32{{c,x,y}} = {value}
-output "o" [c, y, x] = %o
-"""
-"""Outputs of filters: two sums for each tile, of channels side by side, to channels rows apart."""
-SUMS = (
-    "select(index(x % 2) == 0, %v[c, k=0, q=x // 2, y] + %v[c, k=1, q=x // 2, y], "
-    "%v[c, k=1, q=x // 2, y] - %v[c, k=2, q=x // 2, y])"
-)
-
-
 @on_machines
 @pytest.mark.parametrize(("c", "y", "x"), [(32, 32, 32), (40, 8, 128), (36, 31, 31), (128, 16, 16)])
 def test_columns_of_arms_fill_lines_that_share_sets(
     machine: Machine, c: int, y: int, x: int
 ) -> None:
     """Where lanes are stored 4096 bytes apart, as many are in a column as a set has lines."""
-    found = subject(BACK.format(c=c, y=y, x=x, q=-(-x // 2), value=SUMS))
+    found = subject(FILTERED.format(c=c, y=y, x=x, q=-(-x // 2)))
     (space,) = spaces(found.kernel, machine, found.free)
     assert space.default is not None
     point = space.default.point
@@ -496,7 +469,7 @@ def test_columns_of_arms_fill_lines_that_share_sets(
 
 
 def test_arms_of_a_single_vector_have_no_columns() -> None:
-    found = subject(BACK.format(c=8, y=32, x=32, q=16, value=SUMS))
+    found = subject(FILTERED.format(c=8, y=32, x=32, q=16))
     (space,) = spaces(found.kernel, V4, found.free)
     assert space.default is not None
     with pytest.raises(NotApplicable, match="no columns"):
