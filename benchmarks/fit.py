@@ -289,8 +289,8 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
     or operands lay as runs had left them (`in_models`), only the order of a kernel's schedules
     counts: such points are left out unless asked for. So are those that constants are not fitted to
     (`held_out`), asked for with the shared ones, which tell what constants are worth elsewhere.
-    Points that were counted anew since a fit are in another file: those that constants were fitted
-    to (`constants_only`) stay as they were counted then, and teach nothing else.
+    Where points were counted anew since the fit (`counted_anew`), those that constants were fitted
+    to are in another file (`constants_only`) as they were counted then, and teach nothing else.
     """
     points: list[Timed] = []
     rates: dict[str, Rates] = {}
@@ -326,7 +326,7 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
 
 def fitted_to(whence: Mapping[str, Any]) -> bool:
     """Returns whether constants are fitted to what was timed there, as its provenance tells."""
-    return not {"shared", "held_out", "operands"} & set(whence)
+    return not {"shared", "held_out", "counted_anew", "operands"} & set(whence)
 
 
 def rounded(x: float) -> float:

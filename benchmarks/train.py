@@ -109,7 +109,9 @@ def lessons(times: Times) -> Lessons:
     points = once(times.points)
     numbers: dict[tuple[str, str], int] = {}
     own: dict[tuple[str, str], str] = {}
-    fitted_on = {each["processor"] for each in times.provenance if fitted_to(each)}
+    fitted_on = {
+        each["processor"] for each in times.provenance if fitted_to(each) or "counted_anew" in each
+    }
     for p in points:
         numbers.setdefault(p.kernel, len(numbers))
         own.setdefault(p.kernel, p.template)
