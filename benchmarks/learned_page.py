@@ -42,6 +42,13 @@ measured one; most kernels have six. *Gain* is how much faster than the default 
 is, in geometric mean, and behind it the number of kernels for which it is more than 5 % faster, and
 more than 5 % slower.
 """
+REGRET = """\
+## Regret
+
+How much slower than the best measured schedule of a kernel that one is which is chosen without
+measurements: in geometric mean, less 1; the 95th percentile; and the kernels that lose more than
+5 %. Sources are held out. A compilation takes the default schedule.
+"""
 HALF = 0.5
 """How much slower than the best are schedules that are near."""
 CAUTIONS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
@@ -50,16 +57,21 @@ CAUTIONS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
 
 @dataclass(frozen=True)
 class Judged:
-    """How good an order of schedules is. Gains are logarithms, by kernels."""
+    """How good an order of schedules is. Gains and regrets are logarithms, by kernels."""
 
     order: float
     near: float
     """The order of those that are at most half slower than the best."""
     first: float
     first_five: float
-    regret: float
-    """How much slower the choice is than the best measured one, in geometric mean."""
+    regrets: np.ndarray
+    """How much slower the choice is than the best measured one."""
     gains: np.ndarray
+
+    @property
+    def regret(self) -> float:
+        """The geometric mean of all, less 1."""
+        return float(np.expm1(self.regrets.mean()))
 
     @property
     def gain(self) -> float:
@@ -99,14 +111,13 @@ def judged(data: Lessons, said: Said, chosen: np.ndarray, caution: float = 0.0) 
         five.append(bool(off[np.argsort(own, kind="stable")[:5]].min() < near))
         regrets.append(float(off[choice]))
         gains += [float(real[i] - real[choice]) for i in np.flatnonzero(data.defaults[group])]
-    regret = float(np.expm1(np.mean(regrets)))
     order, half = right / np.maximum(pairs, 1)
     return Judged(
         float(order),
         float(half),
         float(np.mean(first)),
         float(np.mean(five)),
-        regret,
+        np.array(regrets),
         np.array(gains),
     )
 
@@ -154,6 +165,9 @@ def page(data: Lessons, said: Mapping[str, Said], whence: Sequence[Mapping[str, 
         *_table(data, said),
         "",
         *_honest(data, said),
+        "",
+        REGRET,
+        *_regrets(data, said["sources"]),
         "",
         "## Caution",
         "",
@@ -214,6 +228,31 @@ def _compared(data: Lessons, found: Said, chosen: np.ndarray) -> tuple[Judged, .
         judged(data, found, chosen, found.caution),
         judged(data, replace(found, cycles=data.cycles, spread=nothing), chosen),
     )
+
+
+def _regrets(data: Lessons, said: Said) -> list[str]:
+    """Returns what each way to choose loses, all templates together and one by one."""
+    ways = ("default schedule", "estimate", "learned", "cautious")
+    rows = [
+        f"| template | kernels | {' | '.join(ways)} |",
+        "|---|---|" + "---|" * len(ways),
+    ]
+    first = replace(said, cycles=-data.defaults.astype(float), spread=np.zeros_like(said.cycles))
+    for name in ("all", *sorted(set(data.templates.tolist()))):
+        wanted = (data.templates == name) | (name == "all")
+        known = np.isin(data.kernels, data.kernels[data.defaults])
+        chosen = np.flatnonzero(wanted & known)
+        if not any(len(group) > 1 for group in data.groups(chosen)):
+            continue
+        each = (judged(data, first, chosen), *_compared(data, said, chosen)[:3])
+        rows.append(f"| {name} | {len(each[0].regrets)} | {' | '.join(map(_regret, each))} |")
+    return rows
+
+
+def _regret(found: Judged) -> str:
+    high = np.expm1(np.quantile(found.regrets, 0.95))
+    worse = int((found.regrets > np.log1p(APART)).sum())
+    return f"{100 * found.regret:.1f} %; {100 * high:.0f} %; {worse}"
 
 
 def _honest(data: Lessons, said: Mapping[str, Said]) -> list[str]:

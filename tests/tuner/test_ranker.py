@@ -182,6 +182,16 @@ def test_what_the_estimate_lacks_is_learned_for_other_families() -> None:
     assert judged(data, said, every).gain > 0
 
 
+def test_regret_is_what_a_choice_loses_against_the_best() -> None:
+    data, every, nothing = lessons(), np.arange(POINTS), np.zeros(POINTS)
+    assert judged(data, train.Said(data.cycles, nothing), every).regret == 0
+    default = train.Said(-data.defaults.astype(float), nothing)
+    groups = list(data.groups(every))
+    lost = [data.cycles[g][data.defaults[g]][0] - data.cycles[g].min() for g in groups]
+    assert judged(data, default, every).regret == pytest.approx(np.expm1(np.mean(lost)))
+    assert judged(data, default, every).regret > 0
+
+
 def test_rutc_compiles_catboost_s_own_export(model: Any, tmp_path: Path) -> None:
     path, given = tmp_path / "model.onnx", np.random.default_rng(2).normal(size=(33, FEATURES))
     model.save_model(str(path), format="onnx")
