@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import COMPARE, Apply, Cast, Coord, Expr, Lit, Read, children
@@ -19,6 +20,10 @@ def table_rows(graph: Graph) -> Mapping[str, tuple[Index, ...]]:
     %w[d=%ids[i], k]            extent(d) = 30522     ->  ids: 30522
     %w[d=i32(%ids[i]), k]
     %w[d=%ids[i] + 2, k]                              ->  ids: 30520
+    %w[d=%p[i] < 0 ? %p[i] + 30522 : %p[i], k]        ->  p: 30522
+        with %p = %ids[i] - 2                         ->  ids: 30524
+        with %p = min(max(%ids[i], 0), 9)             ->  ids: 30522
+        with %p = %pad[i] ? 1 : %ids[i]               ->  ids: 30522
 
     They are constant, or formulas of the inputs' sizes. An input of which anything else is asked
     has none: what is computed or a bool may be true of small numbers only. But it may be compared,
@@ -42,7 +47,8 @@ class _Places:
         lengths: The values that checks of places give.
         others: The values of which anything is asked but a place, where it is, and how it compares.
         compared: The values that are compared.
-        places: The extents of the axes along which a value's elements are places.
+        places: The extents of the axes along which a value's elements are places, how much is
+            added to these, and whether they count from the end where they are negative.
         moved: The values that hold the elements of another, and how much is added to these.
     """
 
@@ -53,7 +59,7 @@ class _Places:
         self.lengths = {v.name for n in checks for v in outs(n)}
         self.others = {o.value for o in graph.outputs}
         self.compared: set[str] = set()
-        self.places: dict[str, list[Index]] = {}
+        self.places: dict[str, list[tuple[Index, int, bool]]] = {}
         self.moved: dict[str, list[tuple[str, int]]] = {}
         for n in nodes:
             if not isinstance(n, Nest | Scatter) and n not in checks:
@@ -62,16 +68,26 @@ class _Places:
         for n in reversed(nodes):
             self.add(n)
 
-    def of(self, name: str) -> list[Index] | None:
-        """The extents of a value's axes; None if it is more than a place."""
+    def of(self, name: str, added: int = 0) -> list[Index] | None:
+        """The extents of the axes for a value to which so much is added.
+
+        None if that is more than a place, or none for numbers from 0 on.
+        """
         if name in self.others:
             return None
-        found = list(self.places.get(name, ()))
-        for out, added in self.moved.get(name, ()):
-            inner = self.of(out)
+        found: list[Index] = []
+        for extent, more, wraps in self.places.get(name, ()):
+            total = added + more
+            if extent.is_const and total and extent.const <= abs(total):
+                return None
+            if total < 0 and not (wraps and extent.is_const):
+                return None
+            found.append(extent - total)
+        for out, more in self.moved.get(name, ()):
+            inner = self.of(out, added + more)
             if inner is None:
                 return None
-            found += [extent - added for extent in inner]
+            found += inner
         return found
 
     def add(self, n: Node) -> None:
@@ -81,9 +97,8 @@ class _Places:
                 asked = [v.name for v in n.outs if self.is_asked(v.name)]
                 whole = _moved(n.body[0]) if n.reducer is None else None
                 if whole is not None and asked:
-                    read, added = whole
-                    self.moved.setdefault(read.value, []).extend((name, added) for name in asked)
-                    self.coordinates(read.coords)
+                    for read, added in self.reads(whole):
+                        self.moved.setdefault(read.value, []).extend((v, added) for v in asked)
                 elif asked:
                     for e in n.body:
                         self.within(e)
@@ -118,52 +133,76 @@ class _Places:
             if moved is None:
                 yield x
             else:
-                read, _ = moved
-                self.compared.add(read.value)
-                self.coordinates(read.coords)
+                self.compared.update(read.value for read, _ in self.reads(moved))
 
     def coordinates(self, coords: tuple[tuple[str, Coord], ...]) -> None:
         """Takes in what tells where something is."""
         for dim, c in coords:
             if isinstance(c, Index):
                 continue
-            place = self.place(c)
+            place, wraps = self.place(c)
             if place is None:
                 self.within(c)
                 continue
-            read, added = place
-            self.places.setdefault(read.value, []).append(self.extents[dim] - added)
+            for read, added in self.reads(place):
+                along = self.extents[dim], added, wraps
+                self.places.setdefault(read.value, []).append(along)
+
+    def reads(self, moved: _Moved) -> tuple[tuple[Read, int], ...]:
+        """The reads of an expression and what is added to each, all else in it taken in."""
+        for read, _ in moved.reads:
             self.coordinates(read.coords)
+        for e in moved.conditions:
+            self.within(e)
+        return moved.reads
 
-    def place(self, c: Expr) -> tuple[Read, int] | None:
-        """The read that a coordinate is where that is in range, and what is added to it."""
+    def place(self, c: Expr) -> tuple[_Moved | None, bool]:
+        """What a coordinate is where that is in range, and whether negative ones wrap around."""
         match c:
-            case Read() | Cast() | Apply("add"):
-                return _moved(c)
             case Apply("min", (x, Read(most))) if most in self.lengths:
-                return _moved(x)
+                return _moved(x), False
             case Apply("select", (Apply("lt", (x, Lit(0))), _, other)):
-                found = self.place(other)
-                return found if found == _moved(x) else None
+                found, _ = self.place(other)
+                return (found, True) if found == _moved(x) else (None, False)
             case _:
-                return None
+                return _moved(c), False
 
 
-def _moved(e: Expr) -> tuple[Read, int] | None:
-    """The read whose element an expression is, in a type that holds any place, and what is added.
+@record
+class _Moved:
+    """An expression that is an element of one of some reads, or a constant.
 
-    That is a constant, and not negative.
+    `reads` has what is added to each, a constant, and `conditions` tell which one it is.
     """
-    added = 0
-    while True:
-        match e:
-            case Cast(dtype=dtype) if dtype.is_int and dtype.bits >= DType.I32.bits:
-                e = e.arg
-            case Apply("add", (x, Lit(more))) | Apply("add", (Lit(more), x)) if (
-                isinstance(more, int) and more >= 0 and x.dtype.bits >= DType.I32.bits
-            ):
-                e, added = x, added + more
-            case Read() if e.dtype.is_int:
-                return e, added
-            case _:
+
+    reads: tuple[tuple[Read, int], ...]
+    conditions: tuple[Expr, ...] = ()
+
+
+def _moved(e: Expr, added: int = 0) -> _Moved | None:
+    """What an expression moves, in a type that holds any place; None if it computes more."""
+    match e:
+        case Lit():
+            return _Moved(())
+        case Read() if e.dtype.is_int:
+            return _Moved(((e, added),))
+        case Cast(arg=x) | Apply("min" | "max", (x, Lit()) | (Lit(), x)) if _holds_places(e):
+            return _moved(x, added)
+        case Apply("add", (x, Lit(int(more))) | (Lit(int(more)), x)) if _holds_places(e):
+            return _moved(x, added + more)
+        case Apply("sub", (x, Lit(int(less)))) if _holds_places(e):
+            return _moved(x, added - less)
+        case Apply("select", (condition, x, y)):
+            found = _moved(x, added), _moved(y, added)
+            if found[0] is None or found[1] is None:
                 return None
+            reads = tuple(dict.fromkeys((*found[0].reads, *found[1].reads)))
+            if len({r for r, _ in reads}) < len(reads):
+                return None
+            return _Moved(reads, (condition, *found[0].conditions, *found[1].conditions))
+        case _:
+            return None
+
+
+def _holds_places(e: Expr) -> bool:
+    return e.dtype.is_int and e.dtype.bits >= DType.I32.bits

@@ -51,6 +51,55 @@ MODELS = {
     "moved back": (
         "i64",
         "o = Constant <value_int = -2> () s = Add (i, o) y = Gather (w, s)",
+        ["63"],
+    ),
+    "less a number": (
+        "i64",
+        "o = Constant <value_int = 2> () s = Sub (i, o) y = Gather (w, s)",
+        ["63"],
+    ),
+    "less more than there are rows": (
+        "i64",
+        "o = Constant <value_int = 8> () s = Sub (i, o) y = Gather (v, s)",
+        None,
+    ),
+    "less a number, in a table of an input's size": (
+        "i64",
+        "o = Constant <value_int = 1> () s = Sub (i, o) y = Gather (x, s)",
+        None,
+    ),
+    "moved back and forth": (
+        "i64",
+        "o = Constant <value_int = 3> () r = Sub (i, o) q = Add (r, o) y = Gather (w, q)",
+        ["61"],
+    ),
+    "clipped": (
+        "i64",
+        "o = Constant <value_int = 0> () h = Constant <value_int = 60> ()"
+        " s = Clip (i, o, h) y = Gather (w, s)",
+        ["61"],
+    ),
+    "replaced where it pads": (
+        "i64",
+        "o = Constant <value_int = 5> () c = Equal (i, o) s = Where (c, o, i) y = Gather (w, s)",
+        ["61"],
+    ),
+    "replaced where something is computed of it": (
+        "i64",
+        "o = Constant <value_int = 5> () r = Mul (i, o) c = Equal (r, o) s = Where (c, o, i)"
+        " y = Gather (w, s)",
+        None,
+    ),
+    "counted from the end by the model": (
+        "i64",
+        "o = Constant <value_int = 0> () e = Constant <value_int = 61> () c = Less (i, o)"
+        " j = Add (i, e) s = Where (c, j, i) y = Gather (w, s)",
+        None,
+    ),
+    "a bool that is a place": (
+        "i64",
+        "o = Constant <value_int = 1> () z = Constant <value_int = 0> () b = Cast <to = 9> (i)"
+        " s = Where (b, o, z) y = Gather (w, s)",
         None,
     ),
     "taken from": ("i64", "o = Constant <value_int = 1> () s = Sub (o, i) y = Gather (w, s)", None),
