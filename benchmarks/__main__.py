@@ -15,6 +15,7 @@ import sys
 from benchmarks import (
     agreement,
     bandwidth,
+    budget,
     capsules,
     classical,
     compile_time,
@@ -37,6 +38,7 @@ PAGES: tuple[Page, ...] = (
     agreement.PAGE,
     zoo.PAGE,
     precision.PAGE,
+    budget.PAGE,
     dynamic.PAGE,
     decoders.PAGE,
     kernels.PAGE,

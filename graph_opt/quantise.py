@@ -14,7 +14,7 @@ products are summed as integers, exactly (`rules/narrow.py`) [Jacob et al. 2018]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,8 +42,13 @@ COARSER = 2.0
 """A scale is less than so many times as large so that instructions add up more products at once."""
 MOST = 255
 """The largest value of a u8."""
-WHICH = "which sum"
-"""The input that numbers the sum that a run computes in another way."""
+WAYS = "ways of sums"
+"""The input that says in which way a run computes each sum: 0, as the model states it, or another.
+"""
+ROUNDED, QUANTISED = 1, 2
+"""The other ways: of factors in bf16, and of 8-bit integers."""
+NAMES = {ROUNDED: "rounded", QUANTISED: "quantised"}
+"""What the results of these are called."""
 
 
 @record
@@ -156,68 +161,75 @@ def quantised(
     return result
 
 
-def one_quantised(
-    graph: Graph, chosen: Sequence[Site], spans: Mapping[str, Span], machine: Machine
+def in_ways(
+    graph: Graph,
+    rounded: Sequence[str],
+    chosen: Sequence[Site],
+    spans: Mapping[str, Span],
+    machine: Machine,
 ) -> Graph:
-    """A graph in normal form, of which a run quantises the one sum that `WHICH` numbers."""
+    """A graph in normal form, of which a run computes some sums in the ways that `WAYS` says.
+
+    %y{..} = sum{k} ..    ->    %y.usual{..} = sum{k} ..                    as it was
+                                %y.rounded{..} = sum{k} ..                  of what bf16 has
+                                %y.quantised{..} = sum{k} ..                of 8-bit integers
+                                %y{..} = select(%ways[3] == 2, %y.quantised[..],
+                                                select(%ways[3] == 1, %y.rounded[..], %y.usual[..]))
+
+    The input has an element for each of `ways_of`: 0, `ROUNDED` for those of `rounded`, or
+    `QUANTISED` for those of `chosen`.
+    """
     made = _Quantised(graph, machine)
     sites = {s.nest: s for s in chosen}
-
-    def other(n: Nest) -> Iterator[Node]:
-        site = sites[n.out.name]
-        yield from made.value(site.value, spans[site.value])
-        yield from made.weights(site)
-        yield made.reading(n, site)
-
-    return _one_otherwise(graph, [s.nest for s in chosen], other)
-
-
-def one_rounded(graph: Graph, sums: Sequence[str]) -> Graph:
-    """A graph, of which a run rounds to bf16 all that the one sum reads that `WHICH` numbers."""
-
-    def rounded(e: Expr) -> Expr:
-        wide = isinstance(e, Read) and e.dtype is DType.F32
-        return cast(cast(e, DType.BF16), DType.F32) if wide else e
-
-    def other(n: Nest) -> Iterator[Node]:
-        yield replace(n, body=tuple(transform(e, rounded) for e in n.body))
-
-    return _one_otherwise(graph, sums, other)
-
-
-def _one_otherwise(
-    graph: Graph, sums: Sequence[str], other: Callable[[Nest], Iterator[Node]]
-) -> Graph:
-    """A graph with one input more: the number of the sum that is computed in the other way.
-
-    %y{..} = sum{k} ..     ->     %y.usual{..} = sum{k} ..        %y.other{..} = sum{k} ..
-                                  %y{..} = select(%which == 3, %y.other[..], %y.usual[..])
-    """
-    numbers = {name: i for i, name in enumerate(sums)}
+    numbers = {name: i for i, name in enumerate(ways_of(rounded, chosen))}
     taken = set(graph.values)
-    which = Value(fresh(WHICH, taken), DType.I64, ())
-    nodes: list[Node] = [Input(which, WHICH, ())]
+    along = fresh("sums", {d for d, _ in graph.dims})
+    ways = Value(fresh(WAYS, taken), DType.I64, (along,))
+
+    def other(n: Nest) -> Iterator[tuple[int, list[Node]]]:
+        """Each other way of a sum, and the nodes that compute it, the sum itself last."""
+        if n.out.name in rounded:
+            yield ROUNDED, [replace(n, body=tuple(transform(e, _rounded) for e in n.body))]
+        if n.out.name in sites:
+            site = sites[n.out.name]
+            before = [*made.value(site.value, spans[site.value]), *made.weights(site)]
+            yield QUANTISED, [*before, made.reading(n, site)]
+
+    nodes: list[Node] = [Input(ways, WAYS, (along,))]
     for n in graph.nodes:
         number = numbers.get(outs(n)[0].name)
         if number is None:
             nodes.append(n)
             continue
         assert isinstance(n, Nest)
-        usual, own = (
-            replace(n.out, name=fresh(f"{n.out.name}.{x}", taken)) for x in ("usual", "other")
-        )
-        *before, last = other(n)
-        assert isinstance(last, Nest)
-        nodes += [replace(n, outs=(usual,)), *before, replace(last, outs=(own,))]
-        asked = apply("eq", at_point(which), Lit(number, DType.I64))
-        chosen = apply("select", asked, at_point(own), at_point(usual))
-        nodes.append(Nest((n.out,), (), None, (chosen,), n.origin))
+        usual = replace(n.out, name=fresh(f"{n.out.name}.usual", taken))
+        nodes.append(replace(n, outs=(usual,)))
+        asked = Read(ways.name, ((along, Index.of(number)),), DType.I64)
+        found: Expr = at_point(usual)
+        for way, (*before, last) in other(n):
+            assert isinstance(last, Nest)
+            own = replace(n.out, name=fresh(f"{n.out.name}.{NAMES[way]}", taken))
+            nodes += [*before, replace(last, outs=(own,))]
+            found = apply("select", apply("eq", asked, Lit(way, DType.I64)), at_point(own), found)
+        nodes.append(Nest((n.out,), (), None, (found,), n.origin))
     interface = graph.interface
     if interface is not None:
-        interface = replace(interface, inputs=(*interface.inputs, (WHICH, tensor(WHICH))))
-    result = replace(graph, nodes=tuple(nodes), interface=interface)
+        interface = replace(interface, inputs=(*interface.inputs, (WAYS, tensor(WAYS))))
+    dims = (*graph.dims, (along, Index.of(len(numbers))))
+    result = replace(graph, dims=dims, nodes=tuple(nodes), interface=interface)
     verify(result, since=graph)
     return result
+
+
+def ways_of(rounded: Sequence[str], chosen: Sequence[Site]) -> tuple[str, ...]:
+    """The sums of which the input `WAYS` says how they are computed, in its order."""
+    return tuple(dict.fromkeys([*rounded, *(s.nest for s in chosen)]))
+
+
+def _rounded(e: Expr) -> Expr:
+    """What is read as bf16 has it."""
+    wide = isinstance(e, Read) and e.dtype is DType.F32
+    return cast(cast(e, DType.BF16), DType.F32) if wide else e
 
 
 def lost_in_eight_bits(graph: Graph, site: Site, span: Span, machine: Machine) -> float:

@@ -248,18 +248,18 @@ def test_those_factors_are_rounded_that_cost_least_of_the_tolerance(tmp_path: Pa
     for wide, width in ((256, 512), (512, 256), (256, 96)):
         x = n("Tanh", n("MatMul", x, n.weight(wide, width)))
     path = n.save(tmp_path / "net.onnx", x)
-    values = np.random.default_rng(3).standard_normal((64, 256), np.float32)
-    data = cases(tmp_path / "data", [values])
+    rng = np.random.default_rng(3)
+    data = cases(tmp_path / "data", [rng.standard_normal((64, 256), np.float32) for _ in range(8)])
     (first, *later) = (s.nest for s in sites(normal(import_model(path), PAIRS)))
-    for tolerance, only in ((1e-6, ()), (0.02, (later[1], later[0])), (0.045, None)):
+    for tolerance, only in ((1e-6, ()), (0.025, (later[1], later[0])), (0.06, None)):
         found = in_eight_bits(import_model(path), PAIRS, Calibration(data), tolerance)
         assert found.choice.only == only
         assert first not in {s.nest for s in found.chosen}
-    done = rutc.compile(path, tmp_path / "net.so", precision="auto", calibrate=data, tolerance=0.02)
+    done = rutc.compile(
+        path, tmp_path / "net.so", precision="auto", calibrate=data, tolerance=0.025
+    )
     assert done.verification is not None
-    (output,) = done.verification.outputs
-    assert output.error is not None
-    assert 1e-3 < output.error < 0.02
+    assert all(1e-3 < (o.error or 0.0) < 0.025 for o in done.verification.outputs)
     with load(done.library) as session:
         told = str(session.manifest["stored"])
     assert told.count("bf16") == 2

@@ -18,6 +18,11 @@ def adds_pairs(machine: Machine) -> bool:
     return pairs and not machine.has_matrices(DType.BF16)
 
 
+def multiplies_bf16(machine: Machine) -> bool:
+    """Whether code for a machine may round factors to that."""
+    return machine.has_matrices(DType.BF16) or adds_pairs(machine)
+
+
 def are_neighbours(n: Nest, source: Read, weights: Read, editor: Editor, machine: Machine) -> bool:
     """Whether there are as many columns as lanes, and pairs along the longest summed loop."""
     columns, inner = sides(n, source, weights, editor)

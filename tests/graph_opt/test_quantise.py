@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -12,14 +13,16 @@ from rutc.graph_opt import versions
 from rutc.graph_opt.quantise import (
     COARSER,
     MOST,
-    WHICH,
+    QUANTISED,
+    ROUNDED,
+    WAYS,
     Site,
     Span,
+    in_ways,
     normal,
-    one_quantised,
-    one_rounded,
     quantised,
     sites,
+    ways_of,
 )
 from rutc.tensor_ir import Apply, DType, Graph, Nest
 from rutc.tensor_ir.expr import reads, walk
@@ -166,30 +169,39 @@ def test_a_table_gets_scales_along_the_axis_that_is_kept() -> None:
     assert len(scales) == 2
 
 
-def test_a_run_quantises_the_sum_that_it_is_asked_for() -> None:
+def test_a_run_computes_each_sum_in_the_way_that_it_is_told() -> None:
     g = graph_of(products)
     found, spans = sites(g), spans_of(g)
+    names = tuple(s.nest for s in found)
     values = np.random.default_rng(0).uniform(-2, 3, (5, 24)).astype(np.float32)
-    made = one_quantised(g, found, spans, V3)
-    for number in range(-1, len(found)):
-        wanted = quantised(g, found[number : number + 1] if number >= 0 else (), spans, V3)
-        asked = {"x0": values, WHICH: np.array(number)}
-        assert (outputs(made, asked) == outputs(wanted, {"x0": values})).all()
-
-
-def test_a_run_rounds_the_sum_that_it_is_asked_for() -> None:
-    g = graph_of(products)
-    names = [s.nest for s in sites(g)]
-    values = np.random.default_rng(0).uniform(-2, 3, (5, 24)).astype(np.float32)
-    made = one_rounded(g, names)
     usual = outputs(g, {"x0": values})
-    given = [outputs(made, {"x0": values, WHICH: np.array(n)}) for n in (-1, 0, 1)]
-    assert (given[0] == usual).all()
+    # Of the first sum alone there is a rounded way: its number is that of the input all the same.
+    made = in_ways(g, names[:1], found, spans, V3)
+    assert ways_of(names[:1], found) == names
+    for ways in product((0, QUANTISED), repeat=len(found)):
+        wanted = quantised(g, [s for s, w in zip(found, ways, strict=True) if w], spans, V3)
+        given = outputs(made, {"x0": values, WAYS: np.array(ways)})
+        assert (given == outputs(wanted, {"x0": values})).all()
+    last = outputs(made, {"x0": values, WAYS: np.array([ROUNDED, QUANTISED])})
+    wanted = quantised(g, found[1:], spans, V3)
+    apart = np.linalg.norm(last - outputs(wanted, {"x0": values}))
     # Both factors are off by up to a 256th of themselves.
-    for number in (1, 2):
-        error = np.linalg.norm(given[number] - usual) / np.linalg.norm(usual)
+    assert 1e-4 < apart / np.linalg.norm(usual) < 2**-7
+
+
+def test_rounded_sums_differ_from_each_other() -> None:
+    g = graph_of(products)
+    names = tuple(s.nest for s in sites(g))
+    values = np.random.default_rng(0).uniform(-2, 3, (5, 24)).astype(np.float32)
+    made = in_ways(g, names, (), {}, V3)
+    usual = outputs(g, {"x0": values})
+    every = [(0, 0), (ROUNDED, 0), (0, ROUNDED), (ROUNDED, ROUNDED)]
+    given = [outputs(made, {"x0": values, WAYS: np.array(ways)}) for ways in every]
+    assert (given[0] == usual).all()
+    for own in given[1:]:
+        error = np.linalg.norm(own - usual) / np.linalg.norm(usual)
         assert 1e-4 < error < 2**-7
-    assert np.any(given[1] != given[2])
+    assert not any((a == b).all() for a, b in combinations(given, 2))
 
 
 def test_sums_that_tell_places_stay_exact() -> None:

@@ -1,0 +1,253 @@
+"""`--precision auto`: the fastest way to compute each sum that leaves results within a tolerance.
+
+A sum of products may be as the model states it, of factors in bf16, or of 8-bit integers. How far
+results are off when one of them alone is computed otherwise is measured, in a library of which a
+run computes each sum in the way that it is told (`graph_opt.quantise.in_ways`); how much time that
+saves is estimated. From all in float32 on, the steps are taken that cost least for the time that
+they save, as errors of many sums have random signs and their squares add up: a multiple-choice
+knapsack by its convex hull [Sinha & Zoltners 1979]. How many steps are within the tolerance tells
+the same library, which computes any mix.
+
+What was chosen is then compiled as it will be, and measured. If that is further off, as values
+between are stored in 16 bits then and windows are filtered, fewer steps are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rutc.base.progress import Progress, nobody
+from rutc.base.record import record
+from rutc.driver.options import AUTO, FP16, Calibration
+from rutc.driver.precision.calibration import Case, RunningLibrary
+from rutc.driver.precision.chosen_sums import NOT_ROUNDED, ChosenSums
+from rutc.driver.precision.error_bound import bound_of, errors_of
+from rutc.graph_opt import versions
+from rutc.graph_opt.alternatives.bf16_pairs import multiplies_bf16
+from rutc.graph_opt.alternatives.choices import offers
+from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.leeway import Leeway
+from rutc.graph_opt.pipeline import rounded_by
+from rutc.graph_opt.quantise import (
+    QUANTISED,
+    ROUNDED,
+    WAYS,
+    Span,
+    in_ways,
+    quantised,
+    ways_of,
+)
+from rutc.tensor_ir import Graph, Nest
+from rutc.tensor_ir.graph import outs
+from rutc.tensor_ir.machine import Machine
+from rutc.verify.compare import Value
+
+FEW = 2
+"""Cases that tell what each sum costs, of which there are many."""
+
+Ways = Mapping[str, int]
+"""The sums that are not computed as the model states them, and how."""
+
+
+@record
+class Step:
+    """A sum in another way than before, the mean square error that this adds by a cycle saved."""
+
+    nest: str
+    way: int
+    cost: float
+
+
+class WithinTolerance:
+    """Chooses the ways of a graph's sums, the graph in normal form, by errors on cases.
+
+    `cycles` estimates what a choice takes.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        known: Mapping[str, Span],
+        machine: Machine,
+        how: Calibration,
+        leeway: Leeway,
+        cycles: Callable[[ChosenSums], float],
+        tell: Progress = nobody,
+    ) -> None:
+        self._graph, self._known, self._machine, self._how = graph, known, machine, how
+        self._leeway, self._cycles, self._tell = leeway, cycles, tell
+        self._rounds = multiplies_bf16(machine)
+        with RunningLibrary(graph, how, NOT_ROUNDED.leeway_of(leeway)) as running:
+            self._cases = list(running.cases())
+            self._wanted = list(map(running.run, self._cases))
+
+    def chosen(self, first: ChosenSums, tolerance: float) -> ChosenSums:
+        """The first choice, if results are within the tolerance then; else one of fewer sums."""
+        if self.bound(first) <= tolerance:
+            return first
+        own = self._mixed(first, tolerance)
+        if own is not None:
+            return own
+        # Weights in f16 lose an eighth of what bf16 does.
+        waited = replace(first, sums=(), looser=(), only=())
+        return waited if self.bound(waited) <= tolerance else NOT_ROUNDED
+
+    def _mixed(self, first: ChosenSums, tolerance: float) -> ChosenSums | None:
+        """The first choice but for what costs too much of the tolerance; None: all does."""
+        saved = self.saved(replace(first, sums=(), looser=()))
+        gains = {name: {ROUNDED: cycles} for name, cycles in saved.items()}
+        for name, cycles in self._saved_by_integers(first).items():
+            own = gains.setdefault(name, {})
+            own[QUANTISED] = own.get(ROUNDED, 0.0) + cycles
+        if not gains:
+            return None
+        graph = in_ways(self._graph, tuple(saved), first.sums, self._known, self._machine)
+        with RunningLibrary(graph, self._how) as running:
+            told = list(zip(self._cases, self._wanted, strict=True))
+            mix = _Mix(running, ways_of(tuple(saved), first.sums), told, self._tell)
+            steps = _steps(gains, mix.costs(gains))
+            return self._longest(first, tuple(saved), steps, mix, tolerance)
+
+    def _longest(
+        self,
+        first: ChosenSums,
+        rounded: tuple[str, ...],
+        steps: Sequence[Step],
+        mix: _Mix,
+        tolerance: float,
+    ) -> ChosenSums | None:
+        """What the most steps make that are within the tolerance; None: not even one is.
+
+        What was measured of a choice as it will be compiled says how much further off others are,
+        too, than the mix tells.
+        """
+        beyond, own = len(steps) + 1, tolerance
+        while length := mix.most(steps[: beyond - 1], own):
+            ways = _ways(steps[:length])
+            found = self._choice(first, rounded, ways)
+            bound = self.bound(found)
+            if bound <= tolerance:
+                # Without integers it is no further off, and has no borders between both.
+                floats = {name: ROUNDED for name in ways if name in rounded}
+                return min(found, self._choice(first, rounded, floats), key=self._cycles)
+            beyond = length
+            own = min(own, tolerance * mix.bound(ways) / bound)
+        return None
+
+    def _choice(self, first: ChosenSums, rounded: Sequence[str], ways: Ways) -> ChosenSums:
+        """The sums that are computed so; all that can be rounded are if none is left in float32."""
+        sums = tuple(s for s in first.sums if ways.get(s.nest) == QUANTISED)
+        if first.only is None and all(name in ways for name in rounded):
+            return replace(first, sums=sums)
+        only = tuple(name for name, way in ways.items() if way == ROUNDED)
+        return replace(first, sums=sums, looser=(), only=only)
+
+    def saved(self, choice: ChosenSums) -> dict[str, float]:
+        """The sums whose factors a choice rounds to bf16, with the cycles that this saves."""
+        saved = {outs(n)[0].name: 0.0 for n in self._graph.nodes if isinstance(n, Nest)}
+        leeway = choice.leeway_of(self._leeway, rounds=self._rounds)
+        for version in versions(self._graph, self._machine, leeway):
+            own = [x for x in version.assigned.algorithms if rounded_by(x[1])]
+            every = offers(self._graph, self._machine, version.assigned, exact=leeway.exact)
+            for o in every:
+                if (o.value, o.algorithm) in own and o.value in saved:
+                    saved[o.value] += o.direct - o.cost
+        return {name: cycles for name, cycles in saved.items() if cycles > 0}
+
+    def _saved_by_integers(self, first: ChosenSums) -> dict[str, float]:
+        """The cycles that sums of integers save beside those of floats, by their products."""
+        floats = replace(first, sums=(), looser=())
+        whole = self._cycles(floats) - self._cycles(replace(first, looser=()))
+        editor = Editor(self._graph)
+        nests = (editor.nest(s.nest) for s in first.sums)
+        products = {n.out.name: editor.typical(n.dims) for n in nests if n is not None}
+        every = sum(products.values())
+        return {name: whole * own / every for name, own in products.items()} if whole > 0 else {}
+
+    def bound(self, choice: ChosenSums) -> float:
+        """How far results of other cases may be off, by what is compiled for a choice."""
+        own = quantised(self._graph, choice.sums, self._known, self._machine)
+        # The processor at hand may have instructions that code for another one does without.
+        leeway = choice.leeway_of(self._leeway, rounds=self._rounds)
+        precision = choice.precision_of(AUTO if self._rounds else FP16)
+        with RunningLibrary(own, self._how, leeway, precision) as running:
+            return bound_of(np.array(list(map(errors_of, running.results(), self._wanted))))
+
+
+class _Mix:
+    """A library whose runs compute each of some sums in the way that they are told.
+
+    `cases` are inputs, and the outputs in float32.
+    """
+
+    def __init__(
+        self,
+        running: RunningLibrary,
+        sums: tuple[str, ...],
+        cases: Sequence[tuple[Case, Sequence[Value]]],
+        tell: Progress,
+    ) -> None:
+        self._running, self._sums, self._cases, self._tell = running, sums, cases, tell
+        self._bounds: dict[tuple[int, ...], float] = {}
+
+    def _errors(self, ways: Ways, cases: int | None = None) -> Iterator[np.ndarray]:
+        """The errors of outputs {output} in each case, or in the first ones."""
+        given = np.array([ways.get(name, 0) for name in self._sums])
+        for case, wanted in self._cases[:cases]:
+            yield errors_of(self._running.run({**case, WAYS: given}), wanted)
+
+    def costs(self, gains: Mapping[str, Mapping[int, float]]) -> dict[tuple[str, int], float]:
+        """The mean square error when a sum alone is computed in some way."""
+        asked = [(name, way) for name, own in gains.items() for way in own]
+        found = {}
+        for done, (name, way) in enumerate(asked):
+            self._tell("measure", done, len(asked))
+            errors = [float(e.max(initial=0.0)) for e in self._errors({name: way}, FEW)]
+            found[name, way] = float(np.mean(np.square(errors)))
+        return found
+
+    def bound(self, ways: Ways) -> float:
+        """How far results of other cases may be off."""
+        key = tuple(ways.get(name, 0) for name in self._sums)
+        if key not in self._bounds:
+            self._bounds[key] = bound_of(np.array(list(self._errors(ways))))
+        return self._bounds[key]
+
+    def most(self, steps: Sequence[Step], tolerance: float) -> int:
+        """How many steps, the first ones, leave results within a tolerance."""
+        if self.bound(_ways(steps)) <= tolerance:
+            return len(steps)
+        within, beyond = 0, len(steps)
+        while beyond - within > 1:
+            middle = (within + beyond) // 2
+            if self.bound(_ways(steps[:middle])) <= tolerance:
+                within = middle
+            else:
+                beyond = middle
+        return within
+
+
+def _steps(
+    gains: Mapping[str, Mapping[int, float]], costs: Mapping[tuple[str, int], float]
+) -> tuple[Step, ...]:
+    """The steps from all as stated to each sum as fast as it can be, those of least cost first.
+
+    A way that saves less than another one and costs more for it is not among them.
+    """
+    steps = []
+    for name, own in gains.items():
+        cycles, cost = 0.0, 0.0
+        while faster := {way: saved for way, saved in own.items() if saved > cycles}:
+            rates = {w: (costs[name, w] - cost) / (c - cycles) for w, c in faster.items()}
+            way = min(rates, key=lambda w: (rates[w], -faster[w]))
+            steps.append(Step(name, way, rates[way]))
+            cycles, cost = faster[way], costs[name, way]
+    return tuple(sorted(steps, key=lambda step: step.cost))
+
+
+def _ways(steps: Sequence[Step]) -> dict[str, int]:
+    """What steps make of sums, in the order of these: each as its last one says."""
+    return {step.nest: step.way for step in steps}
