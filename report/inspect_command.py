@@ -50,7 +50,10 @@ def inspect(
         parse_sizes,
         parse_values,
     )
-    from rutc.report.inspection import inspect_library, inspect_model, is_library
+    from rutc.report.inside_library import inspect_library
+    from rutc.report.inside_model import inspect_model
+    from rutc.report.inspection import is_library
+    from rutc.report.profiled import RunsOf
 
     if html is not None:
         check_page(html, path)
@@ -63,10 +66,7 @@ def inspect(
             check_useless(of_run, "nothing is run without --profile")
         payload, told = inspect_library(
             path,
-            profile=profile,
-            inputs=inputs or (),
-            dims=parse_sizes(dim),
-            threads=threads,
+            runs=RunsOf(inputs or (), parse_sizes(dim) or {}, threads) if profile else None,
             integrity=integrity,
             all_kernels=all_kernels,
             page=html,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+
+from rich.console import RenderableType
 
 from rutc.base.record import record
 from rutc.driver.parts.outline import Outline
 from rutc.driver.timing.trials import Clock
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
-from rutc.report.display import StepTime, least_of, step_times
+from rutc.report.display import StepTime, least_of, profile_table, step_times
 from rutc.report.least_time import least_times, machine_at_hand
 from rutc.runtime.ports import undamaged
 from rutc.runtime.step_profile import ProfileEntry
@@ -24,6 +26,16 @@ from rutc.verify.sizes import session_common_sizes
 from rutc.verify.whole import WholeSession
 
 RUNS = 20
+
+
+@record
+class RunsOf:
+    """What an artifact is run on for its times: inputs as users name them, sizes, and threads."""
+
+    inputs: Sequence[str]
+    dims: Mapping[str, int]
+    threads: int | None
+    """None: one for each CPU at hand."""
 
 
 @record
@@ -55,6 +67,21 @@ class Profiled:
             f"{100 * least / total:.0f} % of what they take"
         )
 
+    def facts(self) -> dict[str, object]:
+        """What `--json` prints of it."""
+        return {
+            "profile": [asdict(time) for time in self.times],
+            "least_us": least_of(self.times),
+            "sizes": self.ran.sizes,
+            "refused": self.ran.refused,
+            "timed": self.clock,
+        }
+
+    def lines(self) -> list[RenderableType]:
+        """What a reader sees of it."""
+        table = profile_table(self.times)
+        return [*self.ran.lines, self.line, table, *([self.bound] if self.bound else [])]
+
     @property
     def line(self) -> str:
         """What is timed, for a reader."""
@@ -70,9 +97,7 @@ def profiled(
     path: Path,
     kernels: Sequence[Mapping[str, object]],
     outline: Outline | None,
-    inputs: Sequence[str],
-    dims: Mapping[str, int],
-    threads: int | None,
+    runs: RunsOf,
     target: str | None,
 ) -> Profiled:
     """Returns what the steps of a run take, all that it reads and writes being there before.
@@ -80,9 +105,9 @@ def profiled(
     What they take at least is told of an artifact with an `outline`, at common sizes.
     """
     with WholeSession(
-        path, threads=threads, profile=True, check_integrity=True, target=target
+        path, threads=runs.threads, profile=True, check_integrity=True, target=target
     ) as session:
-        ran = run_once(session, inputs, dims)
+        ran = run_once(session, runs.inputs, runs.dims)
         usual = ran.sizes == session_common_sizes(session, {})
         run = run_in_place(session, ran.values)
         known = [session.profile()]
@@ -92,7 +117,7 @@ def profiled(
     cycle_ns = _cycle_ns()
     steps = [_usual(of_step) for of_step in zip(*known, strict=True)]
     times = step_times(steps, kernels, usual=usual)
-    count = threads or len(os.sched_getaffinity(0))
+    count = runs.threads or len(os.sched_getaffinity(0))
     if outline is not None and cycle_ns is not None:
         own, each = outline, cycle_ns / count
         times = undamaged(path, lambda: _bounded(times, kernels, own, each))

@@ -20,7 +20,7 @@ from rutc.graph_opt import Version, optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import OnStep
 from rutc.report.display import step_times
-from rutc.report.inspection import inspect_library
+from rutc.report.inside_library import inspect_library
 from rutc.runtime import load
 from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.machine import Machine
@@ -210,7 +210,7 @@ def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert_close(got, np.asarray(wanted), level=Level.MODEL)
         calls = [e.calls for e in session.profile()]
     assert {k["plan"]: n for k, n in zip(kernels, calls, strict=True)} == {0: 2, 1: 4}
-    _, shown = inspect_library(tmp_path / "m.so", profile=False)
+    _, shown = inspect_library(tmp_path / "m.so")
     console = Console(width=200)
     with console.capture() as capture:
         console.print(*shown)

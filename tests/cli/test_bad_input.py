@@ -375,7 +375,7 @@ def test_bad_options_of_bench(rutc: Rutc, artifact: Path, options: list[str], to
     ("command", "place"),
     [
         ("compile", "rutc.driver.plans.planning.decide"),
-        ("inspect", "rutc.report.inspection.import_model"),
+        ("inspect", "rutc.report.inside_model.import_model"),
     ],
 )
 def test_what_is_nested_too_deep(

@@ -215,7 +215,7 @@ def test_inspect_shows_an_artifact(rutc: Rutc, artifact: Path) -> None:
 def test_more_kernels_than_a_screen_holds_are_listed_on_request(
     rutc: Rutc, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rutc.report.inspection.MOST_LISTED", 0)
+    monkeypatch.setattr("rutc.report.inside_library.MOST_LISTED", 0)
     shown = rutc("inspect", artifact).stdout
     assert "kernels: --kernels lists them, --profile runs and times them" in shown
     assert "FLOP" not in shown
@@ -343,7 +343,7 @@ def test_what_code_needs_besides_its_target_is_told(
 
     def first_line_beside(*missing: str) -> str:
         machine = replace(native.machine, features=native.machine.features.difference(missing))
-        for module in ("inspection", "doctor"):
+        for module in ("inside_library", "doctor"):
             named = f"rutc.report.{module}.target_named"
             monkeypatch.setattr(named, lambda _: replace(native, machine=machine))
         return rutc("inspect", path).stdout.splitlines()[0]

@@ -18,7 +18,7 @@ from rutc.report.display import (
     report_text,
     step_times,
 )
-from rutc.report.inspection import inspect_library
+from rutc.report.inside_library import inspect_library
 from rutc.report.shown_values import values_json
 from rutc.runtime import ProfileEntry
 from rutc.tensor_ir.parse import parse_index
@@ -149,6 +149,6 @@ def test_the_memory_at_the_least_and_the_largest_sizes_is_what_a_session_takes(
     assert report.arena_most == memory.evaluate({"n": 500})
     assert report.arena_least < report.arena_bytes < report.arena_most
     assert (report.sizes, report.largest) == ("n=50", "n=500")
-    _, shown = inspect_library(tmp_path / "m.so", profile=False)
+    _, shown = inspect_library(tmp_path / "m.so")
     common = quantity(report.arena_bytes, "B", BYTES)
     assert f"{common} of working memory at common sizes" in str(shown[1])
