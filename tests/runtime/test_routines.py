@@ -208,6 +208,35 @@ def test_topk_in_vectors_of_this_processor(
             assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("k", [1, 5, 8])
+@pytest.mark.parametrize("kind", [DType(k) for k in KINDS if k != "bool"])
+def test_topk_of_short_rows(kind: DType, k: int, largest: int, tmp_path: Path) -> None:
+    """Rows that places tell in order, the least and the greatest keys among them, and the rest.
+
+    The first rows have keys that are far apart, later ones neighbours, in the last bits of keys.
+    """
+    rng = np.random.default_rng(k)
+    n, columns = 29, 140
+    bits = np.dtype(f"u{kind.bytes}")
+    values = (rng.permuted(np.tile(np.arange(n), (columns, 1)), axis=1).T + 1).astype(kind.numpy)
+    near = values.view(bits)[:1] ^ rng.integers(0, 4, (n, columns)).astype(bits)
+    late = np.arange(columns) >= 64
+    values = np.where(late, near.view(kind.numpy), values)
+    if kind.is_float:
+        odd = np.array([np.nan, -np.nan, np.inf, -np.inf]).astype(kind.numpy)
+    else:
+        limits = np.iinfo(kind.numpy)
+        odd = np.array([limits.min, limits.max, limits.max, limits.min], kind.numpy)
+    values[:4] = np.where(rng.random(columns) < 0.3, odd[:, None], values[:4])
+    results = [Result(t, (k, columns)) for t in (kind, DType.I64)]
+    given = [values], results, {"axis": 0, "largest": largest}
+    for features in ((), target_named("native").machine.features):
+        calling = Calling(tmp_path, "topk", *given, features)
+        for a, b in zip(calling.runs()[0], calling.expected(), strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
 def test_topk_of_too_few_elements_names_the_node(tmp_path: Path) -> None:
     results = [Result(DType.F32, (4,)), Result(DType.I64, (4,))]
     x = np.zeros(3, np.float32)

@@ -48,7 +48,8 @@ static inline uint64_t rutc_double_key(uint64_t bits) {
 #define RUTC_ROWS_FUNCTION __attribute__((noinline, unused))
 
 /* The keys of rows of `count` elements that lie side by side, `step` from row to row, of 32 bits at
- * most: rows of `room` keys. With `falling` in the opposite order. */
+ * most: rows of `room` keys, of which those of shorter elements differ in as many last bits as these
+ * have. With `falling` in the opposite order. */
 static RUTC_ROWS_FUNCTION void rutc_short_keys(DLDataType type, const void *restrict from, int64_t rows,
                                    int64_t step, int64_t count, int falling,
                                    uint32_t *restrict keys, int64_t room) {
@@ -56,15 +57,15 @@ static RUTC_ROWS_FUNCTION void rutc_short_keys(DLDataType type, const void *rest
   if (type.code == kDLFloat && type.bits == 32) {
     RUTC_ROWS_OF_KEYS(uint32_t, uint32_t, rutc_float_key(x, sign, 0x7F800000));
   } else if (type.code == kDLFloat) {
-    RUTC_ROWS_OF_KEYS(uint32_t, uint16_t, rutc_float_key(x, 0x8000, 0x7C00));
+    RUTC_ROWS_OF_KEYS(uint32_t, uint16_t, rutc_float_key(x << 16, sign, 0x7C000000) >> 16);
   } else if (type.code == kDLBfloat) {
-    RUTC_ROWS_OF_KEYS(uint32_t, uint16_t, rutc_float_key(x, 0x8000, 0x7F80));
+    RUTC_ROWS_OF_KEYS(uint32_t, uint16_t, rutc_float_key(x << 16, sign, 0x7F800000) >> 16);
   } else if (type.code == kDLInt && type.bits == 32) {
     RUTC_ROWS_OF_KEYS(uint32_t, uint32_t, x ^ sign);
   } else if (type.code == kDLInt && type.bits == 16) {
-    RUTC_ROWS_OF_KEYS(uint32_t, int16_t, x ^ sign);
+    RUTC_ROWS_OF_KEYS(uint32_t, uint16_t, x ^ 0x8000);
   } else if (type.code == kDLInt) {
-    RUTC_ROWS_OF_KEYS(uint32_t, int8_t, x ^ sign);
+    RUTC_ROWS_OF_KEYS(uint32_t, uint8_t, x ^ 0x80);
   } else if (type.bits == 32) {
     RUTC_ROWS_OF_KEYS(uint32_t, uint32_t, x);
   } else if (type.bits == 16) {

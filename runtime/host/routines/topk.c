@@ -5,6 +5,7 @@ enum {
   BLOCK = 4096,  /* so many keys of rows side by side are made at once: the first cache has them */
   REGISTERS = 8, /* so many results of several rows stay in registers */
   SEEN = 4,      /* keys are asked about from where one in so many registers has a better one */
+  CHANCES = 16,  /* rows that places may fail to tell in order before any that they do tell */
   NEXT = 4,      /* so many keys of several rows are passed over at once */
   SHORT = 16,    /* so many results are selected from several rows at once */
   CHUNK = 256    /* keys of a row that are made at once; so many turns put one in order */
@@ -45,6 +46,20 @@ static group group_of(const shape *s, int64_t first, int64_t rows) {
     }
   }
   return g;
+}
+
+/* How a key and its place make one number: the key's bits go up, where its type has fewer, and the
+ * last ones give way to the place. */
+typedef struct packing {
+  int bits;     /* of a place */
+  int shift;    /* of keys */
+  int64_t told; /* 0 where places did not tell the order of about as many rows as they told */
+} packing;
+
+static packing packing_of(const shape *s, int key_bits) {
+  packing p = {0, key_bits - (int)s->type.bits, CHANCES};
+  while (s->n > (int64_t)1 << p.bits) p.bits++;
+  return p;
 }
 
 #define RUTC_EACH "topk_rows.h"

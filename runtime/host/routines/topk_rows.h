@@ -271,14 +271,52 @@ static inline __attribute__((always_inline)) void RUTC_OF(in_registers)(
   for (int t = 0; t < k; t++) memcpy(places + t * LANES, &at[t], sizeof at[t]);
 }
 
+/* The same of short rows, of which most keys come before a row's last result: keys whose last bits
+ * give way to their places are put where they belong by the lesser and the larger of two alone. False
+ * if some of the first k + 1 of a row differ in these last bits, or in none, so that places do not
+ * tell which comes first. */
+static inline __attribute__((always_inline)) int RUTC_OF(by_items)(
+    const packing *p, const RUTC_KEY *restrict keys, int64_t room, int64_t n, const int k,
+    RUTC_KEY *restrict places) {
+  const RUTC_KEY sign = (RUTC_KEY)1 << (RUTC_OF(key_bits) - 1), low = ((RUTC_KEY)1 << p->bits) - 1;
+  const RUTC_OF(lanes) none = {0};
+  RUTC_OF(lanes) best[REGISTERS + 1], close = none, place = none + sign;
+#pragma GCC unroll 9
+  for (int t = 0; t <= k; t++) best[t] = none + (RUTC_KEY)(sign - 1);
+  for (int64_t j = 0; j < n; j++) {
+    RUTC_OF(lanes) x;
+    memcpy(&x, keys + j * room, sizeof x);
+    x = (x << p->shift & ~low) ^ place;
+    place += 1;
+#pragma GCC unroll 9
+    for (int t = k; t > 0; t--) {
+      best[t] = RUTC_OF(lesser)(best[t], RUTC_OF(larger)(best[t - 1], x));
+    }
+    best[0] = RUTC_OF(lesser)(best[0], x);
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < k; t++) {
+    const RUTC_OF(lanes) at = best[t] & low;
+    close |= (RUTC_OF(lanes))((best[t] ^ best[t + 1]) <= low);
+    memcpy(places + t * LANES, &at, sizeof at);
+  }
+  return p->shift >= p->bits || !RUTC_OF(any)(close);
+}
+
 /* The places of the first k of LANES rows that lie side by side, whose keys are `room` apart. */
-static void RUTC_OF(first_of_rows)(const RUTC_KEY *restrict keys, int64_t room, int64_t n,
-                                   int64_t k, RUTC_KEY *restrict best, RUTC_KEY *restrict places) {
-#define RUTC_CASE(K)                                           \
-  case K:                                                      \
-    for (int i = 0; i < LANES; i += RUTC_OF(wide)) {           \
-      RUTC_OF(in_registers)(keys + i, room, n, K, places + i); \
-    }                                                          \
+static void RUTC_OF(first_of_rows)(packing *p, const RUTC_KEY *restrict keys, int64_t room,
+                                   int64_t n, int64_t k, RUTC_KEY *restrict best,
+                                   RUTC_KEY *restrict places) {
+#define RUTC_CASE(K)                                                            \
+  case K:                                                                       \
+    for (int i = 0; i < LANES; i += RUTC_OF(wide)) {                            \
+      if (n <= SEEN * RUTC_OF(wide) * K && p->told > 0) {                       \
+        const int told = RUTC_OF(by_items)(p, keys + i, room, n, K, places + i); \
+        p->told += told ? 1 : -1;                                               \
+        if (told) continue;                                                     \
+      }                                                                         \
+      RUTC_OF(in_registers)(keys + i, room, n, K, places + i);                  \
+    }                                                                           \
     return
   switch (k) {
     RUTC_CASE(1);
@@ -400,6 +438,7 @@ static void RUTC_OF(across)(const shape *s, RUTC_OF(selection) *one, RUTC_KEY *k
  * some again. */
 static void RUTC_OF(beside)(const shape *s, int64_t block, RUTC_KEY *keys, RUTC_KEY *best,
                             RUTC_KEY *places) {
+  packing p = packing_of(s, RUTC_OF(key_bits));
   for (int64_t begin = 0; begin < s->outer * s->inner; begin += s->inner) {
     int64_t rows = block;
     for (int64_t at = 0; at < s->inner; at += rows) {
@@ -409,7 +448,7 @@ static void RUTC_OF(beside)(const shape *s, int64_t block, RUTC_KEY *keys, RUTC_
       RUTC_OF(keys)(s->type, all.from[0], s->n, s->inner, rows, s->largest, keys, block);
       for (int64_t row = 0; row < rows; row += LANES) {
         const group g = group_of(s, begin + first + row, 1);
-        RUTC_OF(first_of_rows)(keys + row, block, s->n, s->k, best, places);
+        RUTC_OF(first_of_rows)(&p, keys + row, block, s->n, s->k, best, places);
         RUTC_OF(write_beside)(&g, places);
       }
     }
@@ -420,6 +459,7 @@ static void RUTC_OF(beside)(const shape *s, int64_t block, RUTC_KEY *keys, RUTC_
 static void RUTC_OF(together)(const shape *s, RUTC_KEY *keys, RUTC_KEY *turned,
                               RUTC_KEY *best, RUTC_KEY *places) {
   const int64_t all = s->outer * s->inner, n = s->n;
+  packing p = packing_of(s, RUTC_OF(key_bits));
   for (int64_t at = 0; at < all; at += LANES) {
     const group g = group_of(s, all - at < LANES ? all - LANES : at, LANES);
     if (s->inner == 1) {
@@ -430,7 +470,7 @@ static void RUTC_OF(together)(const shape *s, RUTC_KEY *keys, RUTC_KEY *turned,
         RUTC_OF(keys)(s->type, g.from[i], n, s->inner, 1, s->largest, keys + i, LANES);
       }
     }
-    RUTC_OF(first_of_rows)(keys, LANES, n, s->k, best, places);
+    RUTC_OF(first_of_rows)(&p, keys, LANES, n, s->k, best, places);
     RUTC_OF(write)(&g, places, LANES, 1);
   }
 }
