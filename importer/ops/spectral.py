@@ -203,29 +203,25 @@ def mel_weight_matrix(
     (length,) = sizes(b, dft_length, "dft_length", 1, 1)
     edges = _mel_edges(b, bins, length, sample_rate, lower_edge_hertz, upper_edge_hertz)
     axes = b.axes((floordiv(length, Index.of(2), b.ranges) + 1, bins), ("f", "mel"))
-    at = cast(IndexValue(axes[0].index), DType.F64)
+    at = cast(IndexValue(axes[0].index), DType.I32)
     low, peak, high = (b.read(edges, [axes[1].index + i]) for i in range(3))
-    zero = lit(0, DType.F64)
-
-    def within(first: Expr, last: Expr, value: Expr) -> Expr:
-        inside = apply("and", apply("ge", at, first), apply("le", at, last))
-        return apply("select", inside, value, zero)
-
-    rise, fall = apply("sub", peak, low), apply("sub", high, peak)
-    rising = within(low, peak, apply("div", apply("sub", at, low), rise))
-    flat = within(peak, peak, lit(1, DType.F64))
-    y: Expr = apply("select", apply("eq", rise, zero), flat, rising)
-    falls = apply(
-        "and", apply("gt", fall, zero), apply("and", apply("ge", at, peak), apply("lt", at, high))
-    )
-    y = apply("select", falls, apply("div", apply("sub", high, at), fall), y)
+    falls = apply("and", apply("ge", at, peak), apply("lt", at, high))
+    rises = apply("and", apply("ge", at, low), apply("le", at, peak))
+    # A quotient takes long: the two sides share one.
+    quotient = DType.F64 if kind is DType.F64 else DType.F32
+    way = apply("select", falls, apply("sub", high, at), apply("sub", at, low))
+    whole = apply("select", falls, apply("sub", high, peak), apply("sub", peak, low))
+    flat = apply("eq", whole, lit(0, DType.I32))
+    y = apply("div", cast(way, quotient), cast(whole, quotient))
+    y = apply("select", flat, lit(1, quotient), y)
+    y = apply("select", apply("or", falls, rises), y, lit(0, quotient))
     return b.nest(axes, cast(y, kind))
 
 
 def _mel_edges(
     b: Builder, bins: Index, length: Index, rate: Tensor, lower: Tensor, upper: Tensor
 ) -> Tensor:
-    """{bins + 2}: the edges as numbers of spectrogram bins.
+    """{bins + 2}: the edges as numbers of spectrogram bins, whose differences are numbers of i32.
 
     mel = 2595 * log10(1 + hertz / 700).
     """
@@ -249,4 +245,7 @@ def _mel_edges(
     at = apply("add", apply("mul", cast(IndexValue(axes[0].index), DType.F64), step), low)
     hertz = times(plus(apply("exp", times(at, 1 / scale)), -1), 700)
     wide = apply("mul", hertz, cast(IndexValue(length + 1), DType.F64))
-    return b.nest(axes, apply("floor", apply("div", wide, real(rate))))
+    edge = apply("floor", apply("div", wide, real(rate)))
+    last = (1 << 30) - 1
+    edge = apply("max", apply("min", edge, lit(last, DType.F64)), lit(-last, DType.F64))
+    return b.nest(axes, cast(edge, DType.I32))
