@@ -62,7 +62,17 @@ class Frame:
         return replace(self, trip=trip, times=self.times * share)
 
 
+@record
+class Sample:
+    """Iterations that loops are in at the same time: the number and weight, and their variables."""
+
+    number: int
+    weight: float
+    places: dict[str, int]
+
+
 Frames = tuple[Frame, ...]
+Samples = list[Sample]
 Narrowed = dict[str, Range]
 
 
@@ -94,6 +104,10 @@ class Space:
         self.middle: dict[str, int] = common_sizes(self.symbols)
         """A common value of every variable."""
         self.made = 0
+        self.loops: dict[str, tuple[Loop, float]] = {}
+        """The loop over each variable, with its iterations."""
+        self.told: dict[int, Samples] = {}
+        """The samples that come into an arm, by its number."""
 
     def frame(self, loop: Loop, around: Frames) -> Frame:
         """The frame that a loop is."""
@@ -104,6 +118,7 @@ class Space:
             first, last = low[0], max(high[1] - 1, low[0])
         trip = self._trip(loop, around)
         self.ranges[loop.var] = first, last
+        self.loops[loop.var] = loop, trip
         start = self.value(loop.lo)
         self.middle[loop.var] = start
         self.made += 1
@@ -163,9 +178,18 @@ class Space:
                     for body, n, own in parts
                     if n > 0
                 ]
-        share = self._share(s, around)
-        arms = ((s.then, share), (s.orelse, 1 - share))
-        return [(body, (*around, self._arm(part)), {}) for body, part in arms if part > 0]
+        tested = s.left - s.right
+        samples = self._samples(tested.names(), around)
+        found = self._values(tested, samples)
+        arms: list[tuple[tuple[Stmt, ...], Frames, Narrowed]] = []
+        for body, taken in ((s.then, True), (s.orelse, False)):
+            own = [x for x, n in zip(samples, found, strict=True) if (n < 0) == taken]
+            part = sum(x.weight for x in own) / sum(x.weight for x in samples)
+            if part > 0:
+                arm = self._arm(part)
+                self.told[arm.number] = own
+                arms.append((body, (*around, arm), {}))
+        return arms
 
     def _arm(self, share: float, split: Frame | None = None) -> Frame:
         self.made += 1
@@ -176,29 +200,66 @@ class Space:
         size = loop.hi - loop.lo
         if size.is_const:
             return float(max(size.const, 0))
-        return sum(max(n, 0) for n in self._sampled(size, around)) / SAMPLES
+        samples = self._samples(size.names(), around)
+        found = zip(self._values(size, samples), samples, strict=True)
+        return sum(max(n, 0) * x.weight for n, x in found) / sum(x.weight for x in samples)
 
-    def _share(self, s: Branch, around: Frames) -> float:
-        return sum(n < 0 for n in self._sampled(s.left - s.right, around)) / SAMPLES
-
-    def _sampled(self, x: Index, around: Frames) -> list[int]:
-        """The values of an expression as the loops around it go on, all at their own pace."""
-        moving = [f for f in around if f.var in x.names()]
-        if not moving:
-            return [self.value(x)] * SAMPLES
+    def _values(self, x: Index, samples: Samples) -> list[int]:
+        """The values of an expression in samples that hold all of its variables that move."""
         # Ends of blocks are long formulas of sizes, of which all samples have the same numbers.
-        still = x.names() - {f.var for f in moving}
+        still = x.names() - samples[0].places.keys()
         try:
             x = x.subs({n: Index.of(self.middle[n]) for n in still})
         except ZeroDivisionError:
-            return [0] * SAMPLES
-        env = {f.var: 0 for f in moving}
-        found = []
-        for k in range(SAMPLES):
-            for n, f in enumerate(moving):
-                low = self.ranges[f.var][0]
-                # Places that differ from loop to loop: a multiple of an odd number.
-                place = (k * (2 * n + 1) + n) % SAMPLES
-                env[f.var] = low + int(place * f.trip / SAMPLES)
-            found.append(self.value(x, env))
-        return found
+            return [0] * len(samples)
+        if x.is_const:
+            return [x.const] * len(samples)
+        return [self.value(x, s.places) for s in samples]
+
+    def _samples(self, names: AbstractSet[str], around: Frames) -> Samples:
+        """What the loops around a statement do at the same time, all at their own pace.
+
+        They are those that change what is `names`, in iterations that come into the arms around it.
+        """
+        needed = self._moving(names, around)
+        arms = (self.told.get(f.number, []) for f in reversed(around) if f.role is Role.ARM)
+        before = next((s for s in arms if s and s[0].places.keys() & needed), None)
+        if before is not None:
+            needed = self._moving(needed | before[0].places.keys(), around)
+        moving = [f for f in around if f.var in needed and f.role is not Role.ARM]
+        if before is None:
+            before = [Sample(k, 1.0, {}) for k in range(SAMPLES)]
+        found = [x for s in before if (x := self._sample(s, moving)).weight > 0]
+        return found or [Sample(0, 1.0, {f.var: self.ranges[f.var][0] for f in moving})]
+
+    def _moving(self, names: AbstractSet[str], around: Frames) -> AbstractSet[str]:
+        """The variables of loops that change what is `names`, or how far those loops go."""
+        needed = set(names) & {f.var for f in around}
+        for f in reversed(around):
+            if f.var in needed:
+                loop, _ = self.loops[f.var]
+                needed |= (loop.lo.names() | loop.hi.names()) & {g.var for g in around}
+        return needed
+
+    def _sample(self, before: Sample, moving: Sequence[Frame]) -> Sample:
+        """A sample with all loops that move, outer ones first, as often as these iterations come.
+
+        Its weight is 0 where one of them has no such iteration.
+        """
+        places, weight = dict(before.places), before.weight
+        for n, f in enumerate(moving):
+            low, high = self.ranges[f.var]
+            if f.var in places:
+                weight *= low <= places[f.var] <= high
+                continue
+            loop, trip = self.loops[f.var]
+            count = f.trip
+            if places.keys() & (loop.lo.names() | loop.hi.names()):
+                env = {**self.middle, **places}
+                count *= max(self.value(loop.hi - loop.lo, env), 0) / trip if trip else 0.0
+                low = max(low, self.value(loop.lo, env))
+                weight *= count / f.trip if f.trip else 0.0
+            # Places that differ from loop to loop: a multiple of an odd number.
+            place = (before.number * (2 * n + 1) + n) % SAMPLES
+            places[f.var] = low + int(place * count / SAMPLES)
+        return Sample(before.number, weight, places)

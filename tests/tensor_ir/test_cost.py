@@ -665,6 +665,32 @@ def test_what_a_loop_has_just_touched_is_there_for_the_next_one(columns: int, pa
     assert passes * whole <= read < (passes + 0.1) * whole
 
 
+@pytest.mark.parametrize(("rows", "chunks"), [(128, 2), (96, 1), (131, 2), (200, 3)])
+def test_tiles_of_few_rows_are_those_that_a_short_last_chunk_has(rows: int, chunks: int) -> None:
+    """Tiles beyond the last chunk's are none, and those of six rows are none of fewer.
+
+    Products of all tiles together are those of all rows.
+    """
+    text = f"""
+    graph "chunks"
+    symbols n = 1..512@{rows}
+    dims i = n, j = 16, k = 512
+    %x : f32{{i,k}} = input "x" [i, k]
+    %w : f32{{j,k}} = input "w" [k, j]
+    %y : f32{{i,j}} = sum{{k}} %x[i, k] * %w[j, k]
+    output "y" [i, j] = %y
+    """
+    steps = (
+        "split(i, 6); split(j, 16); reorder([j.o, i.o, i.i, j.i]); even(i.o, 0); split(i.o, 16); "
+        "reorder([i.o.o, j.o, i.o.i]); tile([i.i, j.i], [unroll, vector])"
+    )
+    s = summarise(after(text, steps), V3)
+    products = sum(r.work.get("multiply_adds", 0.0) for r in s.regions)
+    assert products == pytest.approx(rows * 512 * 16 / V3.width, rel=0.03)
+    own = [r.entries for r in s.regions if r.name.endswith("/i.o.i")]
+    assert own == [chunks]
+
+
 def test_what_one_arm_touches_is_not_there_for_another() -> None:
     """The last of three panels of weights is narrow, and the last block of pictures short."""
     text = """
