@@ -3,8 +3,8 @@
 Time goes, one round of trials after the other, where most is expected of it: to subjects that take
 much of a run, and of which the last batches brought something. A round happens in the model that
 the kernels are of (`driver.timing.model_bench`), and each trial takes turns with the default
-schedule. What it took is kept at once. At last the fastest schedule of each subject is timed again;
-it is believed if it is faster than the default one again.
+schedule. What a round's trials took is kept at once, all together. At last the fastest schedule of
+each subject is timed again; it is believed if it is faster than the default one again.
 """
 
 from __future__ import annotations
@@ -140,6 +140,10 @@ class Progressing:
         self.hope = (self.hope + gain) / 2
 
 
+Seen = tuple[Progressing, Candidate, Outcome]
+"""A candidate of a subject, and what became of it."""
+
+
 @record
 class SearchLimits:
     """When to stop: after so many seconds or trials, whichever is first."""
@@ -203,17 +207,17 @@ class Tuning:
         names: Mapping[Subject, str],
         bench: ScheduleBench,
         judge: Callable[[Subject], Judge],
-        keep: Callable[[Tried], None],
+        keep: Callable[[Sequence[Tried]], None],
         seed: int = 0,
         known: Callable[[Subject], Sequence[Known]] = lambda subject: (),
         given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
         seeds: Sequence[Seed] = (),
         jobs: int = 1,
     ) -> None:
-        """`keep` is given each trial; `known` has what was tried before, `given` what comes first.
+        """`keep` is given the trials of each round, and `known` has what was tried before.
 
-        After that comes what was the fastest of other kernels, `seeds`. At most `jobs` processes
-        look for more.
+        `given` comes first, after that what was the fastest of other kernels, `seeds`. At most
+        `jobs` processes look for more.
 
         Nothing is searched of subjects without a space, or that a run does not have.
 
@@ -242,14 +246,22 @@ class Tuning:
             if search.default is None:
                 continue
             timing, calls = usual[subject].timing, usual[subject].calls
-            t = Progressing(subject, calls, name, search, timing.cycles)
-            self._seen(t, search.default, Outcome("measured", model=timing))
-            for k in known(subject):
-                search.recall(k.place, k.text, None if k.ratio is None else k.ratio * timing.cycles)
-            first = (search.given(choice) for choice in given(subject))
-            t.queue = [c for c in first if c is not None] + first_proposals(search, seeds)
+            self.subjects.append(Progressing(subject, calls, name, search, timing.cycles))
+        defaults = [(t, t.search.default, usual[t.subject].timing) for t in self.subjects]
+        self._seen(
+            [
+                (t, c, Outcome("measured", model=timing))
+                for t, c, timing in defaults
+                if c is not None
+            ]
+        )
+        for t in self.subjects:
+            for k in known(t.subject):
+                cycles = None if k.ratio is None else k.ratio * t.default_cycles
+                t.search.recall(k.place, k.text, cycles)
+            first = (t.search.given(choice) for choice in given(t.subject))
+            t.queue = [c for c in first if c is not None] + first_proposals(t.search, seeds)
             t.before = t.best_cycles
-            self.subjects.append(t)
         self.subjects.sort(key=lambda t: -t.runs * t.default_cycles)
 
     @property
@@ -298,8 +310,8 @@ class Tuning:
                 return
             self.rounds += 1
             tries = [Try(t.subject, c.choice, t.goal) for t, c in chosen]
-            for (t, c), outcome in zip(chosen, self._bench.time(tries), strict=True):
-                self._seen(t, c, outcome)
+            outcomes = self._bench.time(tries)
+            self._seen([(t, c, o) for (t, c), o in zip(chosen, outcomes, strict=True)])
             for t in {id(t): t for t, _ in chosen}.values():
                 t.learn()
                 yield t
@@ -336,26 +348,14 @@ class Tuning:
         found |= {n: pickle.loads(work(n)) for n in range(len(wanted)) if n not in found}
         return {wanted[number].subject: met for number, met in found.items()}
 
-    def _seen(self, t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> None:
-        """Keep what became of a candidate."""
-        default = t.search.default
-        assert default is not None
-        beside: Mapping[State, float] | None = {"model": t.default_cycles}
-        self._keep(
-            Tried(
-                t.subject,
-                c,
-                t.search.place(c),
-                outcome,
-                default,
-                beside if c is not default else None,
-                final,
-            )
-        )
-        if not final:
+    def _seen(self, seen: Sequence[Seen]) -> None:
+        """Keep what became of candidates, and take it into account."""
+        self._keep([_tried(t, c, outcome) for t, c, outcome in seen])
+        for t, c, outcome in seen:
+            default = c is t.search.default
             # One that is fast by chance has a wide interval.
-            t.search.observe(c, outcome.most_cycles if c is not default else t.default_cycles)
-            t.trials += c is not default
+            t.search.observe(c, t.default_cycles if default else outcome.most_cycles)
+            t.trials += not default
 
     def faster(self) -> dict[Subject, Candidate]:
         """Returns what is faster than default schedules when both take turns again.
@@ -369,9 +369,10 @@ class Tuning:
         ]
         new = [(t, c) for t, c in best if c not in self._again]
         outcomes = self._bench.time([Try(t.subject, c.choice) for t, c in new])
-        for (t, c), outcome in zip(new, outcomes, strict=True):
+        seen = [(t, c, outcome) for (t, c), outcome in zip(new, outcomes, strict=True)]
+        self._keep([_tried(t, c, outcome, final=True) for t, c, outcome in seen])
+        for t, c, outcome in seen:
             # The least of many is less than it will be again.
-            self._seen(t, c, outcome, final=True)
             t.search.correct(c, outcome.most_cycles)
             self._again.add(c)
         found = {}
@@ -387,3 +388,11 @@ class Tuning:
         for t in self.subjects:
             if t.subject in doubted:
                 t.search.correct(doubted[t.subject], t.default_cycles)
+
+
+def _tried(t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> Tried:
+    """The trial of a candidate, for those who keep it."""
+    default = t.search.default
+    assert default is not None
+    beside = {"model": t.default_cycles} if c is not default else None
+    return Tried(t.subject, c, t.search.place(c), outcome, default, beside, final)

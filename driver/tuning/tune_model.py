@@ -47,7 +47,7 @@ from rutc.tensor_ir.ranges import Range, sizes_text
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
-from rutc.tuner.trial import Origin
+from rutc.tuner.trial import Origin, Trial
 
 PLANS = 0.5
 """The share of a search that is for plans."""
@@ -314,16 +314,22 @@ class _Keeper:
         self.failed = 0
         self.errors: Counter[str] = Counter()
 
-    def __call__(self, t: Tried) -> None:
-        own = self._sizes[t.subject]
-        # Of one schedule there is one time: that of the sizes that were asked for last.
-        self._database.add(rows_of(t, self._origin, own), replace=t.final or bool(own))
-        if t.final or t.candidate is t.default:
-            return
-        self.trials += 1
-        self.failed += t.outcome.status != "measured"
-        if t.outcome.error:
-            self.errors[f"{t.outcome.status}: {t.outcome.error}"] += 1
+    def __call__(self, tried: Sequence[Tried]) -> None:
+        rows: dict[bool, list[Trial]] = {False: [], True: []}
+        for t in tried:
+            own = self._sizes[t.subject]
+            # Of one schedule there is one time: that of the sizes that were asked for last.
+            rows[t.final or bool(own)] += rows_of(t, self._origin, own)
+        for replaces, these in rows.items():
+            if these:
+                self._database.add(these, replace=replaces)
+        for t in tried:
+            if t.final or t.candidate is t.default:
+                continue
+            self.trials += 1
+            self.failed += t.outcome.status != "measured"
+            if t.outcome.error:
+                self.errors[f"{t.outcome.status}: {t.outcome.error}"] += 1
 
 
 def input_symbols(graph: Graph) -> dict[str, Range]:

@@ -153,3 +153,17 @@ def test_seeds_are_tried_before_all_that_is_searched_for(tmp_path: Path) -> None
     tuning = Tuning({new: "product"}, bench, lambda s: CostModel(V3), lambda t: None, seeds=seeds)
     list(tuning.run(SearchLimits(trials=len(expected))))
     assert [t.choice for t in bench.tried] == expected
+
+
+def test_the_trials_of_a_round_are_kept_together() -> None:
+    subject, kept = product(*SIZES[0]), list[list[bool]]()
+    bench = Fast(subject)
+
+    def keep(tried: Sequence[Tried]) -> None:
+        kept.append([t.candidate is t.default for t in tried])
+        # All of them were timed, and none is known to the search yet.
+        assert sum(map(len, kept)) == 1 + len(bench.tried)
+
+    tuning = Tuning({subject: "product"}, bench, lambda s: CostModel(V3), keep)
+    list(tuning.run(SearchLimits(trials=6)))
+    assert kept == [[True], [False] * 3, [False] * 3]
