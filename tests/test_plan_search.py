@@ -36,6 +36,7 @@ from rutc.driver.tuning.tune_model import tune_model
 from rutc.driver.tuning.tuning_records import origin_of
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
+from rutc.graph_opt.alternatives import Offer
 from rutc.graph_opt.alternatives.split_precision import SAID_ROUNDED
 from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.decide.combine import combined
@@ -203,6 +204,22 @@ def test_factors_are_rounded_of_no_other_sums_than_may_be(
     rounded = {str(c) for c in changes if SAID_ROUNDED in str(c)}
     others = {"a", "c"} if only is None else {"c"} & set(only)
     assert rounded == {f"sum of %{value}: {SAID_ROUNDED}" for value in others}
+
+
+def test_algorithms_of_the_longest_sums_are_tried_first(
+    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(self: PlanSearch, bench: PlanBench, change: str, *rest: object) -> str:
+        return change
+
+    known = (Offer("a", "one", 9.0, 10.0), Offer("c", "one", 25.0, 30.0), Offer("y", "one", 9, 20))
+    monkeypatch.setattr(plan_search, "offers", lambda *args, **named: known)
+    monkeypatch.setattr(PlanSearch, "_with_algorithms", lambda self, new: usual)
+    monkeypatch.setattr(PlanSearch, "_candidate", told)
+    found = PlanSearch(graph, usual, PlanRuns(MACHINE, tmp_path))
+    bench = SimpleNamespace(found=usual)
+    changes = list(found._by_algorithm(bench))  # type: ignore[arg-type]
+    assert changes == [f"sum of %{value}: one" for value in "cya"]
 
 
 def test_what_is_faster_stays(

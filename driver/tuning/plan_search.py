@@ -268,15 +268,21 @@ class PlanSearch:
 
     # -- changes ---------------------------------------------------------------------------------
     def _by_algorithm(self, bench: PlanBench) -> Iterator[PlanChange]:
-        """The plan with another algorithm for a sum, or with the sum as it stands."""
+        """The plan with another algorithm for a sum, or with the sum as it stands.
+
+        Sums that are estimated to take longest, as they stand, come first: there is no time for all
+        of a large model.
+        """
         own = bench.found.assignment.algorithms
         offered: defaultdict[str, list[str]] = defaultdict(list)
+        direct: defaultdict[str, float] = defaultdict(float)
         exact, spread = self._space.exact, self._space.spread
         for o in offers(self._graph, self._machine, Assigned(own), exact=exact):
             if o.value not in spread and self._may_lose(o) and o.cost <= WORST * o.direct:
                 offered[o.value].append(o.algorithm)
+                direct[o.value] = max(direct[o.value], o.direct)
         choices = dict(own)
-        for value, algorithms in offered.items():
+        for value, algorithms in sorted(offered.items(), key=lambda x: -direct[x[0]]):
             if sum(v == value for v, _ in own) > 1:
                 continue
             others: list[str | None] = [a for a in algorithms if a != choices.get(value)]
