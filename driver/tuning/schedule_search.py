@@ -394,5 +394,7 @@ def _tried(t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = Fals
     """The trial of a candidate, for those who keep it."""
     default = t.search.default
     assert default is not None
-    beside = {"model": t.default_cycles} if c is not default else None
+    beside: Mapping[State, float] | None = {"model": t.default_cycles}
+    if c is default:
+        beside = None
     return Tried(t.subject, c, t.search.place(c), outcome, default, beside, final)
