@@ -147,6 +147,7 @@ def test_registers_for_matrices_take_products_by_themselves() -> None:
     [
         ("i8{b,k,m}", "u8{b,k,m}"),
         ("i32(%q[m, b, k])", "i32(%q[m, b, k=31 - k])"),
+        ("%q[m, b, k]", "%q[m=b, b, k]"),
         ("i32(%q[m, b, k])", "(i32(%q[m, b, k]) - i32(%q[m, b, k=31 - k]))"),
         ("f32(i32(%q[m, b, k]) * i32(%w[n, b, k])) +", "f32(i32(%q[m, b, k])) +"),
     ],
