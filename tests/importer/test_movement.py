@@ -196,6 +196,23 @@ def test_resize(mode, coordinates, attributes, size, check, make_node, rng):
     check(step, x, {"s": i64(1, 2, *size)})
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize(("extent", "scale"), [(5, 1.3), (7, 0.6), (6, 1.75), (9, 0.45)])
+def test_corners_are_those_of_scale_times_extent(
+    mode, extent, scale, check, make_node, make_model, rng
+):
+    """Also where that is a fraction, by the standard: not those of the result's whole elements.
+
+    ONNX Runtime takes the latter.
+    """
+    x = {"x": rng.standard_normal((1, 1, extent, extent)).astype("f4")}
+    attributes = {"mode": mode, "coordinate_transformation_mode": "align_corners"}
+    step, scales = make_node("Resize", ["x", "", "s"], **attributes), np.array([1, 1, scale, scale])
+    constants = {"s": scales.astype("f4")}
+    expected = ReferenceEvaluator(make_model([step], x, ["y"], constants)).run(None, x)
+    check(step, x, constants, expected=expected)
+
+
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("kind", ["u1", "f2"])
 def test_numbers_are_rounded_once_after_all_axes(known, kind, check, make_node, make_model):
