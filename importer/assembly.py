@@ -72,7 +72,7 @@ def _used_nodes(nodes: Sequence[Node], outputs: Sequence[Output], b: Builder) ->
     """The nodes that the outputs need; inputs stay, they are the interface."""
     wanted = {o.value for o in outputs}
     sizes = {s for o in outputs for d in o.axes for s in b.extents[d].names()}
-    sizes.update(b.demanded.values())
+    sizes.update(b.checks)
     return needed_nodes(nodes, wanted, sizes, b.extents)
 
 

@@ -314,7 +314,7 @@ def only_element(b: Builder, item: Item) -> Item:
     if not isinstance(item, Boxed) or not isinstance(item.type, TensorType):
         return item
     flat, _ = flattened(b, item)
-    # Its place depends on the size that is checked (see `same`).
+    # It lies where the size that is checked says, so that it is there.
     return b.nest((), b.read(flat, [b.same(flat.shape[0], ONE) - ONE]))
 
 

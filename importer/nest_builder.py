@@ -77,8 +77,10 @@ class NestBuilder:
     equal: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """Extents that are checked to be equal where the import stands, as one; (e, e) has what stands
     for an extent of many sizes."""
-    demanded: dict[tuple[str, Index], str] = field(default_factory=dict)
-    """The symbols that tell whether an element is a size: 1, in every run that does not end."""
+    demanded: set[tuple[str, Index]] = field(default_factory=set)
+    """The values whose element is checked to be a size."""
+    checks: set[str] = field(default_factory=set)
+    """The sizes that a run computes though nothing has them, as it ends where others differ."""
     alike: dict[str, tuple[Index, Index]] = field(default_factory=dict)
     """The sizes that stand for two extents that are checked to be equal."""
     pieces: dict[str, Pieces] = field(default_factory=dict)

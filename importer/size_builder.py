@@ -53,8 +53,6 @@ class SizeBuilder(NestBuilder):
     def same(self, a: Index, b: Index) -> Index:
         """Two extents that must be equal, as one; a run in which they differ ends.
 
-        It ends if what comes of it depends on the returned size: what nothing reads is not checked.
-
         Raises OperatorError where they are known to differ.
         """
         if a == b:
@@ -73,6 +71,7 @@ class SizeBuilder(NestBuilder):
         most = min(x[1] if x is not None else MOST for x in limits)
         made = self.size(out, "same", max(min(most, LONGEST), least, 0), max(least, 0))
         self.equal |= {(a, b): made, (a, made): made, (b, made): made}
+        self.checks |= made.names()
         if made.as_var is not None:
             self.alike[made.as_var] = a, b
         return made

@@ -19,7 +19,7 @@ from rutc.graph_opt.decide.loop_orders import loop_orders
 from rutc.graph_opt.decide.numbering import numbered
 from rutc.graph_opt.editor import Editor
 from rutc.tensor_ir.affine import Index, Range, Size, fewest, plain, typical
-from rutc.tensor_ir.graph import Graph
+from rutc.tensor_ir.graph import Graph, mentioned, walk_nodes
 from rutc.tensor_ir.verifier import verify
 
 
@@ -81,8 +81,13 @@ class Prepared:
 
     @cached_property
     def checks(self) -> frozenset[str]:
-        """The sizes that have to be one number: what follows their bind runs after it."""
-        return frozenset(s for s, (low, high) in self.graph.symbols if low == high)
+        """The sizes that a run computes to end unless they fit: what follows their bind runs after.
+
+        They have to be one number, or nothing has them.
+        """
+        had = {n for e in self.sizes.values() for n in Index.of(e).names()}
+        had.update(n for node in walk_nodes(self.graph.nodes) for n in mentioned(node))
+        return frozenset(s for s, (low, high) in self.graph.symbols if low == high or s not in had)
 
     @cached_property
     def editor(self) -> Editor:

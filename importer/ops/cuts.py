@@ -240,7 +240,7 @@ def _parts(b: Builder, parts: Sequence[Index], whole: Index) -> Sequence[Index]:
         return parts
     if total.is_const and whole.is_const:
         raise OperatorError(f"the parts {tuple(map(str, parts))} do not sum up to {whole}")
-    # The last part is there only where the two are found to be the same.
+    # The last part is made of the size that is checked, so that it is known to end with the whole.
     return (*parts[:-1], parts[-1] + b.same(whole, total) - total)
 
 

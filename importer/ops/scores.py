@@ -41,7 +41,7 @@ def of_features(b: Builder, x: Tensor, count: int) -> Tensor:
     known = Index.of(count)
     if x.shape[1].is_const or count < 1:
         return x
-    # Where elements lie depends on the size that is checked (see `same`).
+    # Elements lie where the size that is checked says, so that none is read outside.
     more = b.same(x.shape[1], known) - known
     shape = x.shape[0], known
     return b.view(x, shape, lambda n, k: (n, k + more), fill=lit(0, x.dtype))

@@ -12,7 +12,6 @@ from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.positions import gathered
 from rutc.importer.ops.reshape import reshape
-from rutc.importer.overflow import equal
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Axis, Tensor
@@ -115,7 +114,6 @@ def non_max_suppression(
     pairs = ((boxes.shape[0], scores.shape[0]), (boxes.shape[1], scores.shape[2]))
     if any(one.is_const and other.is_const and one != other for one, other in pairs):
         raise OperatorError(f"the boxes {boxes} and the scores {scores} differ in number")
-    # What is made of both sizes has to be needed, or nothing would see to it that they are one.
     batch, per_class = (b.same(*pair) for pair in pairs)
     b.number(boxes.shape[2], 4, "the number of coordinates of a box")
 
@@ -132,10 +130,6 @@ def non_max_suppression(
     elif max_output_boxes_per_class.array is not None:
         allowed = int(max_output_boxes_per_class.array.reshape(-1)[0])
         per_class = minimum(per_class, max(allowed, 0), b.ranges)
-        if per_class.is_const and pairs[1][0] != pairs[1][1]:
-            # Nothing is made of the boxes' number: the limit is what a run with another one lacks.
-            told = f"the sizes {pairs[1][0]} and {pairs[1][1]} differ"
-            limit = b.unless_failed(b.read(limit, []), equal(*pairs[1], b.ranges), told)
     room = batch * scores.shape[1] * per_class
     rows = (Axis(b.dim(room), room), Axis(b.dim(3), Index.of(3)))
     chosen, number = b.call(

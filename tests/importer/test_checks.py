@@ -6,10 +6,14 @@ import pytest
 from onnx import parser
 
 from rutc.errors import UserError
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.plan import Learn, Run
 from rutc.importer import import_model
 from rutc.tensor_ir import If, Scan
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.ranges import without_common
+from tests.machines import NATIVE
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]> '
 PICK = "g ({x} x, {at} at) => (float[] y) {{ y = GatherElements <axis = 1> (x, at) }}"
@@ -184,3 +188,26 @@ def test_offsets_and_masks_are_of_as_many_images(tmp_path, odd):
     for images in (1, 3):
         with pytest.raises(UserError):
             interpret(g, {**feed, odd: np.ones((images, *given[odd]), "f4")})
+
+
+def test_sizes_are_checked_though_nothing_is_made_of_them(tmp_path):
+    """The rows of a sum are asked for, and its columns must be equal all the same."""
+    added = """g (float[5, a] x, float[5, b] y) => (int64[1] r) {
+        s = Add (x, y)  r = Shape <end = 1> (s)
+    }"""
+    g = optimize(imported(tmp_path, added, {"a": (2, 9), "b": (3, 9)}))
+    x = np.zeros((5, 4), "f4")
+    assert interpret(g, {"x": x, "y": x})["r"].tolist() == [5]
+    with pytest.raises(UserError, match="the sizes a and b differ"):
+        interpret(g, {"x": x, "y": x[:, 1:]})
+
+
+def test_what_follows_a_check_runs_after_it(tmp_path):
+    """Also where it joins a kernel that began before: the sizes are checked first."""
+    text = """g (float[a, 8] x, float[b, 8] y) => (float[a, 8] t, float[a, 8] z, int64[1] r) {
+        t = Exp (x)  s = Add (x, y)  r = Shape <start = 1> (s)  z = Sqrt (t)
+    }"""
+    g = optimize(imported(tmp_path, text, {"a": (2, 9), "b": (3, 9)}))
+    steps = decide(g, NATIVE).steps
+    (kernel,) = (k for k, s in enumerate(steps) if isinstance(s, Run) and len(s.group.stages) > 1)
+    assert any(isinstance(s, Learn) and s.bind.symbol == "same" for s in steps[:kernel])

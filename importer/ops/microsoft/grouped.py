@@ -126,8 +126,8 @@ def _check_end(b: Builder, last_key: Tensor, total: Index, steps: Index) -> None
     first = apply("eq", IndexValue(total - steps), lit(0, DType.I64))
     message = "the only sequence does not end with the last of its keys"
     found = b.unless_failed(lit(1, DType.I64), apply("or", ends, first), message)
-    (fits,) = b.size(found, "ends", 1, 1).names()
-    b.demanded[last_key.name, total] = fits
+    b.checks |= b.size(found, "ends", 1, 1).names()
+    b.demanded.add((last_key.name, total))
 
 
 def _position(b: Builder, last_key: Tensor, n: Index) -> Expr:
