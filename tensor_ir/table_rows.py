@@ -163,9 +163,11 @@ class _Places:
                 return _moved(x), False
             case Apply("select", (Apply("lt", (x, Lit(0))), _, other)):
                 found, _ = self.place(other)
-                return (found, True) if found == _moved(x) else (None, False)
+                if found is not None and found == _moved(x):
+                    return found, True
             case _:
-                return _moved(c), False
+                pass
+        return _moved(c), False
 
 
 @record

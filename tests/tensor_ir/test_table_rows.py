@@ -200,6 +200,35 @@ def test_what_is_compared_is_read_somewhere() -> None:
     assert {name: list(map(str, rows)) for name, rows in table_rows(graph).items()} == {"i": ["5"]}
 
 
+@pytest.mark.parametrize(
+    ("place", "wanted"),
+    [
+        ("%i[n]", ["5"]),
+        ("%i[n] - 2", None),
+        ("select(%i[n] < 0, %i[n] + 5, %i[n])", ["5"]),
+        ("select(%i[n] - 2 < 0, %i[n] + 3, %i[n] - 2)", ["7"]),
+        ("select(%j[n] < 0, 3, %i[n])", ["5"]),
+        ("select(%j[n] < 0, 3, %i[n] - 2)", None),
+        ("select(%j[n] < 0, %i[n] + 3, %i[n])", None),
+    ],
+)
+def test_places_count_from_the_end_where_they_are_negative(
+    place: str, wanted: list[str] | None
+) -> None:
+    """And only there: a number below the one that is taken away would be outside elsewhere."""
+    graph = parse(f"""
+    graph "in one nest"
+    dims n = 4, d = 5
+    %i : i64{{n}} = input "i" [n]
+    %j : i64{{n}} = input "j" [n]
+    %t : i64{{d}} = const [d] [5, 1, 4, 2, 0]
+    %y : i64{{n}} = %t[d={place}]
+    output "y" [n] = %y
+    """)
+    found = {name: list(map(str, rows)) for name, rows in table_rows(graph).items()}
+    assert found == ({} if wanted is None else {"i": wanted})
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models_agree_on_places_of_any_row(name: str, tmp_path: Path) -> None:
     kind, nodes, wanted = MODELS[name]
