@@ -11,6 +11,7 @@ from onnx import TensorProto
 import rutc
 from rutc.driver.options import Calibration, Options
 from rutc.driver.precision.apply_precision import precedes_rewrites
+from rutc.driver.precision.eight_bits import in_eight_bits
 from rutc.driver.precision.measured_filters import measured_filters
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
@@ -73,6 +74,20 @@ def test_a_case_decides(windows: Path, tmp_path: Path) -> None:
     alone = Calibration(tmp_path / "alike")
     assert not measured_filters(graph, PAIRS, alone, (name,))
     assert not measured_filters(graph, V4, alone)
+
+
+@OF_PAIRS
+def test_filters_are_as_many_outputs_long_within_a_tolerance(windows: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "alike"
+    folder.mkdir()
+    for number in range(3):
+        scaled = alike().astype(np.float32) * np.float32(1 + number)
+        np.savez(folder / f"{number}.npz", x0=scaled)
+    graph, given = import_model(windows), Calibration(folder)
+    choice = in_eight_bits(graph, PAIRS, given, 0.01).choice
+    assert (choice.sums, choice.only) == ((), None)
+    assert choice.looser == measured_filters(graph, PAIRS, given)
+    assert not in_eight_bits(graph, PAIRS, given, 1e-6).choice.looser
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

@@ -27,6 +27,7 @@ from rutc.driver.parts.build import machine_of
 from rutc.driver.plans.estimates import Known, estimate_plan
 from rutc.driver.precision.calibration import spans
 from rutc.driver.precision.chosen_sums import ChosenSums
+from rutc.driver.precision.measured_filters import LargerFilters
 from rutc.driver.precision.within_tolerance import WithinTolerance
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
@@ -99,12 +100,14 @@ def in_eight_bits(
     bf16 = tolerance is None or multiplies_bf16(here) or not multiplies_bf16(machine)
     filters = bf16 and not leeway.exact
     instead = filtered_instead(before, found, machine, leeway.spread) if filters else ()
+    larger = LargerFilters(before, found if filters else (), machine, leeway.spread)
     energies: dict[tuple[str, str], np.ndarray] = {}
 
     def see(value: str, array: np.ndarray) -> None:
         own = [i for i in instead if i.site.value == value]
         if own and array.size and np.isfinite(array).all():
             energies.update((i.algorithm, i.energies(array)) for i in own)
+        larger.see(value, array)
 
     known, cases = spans(before, (s.value for s in found), how, on_progress, see)
     usable = tuple(s for s in found if s.value in known)
@@ -126,8 +129,9 @@ def in_eight_bits(
     )
     choice = best([choice, _without(choice, looser)])
     if tolerance is not None:
+        floats = ChosenSums((), larger.within_bits(), choice.only)
         within = WithinTolerance(before, known, machine, how, leeway, cycles, on_progress)
-        choice = within.chosen(choice, tolerance)
+        choice = within.chosen(best([choice, floats]), floats, tolerance)
     result = quantised(before, choice.sums, known, machine) if choice.sums else graph
     ranges = {s.value: (known[s.value].low, known[s.value].high) for s in choice.sums}
     return EightBits(result, choice, len(found), ranges, cases)

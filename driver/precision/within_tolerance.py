@@ -35,6 +35,7 @@ from rutc.graph_opt.quantise import (
     QUANTISED,
     ROUNDED,
     WAYS,
+    Site,
     Span,
     in_ways,
     quantised,
@@ -80,40 +81,58 @@ class WithinTolerance:
         self._graph, self._known, self._machine, self._how = graph, known, machine, how
         self._leeway, self._cycles, self._tell = leeway, cycles, tell
         self._rounds = multiplies_bf16(machine)
+        self._bounds: dict[ChosenSums, float] = {}
         with RunningLibrary(graph, how, NOT_ROUNDED.leeway_of(leeway)) as running:
             self._cases = list(running.cases())
             self._wanted = list(map(running.run, self._cases))
 
-    def chosen(self, first: ChosenSums, tolerance: float) -> ChosenSums:
-        """The first choice, if results are within the tolerance then; else one of fewer sums."""
+    def chosen(self, first: ChosenSums, floats: ChosenSums, tolerance: float) -> ChosenSums:
+        """The first choice, if results are within the tolerance then; else one of fewer sums.
+
+        What that is of sums without integers is `floats`.
+        """
         if self.bound(first) <= tolerance:
             return first
-        own = self._mixed(first, tolerance)
+        own = self._mixed(first.sums, floats, tolerance)
         if own is not None:
             return own
         # Weights in f16 lose an eighth of what bf16 does.
-        waited = replace(first, sums=(), looser=(), only=())
+        waited = replace(floats, looser=(), only=())
         return waited if self.bound(waited) <= tolerance else NOT_ROUNDED
 
-    def _mixed(self, first: ChosenSums, tolerance: float) -> ChosenSums | None:
-        """The first choice but for what costs too much of the tolerance; None: all does."""
-        saved = self.saved(replace(first, sums=(), looser=()))
+    def _mixed(
+        self, sums: tuple[Site, ...], floats: ChosenSums, tolerance: float
+    ) -> ChosenSums | None:
+        """What leaves out that costs too much of the tolerance; None: that is all."""
+        saved = self.saved(replace(floats, looser=()))
         gains = {name: {ROUNDED: cycles} for name, cycles in saved.items()}
-        for name, cycles in self._saved_by_integers(first).items():
+        for name, cycles in self._saved_by_integers(sums, floats).items():
             own = gains.setdefault(name, {})
             own[QUANTISED] = own.get(ROUNDED, 0.0) + cycles
         if not gains:
             return None
-        graph = in_ways(self._graph, tuple(saved), first.sums, self._known, self._machine)
+        rounded = tuple(saved)
+        graph = in_ways(self._graph, rounded, sums, self._known, self._machine)
         with RunningLibrary(graph, self._how) as running:
             told = list(zip(self._cases, self._wanted, strict=True))
-            mix = _Mix(running, ways_of(tuple(saved), first.sums), told, self._tell)
+            mix = _Mix(running, ways_of(rounded, sums), told, self._tell)
             steps = _steps(gains, mix.costs(gains))
-            return self._longest(first, tuple(saved), steps, mix, tolerance)
+
+            def choice(ways: Ways) -> ChosenSums:
+                """What computes sums so; all that can be rounded are if none is in float32."""
+                own = tuple(s for s in sums if ways.get(s.nest) == QUANTISED)
+                if floats.only is None and all(name in ways for name in rounded):
+                    names = {s.nest for s in own}
+                    looser = tuple(f for f in floats.looser if f[0] not in names)
+                    return replace(floats, sums=own, looser=looser)
+                only = tuple(name for name, way in ways.items() if way == ROUNDED)
+                return replace(floats, sums=own, looser=(), only=only)
+
+            return self._longest(choice, rounded, steps, mix, tolerance)
 
     def _longest(
         self,
-        first: ChosenSums,
+        choice: Callable[[Ways], ChosenSums],
         rounded: tuple[str, ...],
         steps: Sequence[Step],
         mix: _Mix,
@@ -127,23 +146,18 @@ class WithinTolerance:
         beyond, own = len(steps) + 1, tolerance
         while length := mix.most(steps[: beyond - 1], own):
             ways = _ways(steps[:length])
-            found = self._choice(first, rounded, ways)
+            found = choice(ways)
+            if self.bound(found) > tolerance:
+                # Filters lose more than the mix tells.
+                found = replace(found, looser=())
             bound = self.bound(found)
             if bound <= tolerance:
                 # Without integers it is no further off, and has no borders between both.
-                floats = {name: ROUNDED for name in ways if name in rounded}
-                return min(found, self._choice(first, rounded, floats), key=self._cycles)
+                floats = choice({name: ROUNDED for name in ways if name in rounded})
+                return min(found, replace(floats, looser=found.looser), key=self._cycles)
             beyond = length
             own = min(own, tolerance * mix.bound(ways) / bound)
         return None
-
-    def _choice(self, first: ChosenSums, rounded: Sequence[str], ways: Ways) -> ChosenSums:
-        """The sums that are computed so; all that can be rounded are if none is left in float32."""
-        sums = tuple(s for s in first.sums if ways.get(s.nest) == QUANTISED)
-        if first.only is None and all(name in ways for name in rounded):
-            return replace(first, sums=sums)
-        only = tuple(name for name, way in ways.items() if way == ROUNDED)
-        return replace(first, sums=sums, looser=(), only=only)
 
     def saved(self, choice: ChosenSums) -> dict[str, float]:
         """The sums whose factors a choice rounds to bf16, with the cycles that this saves."""
@@ -157,24 +171,28 @@ class WithinTolerance:
                     saved[o.value] += o.direct - o.cost
         return {name: cycles for name, cycles in saved.items() if cycles > 0}
 
-    def _saved_by_integers(self, first: ChosenSums) -> dict[str, float]:
+    def _saved_by_integers(self, sums: tuple[Site, ...], floats: ChosenSums) -> dict[str, float]:
         """The cycles that sums of integers save beside those of floats, by their products."""
-        floats = replace(first, sums=(), looser=())
-        whole = self._cycles(floats) - self._cycles(replace(first, looser=()))
+        usual = replace(floats, looser=())
+        whole = self._cycles(usual) - self._cycles(replace(usual, sums=sums))
         editor = Editor(self._graph)
-        nests = (editor.nest(s.nest) for s in first.sums)
+        nests = (editor.nest(s.nest) for s in sums)
         products = {n.out.name: editor.typical(n.dims) for n in nests if n is not None}
         every = sum(products.values())
         return {name: whole * own / every for name, own in products.items()} if whole > 0 else {}
 
     def bound(self, choice: ChosenSums) -> float:
         """How far results of other cases may be off, by what is compiled for a choice."""
+        if choice in self._bounds:
+            return self._bounds[choice]
         own = quantised(self._graph, choice.sums, self._known, self._machine)
         # The processor at hand may have instructions that code for another one does without.
         leeway = choice.leeway_of(self._leeway, rounds=self._rounds)
         precision = choice.precision_of(AUTO if self._rounds else FP16)
         with RunningLibrary(own, self._how, leeway, precision) as running:
-            return bound_of(np.array(list(map(errors_of, running.results(), self._wanted))))
+            errors = np.array(list(map(errors_of, running.results(), self._wanted)))
+        self._bounds[choice] = bound_of(errors)
+        return self._bounds[choice]
 
 
 class _Mix:
