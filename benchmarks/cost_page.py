@@ -43,7 +43,9 @@ an arm of a branch. Of each region the summary has
 - the bytes that come from each level of memory, and go there: the outermost loop whose iterations
   fit a cache brings every line once, each time that it runs. Half of a cache and all of it are
   looked at, and the mean is taken. Lines for which the first cache has room, but not their own sets
-  of it, are counted apart: by the sets that have them, and a store as several loads.
+  of it, come again; what is stored is read as well, then;
+- how many of these lines wait for each other, as if all were of one set: by the sets that have
+  them, loads and stores apart.
 
 Sizes that only the run knows are what they commonly are. A summary takes 1 to
 3 ms, up to 30 ms for the largest kernels.
@@ -57,8 +59,8 @@ Sizes that only the run knows are what they commonly are. A summary takes 1 to
                 + gathered * lanes + guarded * ... + prefetches * ...
     stores    = (stores * ... + masked * ...) / rate of loads + scattered * lanes
     core      = | products, vectors, loads, stores, instructions / issue, latency |_ports
-    region    = | core, second cache, last cache, memory, evictions |_levels
-                + loop * times + entry * entries + tested * reads
+    region    = | core, second cache, last cache, memory, waiting * lines |_levels
+                + loop * times + entry * entries + tested * reads + evicted * lines
     cycles    = call + sum of all regions
 
 `| |_p` is the p-norm: a little more than the longest of times that hide each other. Rates are those
@@ -147,7 +149,9 @@ def page(
         "benchmarks.fit --measure`; fitted by `python -m benchmarks.fit`. The x86-64-v3 rows are "
         "AVX2 code on that processor. An error is |log(estimate / cycles)|: 0.1 is 10 %. *Held "
         "out* are the kernels, a third of all, that took no part in the fit, on any processor; "
-        "like layers, and the same one for another target, may be on either side.",
+        "like layers, and the same one for another target, may be on either side. What the fit "
+        "makes small says `benchmarks/misjudged.py`: errors, of default schedules more than of "
+        "others, and the time that wrong orders lose.",
         "",
         *tables,
         "",

@@ -33,6 +33,7 @@ from benchmarks.kept_kernels import Kept, decoded, encoded, read, write
 from benchmarks.kernel_source import kernels
 from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, sources
 from benchmarks.machine import ROOT, provenance
+from benchmarks.misjudged import Misjudged
 from rutc.driver.timing.trials import Clock
 from rutc.emit import ir
 from rutc.emit.scalar import emit_op
@@ -61,10 +62,10 @@ HELD_OUT = 3
 """One kernel in so many takes no part in the fit."""
 SHARPEST = 12.0
 """Beyond that, only the longest of several times counts."""
-SOFT = 0.2
-"""Errors of logarithms from which on they count less than their squares."""
 PRIOR = 0.02
 """How much a constant that changes nothing stays where it was."""
+CLEAR, LEAST = 1e-3, 1e-5
+"""How far inside its bounds a fit begins, and the relative change at which it ends."""
 ELEMENTS, REPEATS = 1024, (100, 200)
 """Arguments of an elementary function whose time is told, and how often they are computed."""
 DIGITS = 4
@@ -289,8 +290,6 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
     or operands lay as runs had left them (`in_models`), only the order of a kernel's schedules
     counts: such points are left out unless asked for. So are those that constants are not fitted to
     (`held_out`), asked for with the shared ones, which tell what constants are worth elsewhere.
-    Where points were counted anew since the fit (`counted_anew`), those that constants were fitted
-    to are in another file (`constants_only`) as they were counted then, and teach nothing else.
     """
     points: list[Timed] = []
     rates: dict[str, Rates] = {}
@@ -302,13 +301,7 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
         data = _read(place)
         said = data["provenance"]
         where = f" {IN_MODELS}" if said.get("operands") == IN_MODELS else ""
-        if where:
-            wanted = in_models
-        elif shared:
-            wanted = "constants_only" not in said
-        else:
-            wanted = fitted_to(said)
-        if not wanted:
+        if not (in_models if where else shared or fitted_to(said)):
             continue
         own = str(said["processor"])
         whence.append(said)
@@ -326,7 +319,7 @@ def load(folder: Path = RESULTS, *, shared: bool = False, in_models: bool = Fals
 
 def fitted_to(whence: Mapping[str, Any]) -> bool:
     """Returns whether constants are fitted to what was timed there, as its provenance tells."""
-    return not {"shared", "held_out", "counted_anew", "operands"} & set(whence)
+    return not {"shared", "held_out", "operands"} & set(whence)
 
 
 def rounded(x: float) -> float:
@@ -423,9 +416,9 @@ class Model:
 
         chain: Any = self.chain
         parts = parts_of(work, self.polynomial, chain, self.rates, costs)  # type: ignore[arg-type]
-        levels = levels_of(self.moved, self.evicted, self.rates, costs)
+        levels = levels_of(self.moved, work("waiting"), self.rates, costs)
         core: Any = norm({"core": norm(parts, costs.ports), **levels}, costs.levels)
-        core = core + overhead_of(work, self.times, self.entries, costs)  # type: ignore[arg-type]
+        core = core + overhead_of(work, self.times, self.entries, self.evicted, costs)
         cycles: np.ndarray = np.bincount(self.owner, core, self.count) + costs.call
         return cast(np.ndarray, np.log(cycles))
 
@@ -433,25 +426,22 @@ class Model:
 def fit(times: Times, model: Model) -> Costs:
     """Returns the constants that fit the points of kernels that are not held out.
 
-    Errors are those of logarithms; every kernel counts alike, however many points it has.
+    What is made small, and how points count, says `Misjudged`.
     """
     start = Costs()
-    logs = np.log([row.cycles for row in times.points])
-    number: dict[tuple[str, str], int] = defaultdict(int)
-    for row in times.points:
-        number[row.kernel] += 1
-    weights = np.array(
-        [0.0 if row.held_out else number[row.kernel] ** -0.5 for row in times.points]
-    )
+    misjudged = Misjudged(times.points)
     usual = np.log([getattr(start, name) for name in FREE])
     sharp = np.array([name in ("ports", "levels") for name in FREE])
     low, high = np.where(sharp, 0.0, -7.0), np.where(sharp, np.log(SHARPEST), 7.0)
+    # An operation on integers is an instruction at most.
+    high[FREE.index("scalar")] = 0.0
 
     def errors(x: np.ndarray) -> np.ndarray:
-        found = (model.logarithms(_costs(start, x)) - logs) * weights
+        found = misjudged(model.logarithms(_costs(start, x)))
         return np.concatenate([found, PRIOR * (x - usual)])
 
-    done = least_squares(errors, usual, bounds=(low, high), loss="soft_l1", f_scale=SOFT)
+    inside = np.clip(usual, low + CLEAR, high - CLEAR)
+    done = least_squares(errors, inside, bounds=(low, high), ftol=LEAST, xtol=LEAST)
     found = _costs(start, done.x)
     return replace(found, **{name: rounded(getattr(found, name)) for name in FREE})
 
@@ -487,8 +477,7 @@ def main() -> None:
     elif options.count:
         kernels = read(KEPT)
         for place in sorted(RESULTS.glob("*.json.gz")):
-            if "constants_only" not in _read(place)["provenance"]:
-                count_anew(place, kernels)
+            count_anew(place, kernels)
         write(KEPT, kernels)
     times = load()
     model = Model(times)

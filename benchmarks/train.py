@@ -109,9 +109,7 @@ def lessons(times: Times) -> Lessons:
     points = once(times.points)
     numbers: dict[tuple[str, str], int] = {}
     own: dict[tuple[str, str], str] = {}
-    fitted_on = {
-        each["processor"] for each in times.provenance if fitted_to(each) or "counted_anew" in each
-    }
+    fitted_on = {each["processor"] for each in times.provenance if fitted_to(each)}
     for p in points:
         numbers.setdefault(p.kernel, len(numbers))
         own.setdefault(p.kernel, p.template)

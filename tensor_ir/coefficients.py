@@ -258,11 +258,10 @@ class Remainders:
 
 @record
 class Counting:
-    """Of what a summary counts, in operations on vectors."""
+    """Of what a summary counts."""
 
-    stored: float
-    """Loads that wait as long for room in a full set of the first cache as a store does, which
-    others wait for (Zen 5: 33 cycles of a store, 7 of a load)."""
+    ahead: float
+    """Lines that are loaded ahead of those that wait for room in the first cache (Zen 4)."""
 
 
 @record

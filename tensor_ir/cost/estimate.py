@@ -6,7 +6,7 @@ memory, by `Costs.levels`. Loops and their beginnings come on top. Regions follo
 
     region = |arithmetic, loads, stores, instructions, chain|_ports
     cycles = sum |region, second cache, memory|_levels + overhead
-    overhead = loop * times + entry * entries + tested * tested reads
+    overhead = loop * times + entry * entries + tested * tested reads + evicted * lines
 """
 
 from __future__ import annotations
@@ -126,9 +126,12 @@ TINY = 1e-9
 
 
 def levels_of(
-    moved: Sequence[tuple[float, float]], evicted: float, rates: Rates, costs: Costs
+    moved: Sequence[tuple[float, float]], waiting: float, rates: Rates, costs: Costs
 ) -> dict[str, float]:
-    """The cycles in which a region's bytes come from each level of memory, and go there."""
+    """The cycles in which a region's bytes come from each level of memory, and go there.
+
+    Lines that are stored in full sets of the first cache wait for room meanwhile.
+    """
     shares = (
         (costs.l2_in, costs.l2_out),
         (costs.l3_in, costs.l3_out),
@@ -140,15 +143,21 @@ def levels_of(
             LEVEL_NAMES, shares, moved, rates.level_bytes, strict=True
         )
     }
-    return {**found, "evictions": costs.evicted * evicted}
+    return {**found, "evictions": costs.waiting * waiting}
 
 
 LEVEL_NAMES = ("second cache", "last cache", "memory")
 
 
-def overhead_of(work: Callable[[str], float], times: float, entries: float, costs: Costs) -> float:
-    """The cycles that nothing hides."""
-    return costs.loop * times + costs.entry * entries + costs.tested * work("tested")
+def overhead_of(
+    work: Callable[[str], float], times: float, entries: float, evicted: float, costs: Costs
+) -> float:
+    """The cycles that nothing hides.
+
+    Lines that are loaded into full sets of the first cache are among them: those behind wait, too.
+    """
+    loops = costs.loop * times + costs.entry * entries
+    return loops + costs.tested * work("tested") + costs.evicted * evicted
 
 
 @functools.cache
@@ -203,8 +212,8 @@ def region_cycles(
         return r.work.get(kind, 0.0)
 
     parts = parts_of(work, polynomial, r.chain, rates, costs)
-    levels = levels_of(r.moved, r.evicted, rates, costs)
-    overhead = overhead_of(work, r.times, r.entries, costs)
+    levels = levels_of(r.moved, work("waiting"), rates, costs)
+    overhead = overhead_of(work, r.times, r.entries, r.evicted, costs)
     cycles = norm({"core": norm(parts, costs.ports), **levels}, costs.levels) + overhead
     return cycles, {**parts, **levels, "overhead": overhead}
 

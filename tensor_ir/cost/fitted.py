@@ -53,6 +53,7 @@ class Costs:
     memory_in: float = 0.8
     memory_out: float = 0.8
     evicted: float = 10.0
+    waiting: float = 10.0
     levels: float = 2.0
     loop: float = 1.0
     """An iteration of a loop."""

@@ -43,6 +43,23 @@ class Print:
     apart: tuple[Step, ...]
 
 
+@record
+class Lost:
+    """Bytes of lines that come again, and those that wait as if they were all of one set."""
+
+    again: float
+    waiting: float
+
+
+@record
+class Passing:
+    """Bytes of an access that come from each level of memory, and go there; see `Lost`."""
+
+    read: tuple[float, ...]
+    written: tuple[float, ...]
+    waiting: float
+
+
 Arms = tuple[tuple[int, ...], tuple[int, ...]]
 Groups = dict[object, list[tuple[int, Print]]]
 """Accesses that move alike, with the places where they begin."""
@@ -72,7 +89,7 @@ class Footprints:
             if same not in alike:
                 alike[same] = [footprint(t, at, machine) for _, at in inner]
             self.own.append(alike[same])
-        self._moved: dict[object, tuple[float, tuple[float, ...]]] = {}
+        self._passing: dict[object, Passing] = {}
         self._arms: dict[tuple[int, int], Arms] = {}
         """See `arms_of`: those of the frames of many accesses, which are held so long."""
         self._parts: dict[tuple[int, ...], dict[str, Groups]] = {}
@@ -121,17 +138,28 @@ class Footprints:
             lines += min(max(each), self.sizes[name])
         return lines
 
-    def passing(self, number: int, caches: tuple[int, ...]) -> tuple[float, tuple[float, ...]]:
-        """Bytes of an access that wait for room, and those that it brings into each cache.
+    def passing(self, number: int, caches: tuple[int, ...]) -> Passing:
+        """What of an access passes between caches, the first one first, and waits for room there.
 
-        They are those of accesses elsewhere in the same buffer that the same loops move alike.
+        It is that of accesses elsewhere in the same buffer that the same loops move alike.
         """
         t = self.touches[number]
         key = t.buffer, t.is_store, id(t.frames), t.steps, caches
-        if key not in self._moved:
-            moved = tuple(self.moved(number, cache) for cache in caches)
-            self._moved[key] = self.evicted(number), moved
-        return self._moved[key]
+        if key not in self._passing:
+            self._passing[key] = self.found_passing(number, caches)
+        return self._passing[key]
+
+    def found_passing(self, number: int, caches: tuple[int, ...]) -> Passing:
+        """See `passing`: what nothing is remembered of."""
+        lost = self._lost(number)
+        moved = [self.moved(number, cache) for cache in caches]
+        # Lines that the first cache loses come again, from the next one.
+        moved[0] = max(moved[0], lost.again)
+        if not self.touches[number].is_store:
+            return Passing(tuple(moved), (0.0,) * len(caches), lost.waiting)
+        # What comes again is a line that was not full yet: it is read as well.
+        once = self._again(number, 1)
+        return Passing(tuple(max(x - once, 0.0) for x in moved), tuple(moved), lost.waiting)
 
     def moved(self, number: int, cache: int) -> float:
         """Bytes that an access brings into a cache, where the kernel ran just before."""
@@ -172,27 +200,30 @@ class Footprints:
             group.append((t.start, self.own[n][k]))
         return sum(map(_joined, groups.values()))
 
-    def evicted(self, number: int) -> float:
-        """Bytes that wait for room in their own sets of the first cache, as if all were of one set.
+    def _lost(self, number: int) -> Lost:
+        """What an access loses in its own sets of the first cache, where these have no room for it.
 
-        Where an iteration touches more than its sets hold, what comes finds them full of what came
-        just before: all of it, if it is twice as much. Several sets have room beside each other.
-        But long rows that are read in the same sets all lose what was loaded ahead of them. A store
-        waits as long as several loads: those behind it wait for it.
+        Where an iteration touches more lines than its sets hold, what comes finds them full of what
+        came just before: all that is stored, and all that is loaded if it is half as much again.
+
+        A set makes room for one line at a time: as many at a time have room as the iteration has
+        sets, or iterations that are loaded ahead of one another. Stores are in order.
         """
-        machine, is_store = self.machine, self.touches[number].is_store
-        way, line = machine.l1_way_bytes, machine.line_bytes
-        found = 0.0
-        for k, x in enumerate(self.own[number]):
-            lines, sets = self._with_other_arms(number, k)
-            room = sets * machine.l1
-            if sets == 1 or lines <= room:
+        machine, line = self.machine, self.machine.line_bytes
+        is_store, ahead = self.touches[number].is_store, machine.coefficients.counting.ahead
+        again = waiting = 0.0
+        for k in range(len(self.own[number])):
+            lines, share = self._with_other_arms(number, k)
+            beyond = lines / (share * machine.l1) - 1
+            if share == 1 or beyond <= 0:
                 continue
-            again = self._again(number, k + 1)
-            if sets * way > x.whole or x.whole == line or is_store:
-                again *= min(lines / room - 1, 1.0) * line / (sets * way)
-            found = max(found, again)
-        return found * (machine.coefficients.counting.stored if is_store else 1.0)
+            lost = self._again(number, k + 1)
+            own = lost * line / (share * machine.l1_way_bytes)
+            if not is_store:
+                part = min(2 * beyond, 1.0)
+                lost, own = part * lost, part * own * min(lines / line / ahead, 1.0)
+            again, waiting = max(again, lost), max(waiting, own)
+        return Lost(again, waiting)
 
     def _with_other_arms(self, number: int, k: int) -> tuple[float, float]:
         """The bytes of lines that an access touches in a loop with those of the loop's other arms.
@@ -225,9 +256,22 @@ class Footprints:
             return 0.0
         t, inner = self.touches[number], self.inner[number]
         k = len(inner) - 1 if fits is None else fits - 1
-        around = t.frames[: inner[k][1]]
-        again = prod(f.times if f.role is Role.ARM else f.trip for f in around)
-        return min(self.own[number][k].lines, self.sizes[t.buffer]) * again
+        at = inner[k][1]
+        again = prod(f.times if f.role is Role.ARM else f.trip for f in t.frames[:at])
+        return min(self.own[number][k].lines, self.sizes[t.buffer]) * again * self._taken(t, at)
+
+    def _taken(self, t: Touch, at: int) -> float:
+        """How much of what an access touches in the frames from `at` on their arms let it touch.
+
+        An arm is taken at some time where loops that move nothing come by it often enough.
+        """
+        taken = still = 1.0
+        for f, steps in zip(t.frames[at:], t.steps[at:], strict=True):
+            if f.role is Role.ARM:
+                taken *= min(f.times * still, 1.0)
+            elif f.role is Role.LOOP and steps == ():
+                still *= f.trip
+        return taken
 
 
 def arms_of(frames: Frames, at: int) -> Arms:

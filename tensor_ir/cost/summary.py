@@ -85,10 +85,13 @@ def summarise(kernel: Kernel, machine: Machine) -> Summary:
     levels: dict[tuple[int, ...], Level] = {}
     for number, t in enumerate(counter.touches):
         tally = counter.tallies[t.home]
-        evicted, moved = prints.passing(number, (machine.l1, machine.l2, machine.l3))
-        tally.evicted += evicted / machine.line_bytes
-        for level, bytes_ in enumerate(moved):
-            tally.moved[level][t.is_store] += bytes_
+        passing = prints.passing(number, (machine.l1, machine.l2, machine.l3))
+        waiting = passing.waiting / machine.line_bytes
+        tally.evicted += 0.0 if t.is_store else waiting
+        tally.add("waiting", waiting if t.is_store else 0.0)
+        for level, both in enumerate(zip(passing.read, passing.written, strict=True)):
+            for written, bytes_ in enumerate(both):
+                tally.moved[level][written] += bytes_
         if buffers[t.buffer].space is Space.MEMORY:
             if t.buffer not in arguments:
                 arguments[t.buffer] = prints.bytes_of(t.buffer)

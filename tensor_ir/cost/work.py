@@ -27,6 +27,7 @@ KINDS: Mapping[str, str] = {
     "blocks": "loads and stores of matrix registers, row by row",
     "stores": "stores of whole registers, or of one element",
     "scattered": "lanes that are stored one by one",
+    "waiting": "lines that are stored, and wait for room in full sets of the first cache",
     "spills": "loads and stores of what registers have no room for",
     "prefetches": "lines that are asked for",
 }
@@ -47,8 +48,9 @@ class Region:
     `times` is how often it is done, `entries` how often its loop is entered. Counts are those of
     all times together. `chain` are the cycles of operations that wait for those of the iteration
     before. `moved` are the bytes that come from the second cache, the last one and memory, and that
-    go there, if the kernel ran just before; `evicted` lines wait for room or come back, as too many
-    others lie in the same sets of the first cache: as many as would wait if there were one set.
+    go there, if the kernel ran just before; `evicted` lines are loaded, and wait for room or come
+    back, as too many others lie in the same sets of the first cache: as many as would wait if there
+    were one set. Those that are stored are counted as work.
     """
 
     name: str

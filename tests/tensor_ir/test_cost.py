@@ -299,23 +299,43 @@ FULL_LINES = "split(p, 16); split(c, 16); reorder([c.o, p.o, p.i, c.i])"
 """Of each row, a line: in rows that are stored, or in those that are read."""
 
 
-def waiting(c: int, p: int, schedule: str = FULL_LINES) -> list[float]:
-    return [r.evicted for r in summarise(after(TURNED.format(c=c, p=p), schedule), V4).regions]
+def turned(c: int, p: int, schedule: str = FULL_LINES) -> Summary:
+    return summarise(after(TURNED.format(c=c, p=p), schedule), V4)
+
+
+def waiting(c: int, p: int, schedule: str = FULL_LINES) -> float:
+    return turned(c, p, schedule).work.get("waiting", 0.0)
+
+
+def evicted(c: int, p: int, schedule: str = FULL_LINES) -> float:
+    return sum(r.evicted for r in turned(c, p, schedule).regions)
+
+
+def passed(s: Summary) -> tuple[float, float]:
+    """Bytes that come from the second cache, and go there."""
+    return sum(r.moved[0][0] for r in s.regions), sum(r.moved[0][1] for r in s.regions)
 
 
 @pytest.mark.parametrize(
     ("c", "rows", "sets"), [(1024, 16, 1), (512, 32, 2), (256, 64, 4), (64, 256, 16), (1536, 32, 2)]
 )
-def test_lines_of_few_sets_wait_where_they_are_twice_what_these_hold(
+def test_stored_lines_of_few_sets_wait_where_they_are_more_than_these_hold(
     c: int, rows: int, sets: int
 ) -> None:
     """A set holds eight lines. Stored rows are c * 4 bytes apart, of 4096 in which sets repeat."""
-    each = V4.coefficients.counting.stored / sets
-    assert sum(waiting(c, rows)) == rows * c // 16 * each
-    assert sum(waiting(c, rows * 2)) == 2 * rows * c // 16 * each
-    # Of half as many again, half of these come anew.
-    assert sum(waiting(c, rows * 3 // 4 // 16 * 16)) < sum(waiting(c, rows))
-    assert not any(waiting(c, rows // 2)) or rows // 2 < 16
+    assert waiting(c, rows) == rows * c // 16 / sets
+    assert waiting(c, rows * 2) == 2 * rows * c // 16 / sets
+    assert not waiting(c, rows // 2) or rows // 2 < 16
+
+
+def test_lines_that_are_stored_half_come_again_where_sets_have_no_room() -> None:
+    """A row of 1024 numbers has halves of 64 lines, which each column of 16 rows stores anew."""
+    halves = FULL_LINES.replace("split(c, 16)", "split(c, 8)")
+    few, many = turned(1024, 8, halves), turned(1024, 16, halves)
+    bytes_ = 4 * 1024 * 16
+    assert passed(many)[1] == 2 * bytes_
+    assert passed(many)[0] - passed(few)[0] >= bytes_
+    assert passed(turned(1024, 16))[1] == bytes_
 
 
 @pytest.mark.parametrize("machine", [V3, V4, aarch64.neon()], ids=lambda m: m.name)
@@ -331,21 +351,56 @@ def test_lines_wait_for_those_of_a_loop_s_other_arms(machine: Machine, last: int
     few, many = (
         summarise(after(TURNED.format(c=c, p=rows), tiles), machine) for rows in (ways, ways + 1)
     )
-    assert not any(r.evicted for r in few.regions if "stores" in r.work)
-    assert all(r.evicted for r in many.regions if "stores" in r.work)
+    assert not few.work.get("waiting")
+    assert all(r.work.get("waiting") for r in many.regions if "stores" in r.work)
 
 
 def test_lines_of_all_sets_do_not_wait() -> None:
     """Rows that are an odd number of lines apart lie in all sets, as one piece does."""
-    assert not any(waiting(272, 512))
-    assert not any(waiting(1040, 512))
+    for c in (272, 1040):
+        assert not waiting(c, 512)
+        assert not evicted(c, 512)
 
 
 def test_loads_wait_less_than_stores() -> None:
-    """Other loads go on meanwhile, where stores follow each other."""
+    """Stores follow each other, where loads of further sets go on meanwhile.
+
+    The more rows share a set, the fewer sets' are loaded ahead.
+    """
     across = "split(p, 16); split(c, 16); reorder([p.o, c.o, c.i, p.i])"
-    stored, loaded = sum(waiting(256, 272)), sum(waiting(272, 256, across))
-    assert stored == V4.coefficients.counting.stored * loaded > 0
+    stored, loaded = waiting(1024, 16), evicted(16, 1024, across)
+    assert stored == 1024
+    ahead = V4.coefficients.counting.ahead
+    assert loaded == stored * 16 / ahead
+    assert evicted(32, 1024, across) == 2 * stored * 32 / ahead
+    assert evicted(64, 1024, across) == 4 * stored
+    # Of half as many as there is room for, all come anew; of fewer, a part.
+    any_rows = "split(p, 16); reorder([p.o, c, p.i])"
+    assert evicted(12, 1024, any_rows) == pytest.approx(64 * 12 * 12 / ahead)
+    assert evicted(10, 1024, any_rows) == pytest.approx(64 * 10 * 10 / ahead / 2)
+    assert not evicted(8, 1024, any_rows)
+
+
+ENDS = """
+graph "ends"
+dims y = 16, x = 64, k = 3, r = 18
+%v : f32{r,x} = input "v" [r, x]
+%o : f32{y,x} = max{k} %v[r=y + k, x]
+output "o" [y, x] = %o
+"""
+
+
+def test_arms_that_are_taken_at_times_touch_their_share() -> None:
+    """Of tiles of 6 in 16 rows, the last has 4: none has 5, though the code could do it."""
+    tiles = "split(y, 6); split(x, 16); reorder([y.o, x.o, y.i, x.i]); "
+    tiled = after(ENDS, tiles + "tile([y.i, x.i], [unroll, vector]); mark(k, unroll)")
+    assert str(tiled).count("if ") == 2
+    found = summarise(tiled, replace(V4, l1=2048, l1_way_bytes=256))
+    arms = [r for r in found.regions if "stores" in r.work]
+    assert [r.work["stores"] / r.times for r in arms] == [4, 6]
+    assert sum(r.times for r in arms) == 3 * 4
+    # A third of all tiles has the last rows, and as many lines as these are.
+    assert passed(found)[1] == pytest.approx(4 * 16 * 64, rel=0.05)
 
 
 def test_a_step_within_quotients_is_not_one_from_quotient_to_quotient() -> None:

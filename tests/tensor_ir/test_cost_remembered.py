@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rutc.driver.parts.compile_job import with_schedule
 from rutc.tensor_ir.cost import footprint, summarise
 from rutc.tensor_ir.cost.addresses import Around, Places, Touch
-from rutc.tensor_ir.cost.footprint import Footprints, Print
+from rutc.tensor_ir.cost.footprint import Footprints, Passing, Print
 from rutc.tensor_ir.cost.frames import Frames
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps.step import apply_schedule
@@ -33,8 +33,8 @@ output "y" [i, j] = %y
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be remembered of frames, nor of accesses that move alike."""
 
-    def passing(self: Footprints, number: int, caches: tuple[int, ...]) -> object:
-        return self.evicted(number), tuple(self.moved(number, cache) for cache in caches)
+    def passing(self: Footprints, number: int, caches: tuple[int, ...]) -> Passing:
+        return self.found_passing(number, caches)
 
     def around(self: Places, frames: Frames) -> Around:
         return Around(frames)
