@@ -533,7 +533,8 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             chain = draw(st.sampled_from(chains))
             return Reorder(tuple(draw(st.permutations(chain[: draw(st.integers(2, 4))]))))
         case "peel":
-            return Peel(var)
+            rests = draw(st.sets(st.integers(1, 20), max_size=2))
+            return Peel(var, tuple(sorted(rests)))
         case "cut":
             return Cut(var, tuple(draw(st.lists(st.integers(-1, 20), max_size=3))))
         case "part":

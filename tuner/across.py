@@ -410,7 +410,7 @@ def elements_in_turn(
     around = [*blocks, *long.loops]
     steps += [*long.steps, *shared_out(around[:-1], parallel)]
     if blocks and leaves_rest(size, turns):
-        steps.append(Peel(*blocks))
+        steps.append(Peel(blocks[0]))
     return [*steps, Mark(inside, Kind.UNROLL)]
 
 

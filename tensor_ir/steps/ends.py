@@ -24,6 +24,7 @@ from rutc.tensor_ir.steps.step import (
     check_positive,
     constant_extent,
     constant_start,
+    field_text,
     find_loops,
     outer_ranges,
     simplified,
@@ -54,13 +55,22 @@ class Peel(Step):
       ->  for v in [0, ceil(n/f)) { if v < n//f { for i in [0, f) { S } }
                                     else { for i in [0, min(f, n - f*v)) { S } } }
 
+    There, what is left has code of its own if it is at most one of `rests`, smallest first, and
+    all loops that are cut short are as long: with rests = (16,), where f = 32,
+
+                   .. else { if n - f*v <= 16 { for i in [0, min(16, n - f*v)) { S } }
+                             else { for i in [0, min(f, n - f*v)) { S } } }
+
     A loop that runs once at most stays as it is.
     """
 
     var: str
+    rests: tuple[int, ...] = ()
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with a branch inside. Raises NotApplicable without constant bounds."""
+        if list(self.rests) != sorted({r for r in self.rests if r > 0}):
+            raise NotApplicable("lengths of rests are above 0 and ascend")
         find_loops(kernel, self.var)
 
         def peel(loop: Loop) -> tuple[Stmt, ...]:
@@ -70,7 +80,7 @@ class Peel(Step):
                 bounds = (loop.hi - loop.lo).bounds(dict(kernel.symbols))
                 if bounds is not None and bounds[1] <= 1:
                     return (loop,)
-                return (replace(loop, body=(_cut_short(loop),)),)
+                return (replace(loop, body=(_cut_short(loop, self.rests),)),)
             low, n = constant_start(loop), constant_extent(loop)
             last = loop.lo + (n - 1)
             if n == 1:
@@ -83,6 +93,10 @@ class Peel(Step):
             return (_branched(loop, self.var, by_end),)
 
         return with_replaced(kernel, self.var, peel)
+
+    def __str__(self) -> str:
+        """Without rests, as in records that are older than they are, where there are none."""
+        return super().__str__() if self.rests else f"peel({field_text(self.var)})"
 
 
 def _branched(loop: Loop, var: str, chosen: Callable[[tuple[Stmt, ...]], Branch]) -> Loop:
@@ -367,8 +381,11 @@ def _own_locals(kernel: Kernel, loops: Iterable[Loop]) -> dict[str, str]:
     return {b.name: f"{b.name}.few" for b in kernel.locals if b.name in within - beyond}
 
 
-def _cut_short(loop: Loop) -> Branch:
-    """The body of a loop by whether the loops inside, which all end with it, are whole."""
+def _cut_short(loop: Loop, rests: tuple[int, ...]) -> Branch:
+    """The body of a loop by whether the loops inside, which all end with it, are whole.
+
+    Those that are not, by which of `rests` they do not exceed, if all are as long.
+    """
     ends = _cut_loops(loop)
     whole = {total // factor for factor, total in ends.values()}
     if len(whole) != 1:
@@ -376,7 +393,13 @@ def _cut_short(loop: Loop) -> Branch:
             f"no loop, or several, are cut short by the last iteration of {loop.var}"
         )
     fixed = {hi: Index.of(factor) for hi, (factor, _) in ends.items()}
-    return Branch(Index.of(loop.var), whole.pop(), _with_ends(loop.body, fixed), loop.body)
+    short = loop.body
+    for end, (factor, total) in ends.items() if len(ends) == 1 else ():
+        left = total - factor * Index.of(loop.var)
+        for rest in (r for r in reversed(rests) if r < factor):
+            fewer = _with_ends(loop.body, {end: minimum(rest, left, {})})
+            short = (Branch(left, Index.of(rest + 1), fewer, short),)
+    return Branch(Index.of(loop.var), whole.pop(), _with_ends(loop.body, fixed), short)
 
 
 def _cut_loops(loop: Loop) -> dict[Index, tuple[int, Index]]:

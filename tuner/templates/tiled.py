@@ -268,7 +268,12 @@ class _Making:
             even = v not in self.even and has_even_blocks(extents[row], factor, fewest)
             if v == f"{row}.o" and even:
                 return Even(v, 0)
-        return self.even.get(v, Peel(v))
+        if v in self.even:
+            return self.even[v]
+        # Registers that a run leaves idle in the last tile would compute all the same.
+        width = self.machine.width
+        idle = v == f"{tile.vector}.o" and tile.vector in self.shape.symbolic
+        return Peel(v, tuple(width * n for n in range(1, tile.vectors)) if idle else ())
 
     def reduce(self) -> None:
         """Orders and unrolls reductions, packs what they read and asks for it."""
