@@ -206,20 +206,36 @@ def test_factors_are_rounded_of_no_other_sums_than_may_be(
     assert rounded == {f"sum of %{value}: {SAID_ROUNDED}" for value in others}
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ((), ["c: two", "c: one", "y: one", "a: one"]),
+        # A sum that has a good algorithm has no use for one that is a fifth slower, nor for none.
+        ((("c", "two"),), ["y: one", "a: one"]),
+        ((("c", "one"), ("y", "one")), ["c: two", "c: as it stands", "y: as it stands", "a: one"]),
+    ],
+)
 def test_algorithms_of_the_longest_sums_are_tried_first(
-    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graph: Graph,
+    usual: Realisation,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: tuple[tuple[str, str], ...],
+    expected: list[str],
 ) -> None:
     def told(self: PlanSearch, bench: PlanBench, change: str, *rest: object) -> str:
         return change
 
-    known = (Offer("a", "one", 9.0, 10.0), Offer("c", "one", 25.0, 30.0), Offer("y", "one", 9, 20))
-    monkeypatch.setattr(plan_search, "offers", lambda *args, **named: known)
+    known = [("a", "one", 9, 10), ("c", "one", 28, 30), ("c", "two", 10, 30), ("y", "one", 19, 20)]
+    known += [("y", "two", 25, 20)]
+    made = tuple(Offer(v, algorithm, float(x), float(y)) for v, algorithm, x, y in known)
+    monkeypatch.setattr(plan_search, "offers", lambda *args, **named: made)
     monkeypatch.setattr(PlanSearch, "_with_algorithms", lambda self, new: usual)
     monkeypatch.setattr(PlanSearch, "_candidate", told)
     found = PlanSearch(graph, usual, PlanRuns(MACHINE, tmp_path))
-    bench = SimpleNamespace(found=usual)
+    bench = SimpleNamespace(found=usual.but(replace(usual.assignment, algorithms=own)))
     changes = list(found._by_algorithm(bench))  # type: ignore[arg-type]
-    assert changes == [f"sum of %{value}: one" for value in "cya"]
+    assert changes == [f"sum of %{each}" for each in expected]
 
 
 def test_what_is_faster_stays(

@@ -274,19 +274,24 @@ class PlanSearch:
         of a large model.
         """
         own = bench.found.assignment.algorithms
-        offered: defaultdict[str, list[str]] = defaultdict(list)
-        direct: defaultdict[str, float] = defaultdict(float)
-        exact, spread = self._space.exact, self._space.spread
+        exact, spread, choices = self._space.exact, self._space.spread, dict(own)
+        offered: defaultdict[str, list[Offer]] = defaultdict(list)
         for o in offers(self._graph, self._machine, Assigned(own), exact=exact):
-            if o.value not in spread and self._may_lose(o) and o.cost <= WORST * o.direct:
-                offered[o.value].append(o.algorithm)
-                direct[o.value] = max(direct[o.value], o.direct)
-        choices = dict(own)
-        for value, algorithms in sorted(offered.items(), key=lambda x: -direct[x[0]]):
+            if o.value not in spread and self._may_lose(o):
+                offered[o.value].append(o)
+        longest = sorted(offered.items(), key=lambda x: -max(o.direct for o in x[1]))
+        for value, known in longest:
             if sum(v == value for v, _ in own) > 1:
                 continue
-            others: list[str | None] = [a for a in algorithms if a != choices.get(value)]
-            if value in choices:
+            # What it has now, and others, by what the sum takes as it stands.
+            shares = {o.algorithm: o.cost / o.direct for o in known}
+            most = WORST * shares.get(choices.get(value, ""), 1.0)
+            others: list[str | None] = [
+                a
+                for a in sorted(shares, key=shares.__getitem__)
+                if a != choices.get(value) and shares[a] <= most
+            ]
+            if value in choices and most >= 1:
                 others.append(None)
             for algorithm in others:
                 kept = tuple((v, a) for v, a in own if v != value)
