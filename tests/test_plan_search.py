@@ -227,7 +227,7 @@ def test_algorithms_of_the_longest_sums_are_tried_first(
         return change
 
     known = [("a", "one", 9, 10), ("c", "one", 28, 30), ("c", "two", 10, 30), ("y", "one", 19, 20)]
-    known += [("y", "two", 25, 20)]
+    known += [("y", "two", 25, 20), ("nothing", "one", 0, 0)]
     made = tuple(Offer(v, algorithm, float(x), float(y)) for v, algorithm, x, y in known)
     monkeypatch.setattr(plan_search, "offers", lambda *args, **named: made)
     monkeypatch.setattr(PlanSearch, "_with_algorithms", lambda self, new: usual)

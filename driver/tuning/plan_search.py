@@ -277,7 +277,8 @@ class PlanSearch:
         exact, spread, choices = self._space.exact, self._space.spread, dict(own)
         offered: defaultdict[str, list[Offer]] = defaultdict(list)
         for o in offers(self._graph, self._machine, Assigned(own), exact=exact):
-            if o.value not in spread and self._may_lose(o):
+            # Sums of nothing take no time.
+            if o.direct and o.value not in spread and self._may_lose(o):
                 offered[o.value].append(o)
         longest = sorted(offered.items(), key=lambda x: -max(o.direct for o in x[1]))
         for value, known in longest:
