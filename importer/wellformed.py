@@ -64,6 +64,8 @@ def check_model(model: ModelProto) -> None:
         _check_functions(model)
         _keep_last_initializers(model.graph)
         _Check(versions).graph(model.graph, "the graph")
+        if not model.graph.output:
+            raise UserError("the graph has no outputs, so that nothing is to be computed")
         name_outputs(model.graph)
     except TypeError as e:
         # What is no UTF-8 is read as bytes, which no text can be joined with.

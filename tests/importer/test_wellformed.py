@@ -106,6 +106,16 @@ def test_what_onnx_runtime_refuses(name: str, tmp_path: Path) -> None:
         import_model(tmp_path / "m.onnx")
 
 
+@pytest.mark.parametrize("nodes", [[], [helper.make_node("Neg", ["x"], ["y"])]])
+def test_what_computes_nothing_is_refused(nodes: list[NodeProto], tmp_path: Path) -> None:
+    """ONNX Runtime loads it, and refuses every run."""
+    made = model(nodes, domains={})
+    del made.graph.output[:]
+    onnx.save(made, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match="the graph has no outputs"):
+        import_model(tmp_path / "m.onnx")
+
+
 def test_an_input_without_a_shape_needs_one(tmp_path):
     made = model([helper.make_node("Relu", ["x"], ["y"])], domains={})
     made.graph.input[0].type.tensor_type.ClearField("shape")
