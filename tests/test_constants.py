@@ -53,7 +53,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "graph_opt/decide/turns.py": ("WEIGHED",),
     "graph_opt/four_bits.py": ("BLOCK", "LEAST", "MOST"),
     "graph_opt/minimal_filter.py": ("PIECE_BYTES",),
-    "graph_opt/quantise.py": ("LARGEST", "COARSER", "MOST"),
+    "graph_opt/quantise.py": ("LARGEST", "COARSER", "MOST", "ROUNDED", "QUANTISED"),
     "graph_opt/magnitudes.py": ("MOST_NESTS",),
     "graph_opt/rewrite.py": ("MOST_ROUNDS",),
     "graph_opt/rounding.py": ("MOST_ELEMENTS",),

@@ -54,6 +54,6 @@ def _bound(errors: np.ndarray) -> float:
         return largest
     logs = np.log(off)
     known = PRIOR_INPUTS + off.size - 1
-    squares = PRIOR_INPUTS * PRIOR_DEVIATION**2 + float(np.square(logs - logs.mean()).sum())
-    deviation = np.sqrt(squares / known * (1 + 1 / off.size))
+    energy = PRIOR_INPUTS * PRIOR_DEVIATION**2 + float(np.square(logs - logs.mean()).sum())
+    deviation = np.sqrt(energy / known * (1 + 1 / off.size))
     return max(largest, float(np.exp(logs.mean() + stdtrit(known, 1 - BEYOND) * deviation)))
