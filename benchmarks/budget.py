@@ -30,7 +30,14 @@ from rutc.runtime import load
 from rutc.verify.bench import room_for, rutc_job
 from rutc.verify.reference import Reference
 
-SCORES = ("digits", "ppocr4_rec", "magika", "light_squeezenet", "light_shufflenet", "mobilenet_v2")
+SCORES: tuple[str, ...] = (
+    "digits",
+    "ppocr4_rec",
+    "magika",
+    "light_squeezenet",
+    "light_shufflenet",
+    "mobilenet_v2",
+)
 SCORES += ("light_inception_v1", "light_densenet121", "resnet50", "vit_b16", "gpt2_6l_past")
 """Models whose first output has scores: the largest of a row is a label, or a letter."""
 MODELS = (*SCORES, "silero_vad", "minilm_l6", "ppocr4_det", "unet", "bert_base_128")
@@ -121,7 +128,8 @@ def _digits() -> Array:
     """Returns handwritten digits {image, 1, 8, 8} in 0..1."""
     from sklearn.datasets import load_digits
 
-    return (load_digits().images[:, None] / 16).astype(np.float32)
+    images: Array = load_digits().images[:, None] / 16
+    return images.astype(np.float32)
 
 
 def _errors(model: Model, path: Path, libraries: Mapping[str, Path]) -> dict[str, Seen]:

@@ -418,7 +418,8 @@ class Model:
         parts = parts_of(work, self.polynomial, chain, self.rates, costs)  # type: ignore[arg-type]
         levels = levels_of(self.moved, work("waiting"), self.rates, costs)
         core: Any = norm({"core": norm(parts, costs.ports), **levels}, costs.levels)
-        core = core + overhead_of(work, self.times, self.entries, self.evicted, costs)
+        times, entries, evicted = (cast(Any, x) for x in (self.times, self.entries, self.evicted))
+        core = core + overhead_of(work, times, entries, evicted, costs)
         cycles: np.ndarray = np.bincount(self.owner, core, self.count) + costs.call
         return cast(np.ndarray, np.log(cycles))
 

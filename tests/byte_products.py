@@ -13,7 +13,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4, lacking
-from tests.test_narrow_products import extreme
+from tests.precision.test_narrow_products import extreme
 
 VNNI = replace(V4, features=V4.features | {"avx512vnni"})
 MACHINES = {"v3": V3, "v4": V4, "native": NATIVE}

@@ -31,7 +31,7 @@ from rutc.graph_opt import versions
 from rutc.tensor_ir.parse import parse
 from rutc.tuner.database import Database
 from tests.cli.conftest import build
-from tests.test_model_bench import PRODUCTS, others_of
+from tests.driver.test_model_bench import PRODUCTS, others_of
 
 MACHINE = native_target().machine
 

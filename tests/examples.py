@@ -1,7 +1,7 @@
 """How many random examples a property tries: a fifth each day, all with `--all`.
 
 `RUTC_EXAMPLES=50 pytest tests/tensor_ir/test_steps.py tests/emit/test_kernels.py
-tests/test_compile_graphs.py` tries fifty times all, for a long run.
+tests/end_to_end/test_compile_graphs.py` tries fifty times all, for a long run.
 """
 
 import os

@@ -17,7 +17,7 @@ from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import TILES_V3
-from tests.test_parts import ALWAYS, MACHINES, parted, save
+from tests.precision.test_parts import ALWAYS, MACHINES, parted, save
 
 FIRST = replace(ALWAYS, parts=ROUNDED)
 

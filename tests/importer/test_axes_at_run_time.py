@@ -16,7 +16,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.onnx_files import i64
-from tests.test_computed_sizes import compiled
+from tests.run_time_sizes.test_computed_sizes import compiled
 
 REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 

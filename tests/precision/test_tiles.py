@@ -1,0 +1,112 @@
+"""The functions that do what instructions on tiles do, and that code calls them."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import DTypeLike
+
+from rutc.driver.parts.build import Builder
+from rutc.graph_opt import optimize
+from rutc.graph_opt.alternatives import Assigned
+from rutc.graph_opt.alternatives.choices import with_algorithms
+from rutc.graph_opt.alternatives.split_precision import SAID
+from rutc.graph_opt.decide import decide
+from tests.compiled import build, run
+from tests.graph_opt.networks import Net
+from tests.machines import TILES, V3, needs
+from tests.tiles import calling_functions, load
+
+ROWS, COLUMNS = 5, 12
+
+
+def multiplied(name: str, a: np.ndarray, b: np.ndarray, kind: DTypeLike) -> np.ndarray:
+    """a @ b by the function of that name, b's rows grouped as in tiles."""
+    group = 4 // a.itemsize
+    columns = b.shape[1]
+    grouped = b.reshape(-1, group, columns).transpose(0, 2, 1).reshape(-1, columns * group).copy()
+    functions = load()
+    table = np.zeros(64, np.uint8)
+    table[0] = 1
+    shapes = [(len(a), 4 * columns), (len(a), a.shape[1] * a.itemsize), (len(grouped), 4 * columns)]
+    for tile, (rows, bytes_) in enumerate(shapes):
+        table[48 + tile], table[16 + 2 * tile] = rows, bytes_
+    out = np.empty((len(a), columns), kind)
+
+    def at(array: np.ndarray) -> tuple[ctypes.c_void_p, ctypes.c_int64]:
+        return ctypes.c_void_p(array.ctypes.data), ctypes.c_int64(array.strides[0])
+
+    functions.tiles_ldtilecfg(ctypes.c_void_p(table.ctypes.data))
+    functions.tiles_tilezero(0)
+    functions.tiles_tileloadd64(1, *at(a))
+    functions.tiles_tileloadd64(2, *at(grouped))
+    functions[f"tiles_{name}"](0, 1, 2)
+    functions[f"tiles_{name}"](0, 1, 2)
+    functions.tiles_tilestored64(0, *at(out))
+    functions.tiles_tilerelease()
+    return out
+
+
+@needs(V3)
+@pytest.mark.parametrize(
+    ("name", "left", "right"),
+    [
+        ("tdpbf16ps", ml_dtypes.bfloat16, ml_dtypes.bfloat16),
+        ("tdpbssd", np.int8, np.int8),
+        ("tdpbsud", np.int8, np.uint8),
+        ("tdpbusd", np.uint8, np.int8),
+        ("tdpbuud", np.uint8, np.uint8),
+    ],
+)
+def test_products_of_tiles(name: str, left: DTypeLike, right: DTypeLike) -> None:
+    rng = np.random.default_rng(0)
+    depth = 64 // np.dtype(left).itemsize
+
+    def numbers(shape: tuple[int, int], dtype: DTypeLike) -> np.ndarray:
+        low = 0 if dtype is np.uint8 else -128
+        return rng.integers(low, low + 256, shape).astype(dtype)
+
+    a, b = numbers((ROWS, depth), left), numbers((depth, COLUMNS), right)
+    floats = name == "tdpbf16ps"
+    got = multiplied(name, a, b, np.float32 if floats else np.int32)
+    # Numbers of 8 bits: all sums are exact.
+    wanted = 2 * (a.astype(np.int64) @ b.astype(np.int64))
+    np.testing.assert_array_equal(got.astype(np.int64), wanted)
+
+
+@needs(V3)
+def test_shapes_that_do_not_fit_end_the_process() -> None:
+    program = (
+        "import numpy as np; from tests.precision.test_tiles import multiplied; "
+        "multiplied('tdpbssd', np.ones((5, 60), np.int8), np.ones((64, 12), np.int8), np.int32)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, check=False)
+    assert done.returncode == -6
+
+
+@needs(TILES)
+def test_code_calls_the_functions(tmp_path: Path) -> None:
+    n = Net()
+    x = n.input(32, 64)
+    graph = n.graph(n("MatMul", x, n.weight(64, 48)), dims={})
+    plan = decide(with_algorithms(graph, TILES, Assigned((("v0", SAID),))), TILES)
+    texts: list[str] = []
+    builder = Builder(plan, TILES, "model", 1, keep_subnormals=True, code=False)
+    builder.on_draft = lambda pending, made, draft: texts.append(draft.text)
+    builder.build()
+    assert sum("call void @llvm.x86.tdpbf16ps(" in text for text in texts) == 1
+    for text in map(calling_functions, texts):
+        assert "@llvm.x86.t" not in text
+        assert ("call void @tiles_tdpbf16ps(" in text) == ("@tiles_ldtilecfg" in text)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((32, 64), np.float32)
+    got = run(build(plan, TILES, tmp_path), {"x0": x}, 2)["v0"]
+    direct = run(build(decide(optimize(graph), V3), V3, tmp_path), {"x0": x}, 2)["v0"]
+    assert not np.array_equal(got, direct)
+    bound = 64 * np.abs(x).max() * 2.0**-20
+    np.testing.assert_array_less(np.abs(got - direct), bound)
