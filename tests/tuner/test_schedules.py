@@ -708,25 +708,45 @@ def test_squares_are_transposed_whole_and_asked_for_in_time() -> None:
     assert Split("d", machine.width) not in other
 
 
-def test_nothing_is_asked_for_at_a_distance_that_only_a_run_tells() -> None:
-    """Keys of as many heads as a run says lie between the two of a vector's neighbours."""
-    text = """
-        graph "scores"
-        symbols heads = 1..100@8, new = 1..100@1
-        dims h = heads, i = new, j = 1024, d = 16
-        %q : f32{d,h,i} = input "q" [i, h, d]
-        %k : f32{d,h,j} = input "k" [j, h, d]
-        %y : f32{h,i,j} = sum{d} %q[d, h, i] * %k[d, h, j]
-        output "y" [i, h, j] = %y
-    """
-    kernel, machine = kernel_of(text), x86.avx512()
-    schedule = choose(kernel, machine, frozenset()).schedule
-    assert not any(isinstance(s, PrefetchBlock) for s in schedule)
-    apply_schedule(kernel, schedule)
-    known = kernel_of(text.replace("heads = 1..100@8, ", "").replace("h = heads", "h = 8"))
-    schedule = choose(known, machine, frozenset()).schedule
-    assert any(isinstance(s, PrefetchBlock) for s in schedule)
-    apply_schedule(known, schedule)
+HEADS = """
+graph "scores"
+symbols new = 1..100@1
+dims h = 8, i = new, j = 1024, d = 16
+%q : f32{d,h,i} = input "q" [i, h, d]
+%k : f32{d,h,j} = input "k" [h, j, d]
+%y : f32{h,i,j} = sum{d} %q[d, h, i] * %k[d, h, j]
+output "y" [i, h, j] = %y
+"""
+BETWEEN = HEADS.replace("[h, j, d]", "[j, h, d]")
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        pytest.param(HEADS, True, id="panels in one piece"),
+        # With each panel of one head, those of all would come.
+        pytest.param(BETWEEN, False, id="other heads between the rows"),
+        # Nor is the next panel at a distance that is known before a run.
+        pytest.param(
+            BETWEEN.replace("symbols", "symbols heads = 1..100@8,").replace("h = 8", "h = heads"),
+            False,
+            id="as many heads as a run says",
+        ),
+        pytest.param(
+            HEADS.replace("symbols", "symbols size = 1..100@16,").replace("d = 16", "d = size"),
+            False,
+            id="rows as long as a run says",
+        ),
+    ],
+)
+def test_panels_across_memory_are_asked_for_where_they_are_in_one_piece(
+    text: str, asked: bool
+) -> None:
+    kernel = kernel_of(text)
+    for machine in (x86.avx2(), x86.avx512()):
+        schedule = choose(kernel, machine, frozenset()).schedule
+        assert any(isinstance(s, PrefetchBlock) for s in schedule) == asked
+        apply_schedule(kernel, schedule)
 
 
 def test_squares_are_transposed_once_for_all_tiles() -> None:

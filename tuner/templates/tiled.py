@@ -322,21 +322,25 @@ class _Making:
         panel = f"{tile.vector}.o"
         across = panel in self.around and t.across(tile.vector, self.bound[-1])
         if across and t.known(tile.vector) and t.buffer_bytes > machine.l1:
-            self.steps.append(self._panel_asked_for(t, panel))
+            self.steps += self._panel_asked_for(t, panel)
         if self.group == 1 and len(r.reads) > 1:
             self.steps += far_rows_asked_for(
                 t, tile, self.around, wanted, unrolled, self.extents, self.shape.symbolic, machine
             )
 
-    def _panel_asked_for(self, t: Touch, panel: str) -> Step:
+    def _panel_asked_for(self, t: Touch, panel: str) -> list[Step]:
         """The step that asks for the next panel of an operand across memory, to the nearest cache.
 
         The hardware does not foresee lines that are read across memory, and each is waited for. The
         first cache has room if it holds this panel as well, beside as much of what else is used.
+        Nothing asks for panels of which others, as of further heads, lie between the rows.
         """
         read = panel_bytes(t, panel, self.around, self.extents, self.tile, self.machine)
+        lanes = self.tile.vectors * self.machine.width
+        if read < lanes * abs(t.strides[self.tile.vector] or 0) * t.bytes:
+            return []
         level = 1 if 4 * read <= self.machine.l1 else 2
-        return PrefetchBlock(t.buffer, panel, 0, t.line(self.machine), level)
+        return [PrefetchBlock(t.buffer, panel, 0, t.line(self.machine), level)]
 
     def _packed_operand(
         self, r: Reduction, t: Touch, wanted: list[str], unrolled: Sequence[Step]
