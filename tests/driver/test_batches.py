@@ -18,6 +18,7 @@ from rutc.driver.tuning.schedule_search import (
     PATIENCE,
     Progressing,
     SearchLimits,
+    Seen,
     Tuning,
 )
 from rutc.tuner.search import Candidate, Met, Search
@@ -131,9 +132,10 @@ class NoBench:
 class Counting(Tuning):
     """Keeps nothing of what it tries, but how much that is."""
 
-    def _seen(self, t: Progressing, c: Any, outcome: Any, *, final: bool = False) -> None:
-        cast(Numbers, t.search).measured.append(c)
-        t.trials += 1
+    def _seen(self, seen: Sequence[Seen]) -> None:
+        for t, c, _ in seen:
+            cast(Numbers, t.search).measured.append(cast(Any, c))
+            t.trials += 1
 
 
 def test_a_search_goes_on_after_short_batches() -> None:
