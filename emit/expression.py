@@ -474,7 +474,7 @@ class ExpressionEmitter:
             self.memory.store(buffer, address, value)
         # Buffers do not overlap.
         self._loads.pop(buffer.name, None)
-        self.transposes.forget_loads()
+        self.transposes.forget_loads_of(buffer)
 
     def target(
         self, target: Access, buffer: Buffer

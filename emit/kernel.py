@@ -363,13 +363,15 @@ class _KernelEmitter:
         for base, count in _chunks(first, first + extent, at_once, least):
             if hi.is_const:
                 self.index.lane = chunk(loop.var, base, count, hi)
+            elif base + lanes <= bounds[0]:
+                self.index.lane = Lane(loop.var, base, lanes, None, hi)
             else:
                 end = self.index.emit(hi)
                 mask = self.masks.below(end, base, lanes, truncated=facts.narrow)
                 self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
             self.expressions.registers.private = facts.written
-            if base > first and skippable:
+            if base >= max(bounds[0], first + 1) and skippable:
                 self._where(self.index.emit(hi), base, loop.body)
             else:
                 self._stmts(loop.body)

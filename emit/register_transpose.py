@@ -51,7 +51,7 @@ class TransposeEmitter:
         self.memory = memory
         self.builder = memory.builder
         self.index = memory.index
-        self._transposed: dict[object, list[ir.Value]] = {}
+        self._transposed: dict[tuple[str, *tuple[object, ...]], list[ir.Value]] = {}
         self._deferred: dict[tuple[object, ...], DeferredTranspose] = {}
 
     @contextmanager
@@ -64,6 +64,11 @@ class TransposeEmitter:
     def forget_loads(self) -> None:
         """Memory may have changed: load anew from here on."""
         self._transposed.clear()
+
+    def forget_loads_of(self, buffer: Buffer) -> None:
+        """A buffer may have changed: load it anew from here on."""
+        for key in [k for k in self._transposed if k[0] == buffer.name]:
+            del self._transposed[key]
 
     def finish(self, buffer: Buffer) -> None:
         """Store what waits for `buffer`: it is about to be read."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from math import gcd
 from typing import TypeVar
 
@@ -58,8 +59,10 @@ class Peel(Step):
     There, what is left has code of its own if it is at most one of `rests`, smallest first, and
     all loops that are cut short are as long: with rests = (16,), where f = 32,
 
-                   .. else { if n - f*v <= 16 { for i in [0, min(16, n - f*v)) { S } }
-                             else { for i in [0, min(f, n - f*v)) { S } } }
+                   .. else { if n - f*v <= 16 { for i in [0, min(16, max(1, n - f*v))) { S } }
+                             else { for i in [0, min(f, max(17, n - f*v))) { S } } }
+
+    The ends tell how many iterations there are at least: vectors of these need no masks.
 
     A loop that runs once at most stays as it is.
     """
@@ -394,11 +397,13 @@ def _cut_short(loop: Loop, rests: tuple[int, ...]) -> Branch:
         )
     fixed = {hi: Index.of(factor) for hi, (factor, _) in ends.items()}
     short = loop.body
-    for end, (factor, total) in ends.items() if len(ends) == 1 else ():
+    for end, (factor, total) in ends.items() if rests and len(ends) == 1 else ():
         left = total - factor * Index.of(loop.var)
-        for rest in (r for r in reversed(rests) if r < factor):
-            fewer = _with_ends(loop.body, {end: minimum(rest, left, {})})
-            short = (Branch(left, Index.of(rest + 1), fewer, short),)
+        lengths = [*(r for r in rests if r < factor), factor]
+        for fewer, most in reversed(list(pairwise([0, *lengths]))):
+            known = minimum(most, maximum(fewer + 1, left, {}), {})
+            part = _with_ends(loop.body, {end: known})
+            short = (Branch(left, Index.of(most + 1), part, short),) if most < factor else part
     return Branch(Index.of(loop.var), whole.pop(), _with_ends(loop.body, fixed), short)
 
 

@@ -198,6 +198,30 @@ def test_squares_of_symbolic_rows_need_no_gathers(machine: Machine, symbolic: st
 
 
 @on_machines
+def test_squares_that_a_run_cuts_short_are_loaded_once(machine: Machine) -> None:
+    """Each row of whole vectors and of both rests, though the columns before are stored by then.
+
+    Ends tell that there are some lanes of the last vector, and all of those before it.
+    """
+    width = machine.width
+    kernel = copy_kernel(width, plain(Index.of("C")), DType.F32, symbols={"C": (0, 500)})
+    steps = f"""
+        split(c, {2 * width}); reorder([n, c.o, x, c.i]); peel(c.o, [{width}]);
+        mark(x, unroll); mark(c.i, vector)
+    """
+    scheduled = apply_schedule(kernel, parse_schedule(steps))
+    text = emit_kernel(scheduled, machine).text
+    assert text.count(f"load <{width} x float>") == (2 + 1 + 2) * width
+    assert "@llvm.masked.load" not in text
+    assert not uses_gathers(scheduled, machine)
+    for rows in (0, 1, width - 1, width, width + 1, 2 * width, 5 * width - 1, 5 * width):
+        a = np.random.default_rng(0).standard_normal((2, rows, width)).astype(np.float32)
+        out = np.zeros(a.size, np.float32)
+        run_kernel(scheduled, machine, {"a": a.reshape(-1), "b": out}, {"C": rows})
+        np.testing.assert_array_equal(out.reshape(2, width, rows), a.transpose(0, 2, 1))
+
+
+@on_machines
 @pytest.mark.parametrize("most", [3, 4, 7, 8, 9, 15, 16, 17])
 @pytest.mark.parametrize("other", [4, 16, 35])
 def test_symbolic_sizes_about_as_large_as_a_square(machine: Machine, most: int, other: int) -> None:
