@@ -15,7 +15,7 @@ from random import Random
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks import store
+from benchmarks import layout, store
 from benchmarks.held_out import families_without, points_without, ranker_without
 from benchmarks.kernel_source import largest
 from benchmarks.machine import ROOT, provenance
@@ -339,9 +339,9 @@ def section(entries: Sequence[Entry]) -> list[str]:
         "",
         *_by_kernel(known),
         "",
-        *sorted(
-            {f"- {e['cpu']} ({e['processor']}), {e['cpus']} CPUs; {e['date']}." for e in known}
-        ),
+        f"Measured on {', '.join(dict.fromkeys(map(layout.machine_title, known)))}:",
+        "",
+        *layout.measured_on(known, timed=False),
     ]
 
 

@@ -162,6 +162,7 @@ def entry(case: str, own: int, transfer: int | None, **more: object) -> dict[str
     tried = dict.fromkeys(WAYS, 40) | {"own": 300}
     said = {"gain": 1.2, "more": 1.0, "trial_s": 0.1, "size": 1e6, "hidden": [], "points": 9}
     said |= {"cpu": "a CPU", "processor": "znver4", "cpus": 2, "date": "2026-11-27"}
+    said |= {"commit": "1234abcd", "versions": {}, "features": ["avx2", "avx512f"]}
     return {"case": case, "until": until, "tried": tried, **said, **more}
 
 
@@ -176,6 +177,14 @@ def test_the_page_says_how_many_times_fewer_and_whether_that_is_reached() -> Non
     assert "more than 40" in many
     assert "so good for 1 kernels" in many
     assert section([{"case": CASES[0], "error": "none"}]) == []
+
+
+def test_the_page_says_what_was_measured_of_each_commit() -> None:
+    entries = [entry(CASES[0], 30, 2), entry(CASES[1], 30, 2), entry(CASES[2], 30, 2, commit="5")]
+    lines = section(entries)
+    assert "Measured on a CPU (znver4), AVX-512:" in lines
+    assert sum("at commit 1234abcd; 2 CPUs" in line for line in lines) == 1
+    assert sum("at commit 5; 2 CPUs" in line for line in lines) == 1
 
 
 def test_the_blank_judge_knows_no_order(kernel: tuple[Kernel, frozenset[str]]) -> None:
