@@ -38,7 +38,7 @@ def test_the_search_finds_the_best_of_all_plans(seed: int) -> None:
     assert found.searched <= CLOSE < found.chosen
 
 
-@pytest.mark.parametrize("seed", [19, 23, 171])
+@pytest.mark.parametrize("seed", [4, 23, 40])
 def test_the_usual_plan_has_orders_that_are_clearly_better(seed: int) -> None:
     first = chosen(mixed_graph(seed, 5), V3)
     better, prices = refined(first, V3), Prices(first, V3)
