@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import ceil, prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.expr import Apply, Expr, index_names, operations, reads, walk
+from rutc.tensor_ir.expr import Apply, Cast, index_names, operations, reads, walk
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.terms import factors
@@ -130,7 +130,7 @@ class Operands:
             multiplications=multiplications(r, machine),
             products=product_registers(r, machine),
             converting=_converting(r, along, vector, machine),
-            scalars=sum(_is_scalar(x, vector) for e in r.update.elements for x in walk(e)),
+            scalars=_scalars(r, vector, machine),
             chooses=all(len(factors(e)) == 1 for e in r.update.elements),
             products_per_cycle=products_per_cycle(r, machine),
             # Sums of pairs wait for an addition of integers only, which takes a cycle.
@@ -145,11 +145,14 @@ def _signs(r: Reduction) -> frozenset[str]:
     return frozenset(x.value for f in found for x in f.reads[1:])
 
 
-def _is_scalar(x: Expr, vector: str) -> bool:
-    """Whether an operation on what is read has one result for all lanes."""
-    if not isinstance(x, Apply) or vector in index_names(x):
-        return False
-    return any(reads(x))
+def _scalars(r: Reduction, vector: str, machine: Machine) -> int:
+    """The operations of a product that have one result for all lanes.
+
+    What makes a number of a narrow one is among them, unless narrow ones are multiplied.
+    """
+    kinds = Apply if r.together(machine) > 1 else Apply | Cast
+    parts = (x for e in r.update.elements for x in walk(e) if isinstance(x, kinds))
+    return sum(vector not in index_names(x) and any(reads(x)) for x in parts)
 
 
 def _converting(r: Reduction, along: tuple[Touch, ...], vector: str, machine: Machine) -> int:

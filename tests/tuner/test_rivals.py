@@ -32,6 +32,15 @@ dims i = 37, j = 53, c = 2
 output "o" [i, j] = %o
 """
 """Every other number along memory, stored across it."""
+SCORES = """
+graph "scores"
+dims g = {g}, i = {i}, j = {j}, d = {d}
+%q : f32{{g,i,d}} = input "q" [i, g, d]
+%k : {dtype}{{d,j}} = input "k" [j, d]
+%y : f32{{g,i,j}} = sum{{d}} %q[g, i, d] * {key}
+output "y" [i, g, j] = %y
+"""
+"""Queries times keys, which lie along what is summed."""
 FAR = """
 graph "far"
 dims n = 64, c = 8, d = 8, h = 4, k = 12, z = 48
@@ -135,6 +144,28 @@ def test_lanes_that_lie_apart_are_those_that_lie_near() -> None:
 @on_machines
 def test_sums_of_short_rows(machine: Machine) -> None:
     run(subject(BOXES), machine)
+
+
+@on_machines
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_tiles_that_share_turned_vectors_are_as_large_as_of_vectors_side_by_side(
+    machine: Machine, dtype: str
+) -> None:
+    """Of few vectors, each of which a tile would turn for itself, sums wait for each other."""
+    key = "%k[d, j]" if dtype == "f32" else "f32(%k[d, j])"
+    found = subject(SCORES.format(dtype=dtype, key=key, g=3, i=14, j=69, d=32))
+    (space,) = (s for s in spaces(found.kernel, machine, found.free) if s.template.name == "tiled")
+    assert space.default is not None
+    larger = [x for x in space.default.rivals if x.prepare == "k"]
+    assert larger
+    sizes = [space.default.point.tile.size, *(x.tile.size for x in larger)]
+    if machine is V3:
+        # There are registers for twelve sums, and seven hide how long one takes.
+        assert sizes[0] < machine.fma_latency * machine.fma_per_cycle <= max(sizes)
+        chosen = usual((space,))
+        assert chosen is not None
+        assert chosen[1] in larger
+    run(found, machine)
 
 
 @on_machines

@@ -56,6 +56,16 @@ dims n = 64, t = 96, k = 32, f = {features}
 %y : f32{{n,t}} = sum{{k}} %x[f=%w[k, t], n]
 output "y" [n, t] = %y
 """
+NARROW_KEYS = """
+graph "scores"
+symbols past = 0..2047@512, seq = 1..512@128
+dims h = 4, g = 3, i = seq, j = past + seq, d = 64
+%q : f32{{h,g,i,d}} = input "q" [i, h, g, d]
+%k : {dtype}{{d,h,j}} = input "k" [h, j, d]
+%y : f32{{h,g,i,j}} = sum{{d}} %q[h, g, i, d] * f32(%k[d, h, j])
+output "y" [h, i, g, j] = %y
+"""
+"""Queries times keys of a cache that stores them in few bits."""
 COLUMNS = """
 graph "columns"
 dims m = 256, n = 256, k = 64
@@ -176,6 +186,16 @@ def test_products_of_bytes_cost_their_instructions() -> None:
     assert len(bytes_) > 10
     # Rows of bytes lie a little nearer.
     assert bytes_ == pytest.approx(floats, rel=0.01)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "i8"])
+def test_what_all_lanes_share_takes_time_to_convert(machine: Machine, dtype: str) -> None:
+    """Each narrow key by itself, as lanes along queries would: lanes along keys convert many."""
+    shape = shape_of(NARROW_KEYS.format(dtype=dtype))
+    tile = choose_tile(shape, machine)
+    assert tile is not None
+    assert tile.vector == "j"
 
 
 def test_rows_side_by_side_are_as_good_as_packed_ones() -> None:

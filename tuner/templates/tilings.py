@@ -20,7 +20,7 @@ from rutc.tuner.blocking import (
 )
 from rutc.tuner.choice import worth_sharing
 from rutc.tuner.dot import products_together
-from rutc.tuner.prepare import operations_on_vectors, prepared_operands
+from rutc.tuner.prepare import once_turned, operations_on_vectors, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.repeats import outside_alike, row_of
 from rutc.tuner.space import Axis, Default, Template, spread
@@ -44,7 +44,11 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Tiling] |
     if tile is None:
         return None
     lanes = products_together(shape, machine) == 1 and tile.cost > lanes_cost(shape, machine)
-    others = (*_whole(kernel, shape, tile, machine), *_nearer(shape, tile, machine))
+    others = (
+        *_whole(kernel, shape, tile, machine),
+        *_nearer(shape, tile, machine),
+        *_turned(shape, tile, machine),
+    )
     rivals = tuple(default_tiling(kernel, shape, x, machine) for x in others)
     point = default_tiling(kernel, shape, tile, machine)
     return Default(point, liked=not lanes, weighed=lanes, rivals=rivals)
@@ -77,6 +81,18 @@ def _nearer(shape: Shape, tile: RegisterTile, machine: Machine) -> Iterator[Regi
     reach = _reach(shape, tile.vector)
     for x in shape.shared:
         if _reach(shape, x.var) < reach and (other := tile_along(shape, x.var, machine)):
+            yield other
+
+
+def _turned(shape: Shape, tile: RegisterTile, machine: Machine) -> Iterator[RegisterTile]:
+    """The cheapest tile of each vector whose operand is turned in squares, once that is done.
+
+    Tiles cost as if each turned its own; where they share what is turned, larger ones cost less.
+    """
+    for x in shape.shared:
+        once = once_turned(shape, x.var, machine)
+        other = None if once is None else tile_along(once, x.var, machine)
+        if other is not None and other != tile:
             yield other
 
 
