@@ -20,9 +20,10 @@ from rutc.tensor_ir.terms import factors, product_of
 @matches("reduction")
 @record
 class WidenOperands:
-    """An operand that is commonly read many times is widened first, a constant while compiling.
+    """An operand that is read many times is widened first, a constant while compiling.
 
-    A constant has to be read so often in small runs, too, as one with few rows waits for its bytes.
+    It has to be read so often in small runs, too, as one with few rows waits for its bytes: be they
+    of weights or of a cache. What many rows share, their schedule may widen for all of them.
 
     %y{m,n} = sum{k} f32(%x[m, k]) * f32(%w[k, n])
     ->
@@ -54,8 +55,7 @@ class WidenOperands:
                 why = Reason(f"%{r.value} is gathered")
                 continue
             others = [d for d in n.dims if d not in index_names(r)]
-            fixed = editor.constant(r.value) is not None
-            times = editor.fewest(others) if fixed else editor.typical(others)
+            times = editor.fewest(others)
             if times < self.machine.coefficients.fusion.widened:
                 why = Reason(f"%{r.value} is read {times} times")
                 continue
