@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from io import FileIO
@@ -23,15 +24,23 @@ from rutc.errors import InternalError
 NOTE_SOURCE = """\
     .section .note.rutc,"a",%note
     .balign 4
-    .long 5, 32, 1
+    .long 5, 36, 1
     .asciz "rutc"
     .balign 4
-    .zero 32
+    .zero 36
 """
-"""Assembly of a note for the library's digest; its place in the table goes to the new segment."""
+"""Assembly of a note for the library's digest and checksum (see `seal`).
+
+Its place in the table goes to the new segment.
+"""
 NOTE_SECTION = b".note.rutc\0"
 DIGEST_BYTES = 32
 """Of a SHA-256: of the library, or at the end of a file of weights."""
+CHECKSUM = struct.Struct("<I")
+"""A CRC-32."""
+SEAL_BYTES = DIGEST_BYTES + CHECKSUM.size
+LOADED = struct.Struct("<II4Q")
+"""What the checksum is of in a row of the table of segments: all but places in the file."""
 
 HUGE_PAGE_BYTES = 2 << 20
 """What one entry of the second-level page table maps."""
@@ -178,10 +187,11 @@ def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int
 
 
 def seal(library: Path) -> None:
-    """Writes the digest of a library into its note, so that a changed byte can be noticed.
+    """Writes digest and checksum of a library into its note, so that a changed byte is noticed.
 
-    It is the SHA-256 of all bytes but its own, which count as zeros, and those of the appended
-    segment, whose digest is the manifest's.
+    The digest is the SHA-256 of all bytes but those of both, which count as zeros, and those of the
+    appended segment, whose digest is the manifest's. The checksum, the CRC-32 of what is loaded
+    (see `_checksum`), is quick enough to be compared in every process, and `strip` keeps it.
 
     Raises:
         InternalError: the library has no note.
@@ -192,13 +202,36 @@ def seal(library: Path) -> None:
             raise InternalError(f"{library} has no note for its digest")
         _, note_end = spans[NOTE_SECTION]
         skipped, resumed = spans.get(SECTION, (note_end, note_end))
+        file.seek(note_end - SEAL_BYTES)
+        _write(file, bytes(SEAL_BYTES))
         digest = hashlib.sha256()
         for begin, end in ((0, skipped), (resumed, file.seek(0, os.SEEK_END))):
             file.seek(begin)
             while file.tell() < end:
                 digest.update(file.read(min(end - file.tell(), HUGE_PAGE_BYTES)))
-        file.seek(note_end - DIGEST_BYTES)
-        _write(file, digest.digest())
+        checksum = _checksum(file, skipped)
+        file.seek(note_end - SEAL_BYTES)
+        _write(file, digest.digest() + checksum)
+
+
+def _checksum(file: FileIO, weights_at: int) -> bytes:
+    """The CRC-32 of the segments to load, after a row of LOADED for each segment.
+
+    It is of no tables at the file's begin, nor of the segment that begins at `weights_at`.
+    """
+    header = _Header.read(_read(file, 0, HEADER_BYTES))
+    step = _Segment.FORMAT.size
+    table = _read(file, header.segments_at, header.segments * step)
+    segments = [_Segment.read(table, n * step) for n in range(header.segments)]
+    found = 0
+    for s in segments:
+        row = LOADED.pack(s.kind, s.flags, s.address, s.file_size, s.size, s.alignment)
+        found = zlib.crc32(row, found)
+    for s in segments:
+        if s.kind == LOAD and s.offset != weights_at:
+            begin = max(s.offset, header.segments_at + len(table))
+            found = zlib.crc32(_read(file, begin, s.offset + s.file_size - begin), found)
+    return CHECKSUM.pack(found)
 
 
 def replace_bytes(library: Path, old: bytes, new: bytes) -> None:

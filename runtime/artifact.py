@@ -1,10 +1,14 @@
 """What a library's file tells without being loaded: its processor, manifest, if it is whole.
 
 The dynamic loader maps a file without looking whether all of it is there, and a process that reads
-what is missing is ended by the system. So a file is looked at before it is loaded.
+what is missing is ended by the system; damaged code may do anything. So a file is looked at before
+it is loaded.
 
-    bytes of the library .. | digest in .note.rutc | .. | .rutc_outline | .. | .rutc_weights | ..
-    digest              = SHA-256 of all bytes but its own, which count as zeros, and the weights'
+    bytes of the library .. | seal in .note.rutc | .. | .rutc_outline | .. | .rutc_weights | ..
+    seal                = digest, checksum
+    digest              = SHA-256 of all bytes but the seal, which count as zeros, and the weights'
+    checksum            = CRC-32 of what is loaded but the weights and the seal, which counts as
+                          zeros: that is little, and is compared whenever a library is loaded
     weights_sha256      = SHA-256 of the weights, in the manifest
 
 Weights that are in a file beside the library have that digest behind them (`weights_file.py`).
@@ -15,8 +19,9 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -33,8 +38,10 @@ MANIFEST_SECTION: Final = ".rutc_manifest"
 OUTLINE_SECTION: Final = ".rutc_outline"
 WEIGHTS_SECTION: Final = ".rutc_weights"
 NOTE_SECTION: Final = ".note.rutc"
-NOTE_HEADER: Final = struct.pack("<III8s", 5, 32, 1, b"rutc")
-"""What the digest follows in the note: lengths of name and digest, a kind, the name."""
+CHECKSUM: Final = struct.Struct("<I")
+SEAL_BYTES: Final = DIGEST_BYTES + CHECKSUM.size
+NOTE_HEADER: Final = struct.pack("<III8s", 5, SEAL_BYTES, 1, b"rutc")
+"""What the seal follows in the note: lengths of name and seal, a kind, the name."""
 
 _ADVICE: Final = {
     ".onnx": "; compile the model first",
@@ -44,6 +51,9 @@ _IDENT: Final = b"\x7fELF\x02\x01"
 _SHARED: Final = 3
 _HEADER: Final = struct.Struct("<16xHH12xQQ6xHHHHH")
 _SEGMENT: Final = struct.Struct("<II6Q")
+_LOADED: Final = struct.Struct("<II4Q")
+"""What the checksum is of in a row of the table of segments: all but places in the file."""
+_LOAD: Final = 1
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _NOBITS: Final = 8
 _BLOCK_BYTES: Final = 1 << 22
@@ -56,12 +66,17 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class ArtifactFile:
-    """A whole library that is open for reading: its path, size, processor and sections."""
+    """A whole library that is open for reading: its path, size, processor, segments and sections.
+
+    The table of segments ends at `tables_end`.
+    """
 
     path: Path
     file: BinaryIO
     size: int
     machine: str
+    tables_end: int
+    segments: Sequence[tuple[int, ...]]
     sections: Mapping[str, Span]
 
     def manifest(self) -> Mapping[str, object]:
@@ -86,6 +101,25 @@ class ArtifactFile:
             raise ModelError(f"the outline in {self.path} is damaged: {error}") from error
         return _parsed(self.path, "outline", text)
 
+    def check_code(self) -> None:
+        """Compares what is loaded, but the weights, with its checksum.
+
+        Raises:
+            ModelError: it is not what it was when the model was compiled.
+        """
+        seal = self._seal()
+        weights_at, _ = self.sections.get(WEIGHTS_SECTION, (self.size, self.size))
+        found = 0
+        for kind, flags, _, address, _, count, memory, alignment in self.segments:
+            row = _LOADED.pack(kind, flags, address, count, memory, alignment)
+            found = zlib.crc32(row, found)
+        for kind, _, offset, _, _, count, *_ in self.segments:
+            if kind == _LOAD and offset != weights_at:
+                for block in self._unsealed(max(offset, self.tables_end), offset + count):
+                    found = zlib.crc32(block, found)
+        if CHECKSUM.pack(found) != seal[DIGEST_BYTES:]:
+            raise ModelError(_damaged(self.path, "CRC-32"))
+
     def check_integrity(self, given: Given | None = None) -> None:
         """Compares all bytes, and those of its weights elsewhere, with their digests.
 
@@ -94,18 +128,15 @@ class ArtifactFile:
         Raises:
             ModelError: they are not what they were when the model was compiled.
         """
-        note = self._section(NOTE_SECTION)
-        if not note.startswith(NOTE_HEADER) or len(note) != len(NOTE_HEADER) + DIGEST_BYTES:
-            raise ModelError(f"{self.path} holds no digest of its bytes: compile the model again")
-        begin = self.sections[NOTE_SECTION][0] + len(NOTE_HEADER)
+        seal = self._seal()
         weights = self.sections.get(WEIGHTS_SECTION)
         after, last = weights or (self.size, self.size)
-        parts = [(0, begin), (begin + DIGEST_BYTES, after), (last, self.size)]
-        if self._digest(parts, bytes(DIGEST_BYTES)) != note[len(NOTE_HEADER) :]:
+        parts = chain(self._unsealed(0, after), self._unsealed(last, self.size))
+        if _digest(parts) != seal[:DIGEST_BYTES]:
             raise ModelError(_damaged(self.path))
         manifest = self.manifest()
         if weights is not None:
-            if self._digest([weights]).hex() != manifest.get("weights_sha256"):
+            if _digest(blocks(self.file, weights)).hex() != manifest.get("weights_sha256"):
                 raise ModelError(_damaged(self.path))
         elif _file_bytes(manifest) is not None:
             _check_weights(self._beside(manifest) if given is None else given, manifest)
@@ -153,14 +184,27 @@ class ArtifactFile:
         begin, end = self.sections[name]
         return b"".join(blocks(self.file, (begin, end)))
 
-    def _digest(self, spans: Sequence[Span], between: bytes = b"") -> bytes:
-        """The SHA-256 of spans of the file, the first of which some other bytes follow."""
-        digest = _sha256()
-        for number, span in enumerate(spans):
-            for block in blocks(self.file, span):
-                digest.update(block)
-            digest.update(between if number == 0 else b"")
-        return digest.digest()
+    def _seal(self) -> bytes:
+        """The digest and the checksum that the library holds.
+
+        Raises:
+            ModelError: it holds none.
+        """
+        note = self._section(NOTE_SECTION)
+        if not note.startswith(NOTE_HEADER) or len(note) != len(NOTE_HEADER) + SEAL_BYTES:
+            raise ModelError(f"{self.path} holds no digest of its bytes: compile the model again")
+        return note[len(NOTE_HEADER) :]
+
+    def _unsealed(self, begin: int, end: int) -> Iterator[bytes]:
+        """Yields the bytes of a span, zeros in the place of the seal."""
+        _, last = self.sections[NOTE_SECTION]
+        first = last - SEAL_BYTES
+        if not begin <= first < end:
+            yield from blocks(self.file, (begin, end))
+            return
+        yield from blocks(self.file, (begin, first))
+        yield bytes(SEAL_BYTES)
+        yield from blocks(self.file, (last, end))
 
 
 def open_artifact(path: Path) -> ArtifactFile:
@@ -256,6 +300,8 @@ def _whole(path: Path, file: BinaryIO, size: int) -> ArtifactFile:
         file,
         size,
         ELF_MACHINES.get(machine, f"other ({machine})"),
+        segments_at + segments * _SEGMENT.size,
+        every,
         _named(file, found, names),
     )
 
@@ -285,6 +331,14 @@ def _named(file: BinaryIO, sections: Sequence[tuple[int, ...]], names: int) -> M
         for s in sections
         if s[1] != _NOBITS
     }
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    """The SHA-256 of bytes that come in parts."""
+    digest = _sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
 
 
 def _sha256() -> "hashlib._Hash":
@@ -322,8 +376,8 @@ def _file_bytes(manifest: Mapping[str, object]) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _damaged(what: object) -> str:
+def _damaged(what: object, told_by: str = "SHA-256") -> str:
     return (
-        f"{what} has changed since it was compiled: its SHA-256 differs; copy it again, or compile "
-        "the model again"
+        f"{what} has changed since it was compiled: its {told_by} differs; copy it again, or "
+        "compile the model again"
     )

@@ -103,7 +103,7 @@ def open_library(
 
     Raises:
         ModelError: the file does not exist, is not whole, is no model that this runtime can run, or
-            has changed since it was compiled, if that is to be found out.
+            has changed since it was compiled: its weights only if that is to be found out.
     """
     artifact = open_artifact(Path(os.path.abspath(path)))
     with artifact.file:
@@ -120,6 +120,8 @@ def open_library(
             with _locked.alone():
                 library = _libraries.get(file_id)
                 if library is None:
+                    if not check_integrity:
+                        artifact.check_code()
                     library = Library(file, _unused_spelling(file), file_id)
                     _libraries[file_id] = library
                 library.users += 1

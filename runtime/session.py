@@ -64,7 +64,8 @@ class InferenceSession:
             pin_threads: keep each thread of the pool on one CPU.
             profile: measure every step, for `profile()`.
             check_integrity: compare every byte of the library, and of its file of weights, with
-                the digests that were made when it was compiled; it reads all of them.
+                the digests that were made when it was compiled; it reads all of them. What is
+                loaded of the library but the weights is compared with a checksum in any case.
             weights: where the file of weights is that the library was compiled with, or its content
                 in memory, from a multiple of 64 bytes on, as of an mmap; None: in the library, or
                 beside it.

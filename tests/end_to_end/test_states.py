@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from rutc import cli
 from rutc.driver.api import compile
 from rutc.emit.bundle import write_loader
-from rutc.emit.elf import HUGE_PAGE_BYTES
+from rutc.emit.elf import HUGE_PAGE_BYTES, seal
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.verify.tolerance import Level
@@ -151,6 +151,7 @@ def test_a_state_of_another_type_than_its_manifest_says_is_not_read(
     changed, count = said.subn(rb"\g<1>64", decoder.read_bytes())
     assert count == 1
     (tmp_path / "step.so").write_bytes(changed)
+    seal(tmp_path / "step.so")
     with load(tmp_path / "step.so") as session:
         assert session.get_state("past.v").size == 0
         session.run(None, {"x": _tokens(0, 2)})

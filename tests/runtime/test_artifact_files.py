@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rutc.emit.bundle import write_loader
+from rutc.emit.elf import seal
 from rutc.emit.host_steps import Copy
 from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
@@ -118,6 +119,32 @@ def test_every_byte_is_checked_on_request(tmp_path: Path, embedded: Path, extern
             (folder / whole.name).write_bytes(changed)
             with pytest.raises(ModelError, match=r"SHA-256 differs|cannot load|holds no|no model"):
                 load(library, check_integrity=True)
+
+
+def test_no_code_that_has_changed_is_loaded(tmp_path: Path, embedded: Path) -> None:
+    """It may end the process; a changed word of the manifest is no less told."""
+    whole = embedded.read_bytes()
+    weights = range(*_section(embedded, ".rutc_weights"))
+    artifact = open_artifact(embedded)
+    artifact.file.close()
+    mapped = [range(s[2], s[2] + s[5]) for s in artifact.segments if s[0] == 1]
+    places = [at for span in mapped for at in span if at >= 64 and at not in weights]
+    draw = random.Random(1)
+    for at in [whole.index(b'"kernels"') + 2, *draw.sample(places, 60)]:
+        changed = bytearray(whole)
+        changed[at] ^= 1 << draw.randrange(8)
+        (tmp_path / f"{at}.so").write_bytes(changed)
+        with pytest.raises(ModelError, match=r"its CRC-32 differs|cannot load|holds no digest"):
+            load(tmp_path / f"{at}.so")
+
+
+def test_a_library_whose_end_is_zeros_is_not_loaded(tmp_path: Path, embedded: Path) -> None:
+    """As a copy leaves it that was broken off: the table of sections, which has the note, too."""
+    whole = embedded.read_bytes()
+    for kept in (len(whole) // 2, len(whole) - 64):
+        (tmp_path / f"{kept}.so").write_bytes(whole[:kept].ljust(len(whole), b"\0"))
+        with pytest.raises(ModelError, match=r"no model compiled by|CRC-32 differs"):
+            load(tmp_path / f"{kept}.so")
 
 
 def test_a_changed_weight_is_loaded_unless_asked(tmp_path: Path, embedded: Path) -> None:
@@ -286,7 +313,7 @@ STATE = {"input": {**TENSOR, "name": "past"}, "output": {**TENSOR, "name": "pres
 
 
 def _with_manifest(folder: Path, text: str) -> Path:
-    """A library whose manifest has another text."""
+    """A library that was made with another text for its manifest."""
     room = folder / "model.so"
     # A manifest with room for another.
     build_library(_program(), [], room, {"room": "x" * 25_000})
@@ -294,6 +321,7 @@ def _with_manifest(folder: Path, text: str) -> Path:
     data = bytearray(room.read_bytes())
     data[begin:end] = text.encode("latin-1").ljust(end - begin - 1) + b"\0"
     room.write_bytes(data)
+    seal(room)
     return room
 
 
@@ -459,20 +487,13 @@ def test_the_ports_of_a_file_are_those_of_its_session(embedded: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["8 +", "64*(n // -6)", "6.*n", "}"])
-def test_sizes_that_are_none_are_damage(tmp_path: Path, size: str) -> None:
+@pytest.mark.parametrize("of_input", [False, True])
+def test_sizes_that_are_none_are_damage(
+    tmp_path: Path, embedded: Path, size: str, of_input: bool
+) -> None:
     """Nobody wrote line 1, column 3 of it: the manifest is at fault."""
-    for number, facts in enumerate(
-        ({"arena_bytes": size}, {"inputs": [{**TENSOR, "shape": [size]}]})
-    ):
-        path = tmp_path / f"{number}.so"
-        build_library(_program(), [], path, {})
-        manifest = json.dumps({**_manifest(path), **facts}).encode()
-        room = tmp_path / f"room{number}.so"
-        build_library(_program(), [], room, {"room": "x" * 25_000})
-        begin, end = _section(room, ".rutc_manifest")
-        data = bytearray(room.read_bytes())
-        data[begin:end] = manifest.ljust(end - begin - 1) + b"\0"
-        room.write_bytes(data)
-        shown = invoke("inspect", room)
-        assert shown.status == 2
-        assert f"the manifest in {room} is damaged" in " ".join(shown.stderr.split())
+    facts = {"inputs": [{**TENSOR, "shape": [size]}]} if of_input else {"arena_bytes": size}
+    room = _with_manifest(tmp_path, json.dumps({**_manifest(embedded), **facts}))
+    shown = invoke("inspect", room)
+    assert shown.status == 2
+    assert f"the manifest in {room} is damaged" in " ".join(shown.stderr.split())

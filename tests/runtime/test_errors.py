@@ -101,7 +101,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     subprocess.run(
         ["cc", "-shared", "-x", "c", "/dev/null", "-o", "other.so"], cwd=tmp_path, check=True
     )
-    with pytest.raises(ModelError, match="no model compiled by rutc"):
+    with pytest.raises(ModelError, match="no model compiled by this version of rutc"):
         load(tmp_path / "other.so")
 
 
