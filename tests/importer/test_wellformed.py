@@ -148,3 +148,14 @@ def test_nan_counts_as_in_the_text_and_not_as_in_onnx_runtime(source, wanted, tm
     np.testing.assert_array_equal(found, np.float32(wanted))
     (theirs,) = ReferenceEvaluator(made).run(None, given)
     np.testing.assert_array_equal(found, theirs)
+
+
+def test_an_extent_of_zero_is_declared(tmp_path: Path) -> None:
+    """It is no size that a run decides, as -1 is in some exporters' models."""
+    for declared, symbols in ((0, set()), (-1, {"x_0"})):
+        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [declared, 4]) for n in "xy")
+        graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
+        onnx.save(helper.make_model(graph, ir_version=10), tmp_path / "m.onnx")
+        found = import_model(tmp_path / "m.onnx")
+        assert set(dict(found.symbols)) == symbols
+        assert interpret(found, {"x": np.ones((0, 4), "f4")})["y"].shape == (0, 4)
