@@ -6,7 +6,8 @@ run computes each sum in the way that it is told (`graph_opt.quantise.in_ways`);
 saves is estimated. From all in float32 on, the steps are taken that cost least for the time that
 they save, as errors of many sums have random signs and their squares add up: a multiple-choice
 knapsack by its convex hull [Sinha & Zoltners 1979]. How many steps are within the tolerance tells
-the same library, which computes any mix.
+the same library, which computes any mix. It filters nothing in bf16: what a sum loses by that comes
+on top (`filtering.lost_bits`).
 
 What was chosen is then compiled as it will be, and measured. If that is further off, as values
 between are stored in 16 bits then and windows are filtered, fewer steps are taken.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 
 import numpy as np
 
@@ -26,11 +28,13 @@ from rutc.driver.precision.calibration import Case, RunningLibrary
 from rutc.driver.precision.chosen_sums import NOT_ROUNDED, ChosenSums
 from rutc.driver.precision.error_bound import bound_of, errors_of
 from rutc.graph_opt import versions
+from rutc.graph_opt.alternatives import Offer
 from rutc.graph_opt.alternatives.bf16_pairs import multiplies_bf16
 from rutc.graph_opt.alternatives.choices import offers
+from rutc.graph_opt.alternatives.filtering import lost_bits
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.leeway import Leeway
-from rutc.graph_opt.pipeline import rounded_by
+from rutc.graph_opt.pipeline import filtering_for, rounded_by
 from rutc.graph_opt.quantise import (
     QUANTISED,
     ROUNDED,
@@ -39,8 +43,10 @@ from rutc.graph_opt.quantise import (
     Span,
     in_ways,
     quantised,
+    sites,
     ways_of,
 )
+from rutc.graph_opt.rounded_filters import rounded_filters
 from rutc.tensor_ir import Graph, Nest
 from rutc.tensor_ir.graph import outs
 from rutc.tensor_ir.machine import Machine
@@ -82,6 +88,7 @@ class WithinTolerance:
         self._leeway, self._cycles, self._tell = leeway, cycles, tell
         self._rounds = multiplies_bf16(machine)
         self._bounds: dict[ChosenSums, float] = {}
+        self._offered: dict[ChosenSums, dict[str, list[Offer]]] = {}
         with RunningLibrary(graph, how, NOT_ROUNDED.leeway_of(leeway)) as running:
             self._cases = list(running.cases())
             self._wanted = list(map(running.run, self._cases))
@@ -104,7 +111,8 @@ class WithinTolerance:
         self, sums: tuple[Site, ...], floats: ChosenSums, tolerance: float
     ) -> ChosenSums | None:
         """What leaves out that costs too much of the tolerance; None: that is all."""
-        saved = self.saved(replace(floats, looser=()))
+        usual = replace(floats, looser=())
+        saved = self.saved(usual)
         gains = {name: {ROUNDED: cycles} for name, cycles in saved.items()}
         for name, cycles in self._saved_by_integers(sums, floats).items():
             own = gains.setdefault(name, {})
@@ -115,7 +123,7 @@ class WithinTolerance:
         graph = in_ways(self._graph, rounded, sums, self._known, self._machine)
         with RunningLibrary(graph, self._how) as running:
             told = list(zip(self._cases, self._wanted, strict=True))
-            mix = _Mix(running, ways_of(rounded, sums), told, self._tell)
+            mix = Mix(running, ways_of(rounded, sums), told, self.losses(usual), self._tell)
             steps = _steps(gains, mix.costs(gains))
 
             def choice(ways: Ways) -> ChosenSums:
@@ -135,7 +143,7 @@ class WithinTolerance:
         choice: Callable[[Ways], ChosenSums],
         rounded: tuple[str, ...],
         steps: Sequence[Step],
-        mix: _Mix,
+        mix: Mix,
         tolerance: float,
     ) -> ChosenSums | None:
         """What the most steps make that are within the tolerance; None: not even one is.
@@ -160,16 +168,42 @@ class WithinTolerance:
         return None
 
     def saved(self, choice: ChosenSums) -> dict[str, float]:
-        """The sums whose factors a choice rounds to bf16, with the cycles that this saves."""
-        saved = {outs(n)[0].name: 0.0 for n in self._graph.nodes if isinstance(n, Nest)}
+        """The sums whose factors a choice rounds to bf16, with the cycles that this saves.
+
+        Beside float32, which may filter what bf16 does not, or with more outputs at a time.
+        """
+        every, usual = self._offers(choice), self._offers(NOT_ROUNDED)
+        saved = {}
+        for name, own in every.items():
+            if any(rounded_by(o.algorithm) for o in own):
+                cycles = sum(o.direct - o.cost for o in own)
+                saved[name] = cycles - sum(o.direct - o.cost for o in usual.get(name, ()))
+        return {name: cycles for name, cycles in saved.items() if cycles > 0}
+
+    def losses(self, choice: ChosenSums) -> dict[str, float]:
+        """How many times as large mean square errors of sums are that a choice filters in bf16."""
+        editor = Editor(self._graph)
+        leeway = choice.leeway_of(self._leeway, rounds=self._rounds)
+        rule = filtering_for(self._machine, leeway, None)
+        chosen = {(o.value, o.algorithm) for own in self._offers(choice).values() for o in own}
+        every = (f for s in sites(self._graph) for _, f in rounded_filters(s, editor, rule))
+        return {
+            f.site.nest: 4.0 ** lost_bits(f.form.filters) for f in every if f.algorithm in chosen
+        }
+
+    def _offers(self, choice: ChosenSums) -> dict[str, list[Offer]]:
+        """The algorithms of sums that are not as the model states them by a choice, by sum."""
+        if choice in self._offered:
+            return self._offered[choice]
+        found = self._offered[choice] = dict[str, list[Offer]]()
+        names = {outs(n)[0].name for n in self._graph.nodes if isinstance(n, Nest)}
         leeway = choice.leeway_of(self._leeway, rounds=self._rounds)
         for version in versions(self._graph, self._machine, leeway):
-            own = [x for x in version.assigned.algorithms if rounded_by(x[1])]
-            every = offers(self._graph, self._machine, version.assigned, exact=leeway.exact)
-            for o in every:
-                if (o.value, o.algorithm) in own and o.value in saved:
-                    saved[o.value] += o.direct - o.cost
-        return {name: cycles for name, cycles in saved.items() if cycles > 0}
+            own = version.assigned
+            for o in offers(self._graph, self._machine, own, exact=leeway.exact):
+                if o.value in names and (o.value, o.algorithm) in own.algorithms:
+                    found.setdefault(o.value, []).append(o)
+        return found
 
     def _saved_by_integers(self, sums: tuple[Site, ...], floats: ChosenSums) -> dict[str, float]:
         """The cycles that sums of integers save beside those of floats, by their products."""
@@ -195,10 +229,11 @@ class WithinTolerance:
         return self._bounds[choice]
 
 
-class _Mix:
+class Mix:
     """A library whose runs compute each of some sums in the way that they are told.
 
-    `cases` are inputs, and the outputs in float32.
+    `cases` are inputs, and the outputs in float32. Mean square errors of rounded sums are so many
+    times as large as it computes them as `losses` says, 1 if that has none.
     """
 
     def __init__(
@@ -206,13 +241,16 @@ class _Mix:
         running: RunningLibrary,
         sums: tuple[str, ...],
         cases: Sequence[tuple[Case, Sequence[Value]]],
-        tell: Progress,
+        losses: Mapping[str, float],
+        tell: Progress = nobody,
     ) -> None:
         self._running, self._sums, self._cases, self._tell = running, sums, cases, tell
+        self._losses = losses
+        self._alone: dict[tuple[str, int], float] = {}
         self._bounds: dict[tuple[int, ...], float] = {}
 
     def _errors(self, ways: Ways, cases: int | None = None) -> Iterator[np.ndarray]:
-        """The errors of outputs {output} in each case, or in the first ones."""
+        """The errors of outputs {output} in each case, or in the first ones, without losses."""
         given = np.array([ways.get(name, 0) for name in self._sums])
         for case, wanted in self._cases[:cases]:
             yield errors_of(self._running.run({**case, WAYS: given}), wanted)
@@ -220,19 +258,25 @@ class _Mix:
     def costs(self, gains: Mapping[str, Mapping[int, float]]) -> dict[tuple[str, int], float]:
         """The mean square error when a sum alone is computed in some way."""
         asked = [(name, way) for name, own in gains.items() for way in own]
-        found = {}
         for done, (name, way) in enumerate(asked):
             self._tell("measure", done, len(asked))
             errors = [float(e.max(initial=0.0)) for e in self._errors({name: way}, FEW)]
-            found[name, way] = float(np.mean(np.square(errors)))
-        return found
+            self._alone[name, way] = float(np.mean(np.square(errors)))
+        return {own: self._with_loss(*own) for own in asked}
 
     def bound(self, ways: Ways) -> float:
-        """How far results of other cases may be off."""
+        """How far results of other cases may be off, by sums whose costs are known."""
         key = tuple(ways.get(name, 0) for name in self._sums)
         if key not in self._bounds:
-            self._bounds[key] = bound_of(np.array(list(self._errors(ways))))
+            energy = sum(self._alone[own] for own in ways.items())
+            whole = sum(self._with_loss(*own) for own in ways.items())
+            more = sqrt(whole / energy) if energy else 1.0
+            self._bounds[key] = more * bound_of(np.array(list(self._errors(ways))))
         return self._bounds[key]
+
+    def _with_loss(self, name: str, way: int) -> float:
+        """The mean square error of a sum alone, with what it loses by its filter."""
+        return self._alone[name, way] * (self._losses.get(name, 1.0) if way == ROUNDED else 1.0)
 
     def most(self, steps: Sequence[Step], tolerance: float) -> int:
         """How many steps, the first ones, leave results within a tolerance."""
