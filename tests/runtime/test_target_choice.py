@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from rutc.emit.elf import seal
 from rutc.emit.host_runtime import TARGETS, runtime_units, suffixes
 from rutc.emit.host_steps import Call, Copy
 from rutc.emit.kernel_call import Ref
@@ -352,6 +353,7 @@ def test_a_cpu_without_avx512_takes_the_target_without(tmp_path: Path, compile_c
     handler = (f"-I{HERE / 'include'}", str(HERE / "masked.c"))
     find_toolchain().run(("-shared", "-fPIC", *handler, "-o", "masked.so"), tmp_path)
     mask(library)
+    seal(library)
     script = (
         "import ctypes, rutc.runtime, sys\n"
         "ctypes.CDLL('./masked.so')\n"
