@@ -532,8 +532,9 @@ int main(void) {
   printf("%d ", step_set_state(session, "past.v", &keys));
   printf("%d\n", step(session, 1, 1));
   step_get_state(session, "past.k", &keys);
-  const float *first = keys.data;
-  printf("%d %d\n", (int)keys.shape[2], first[0] == first[4 * keys.strides[2]]);
+  /* Of one token and of six: sums may be in other orders. */
+  const float *first = keys.data, off = first[0] - first[4 * keys.strides[2]];
+  printf("%d %d\n", (int)keys.shape[2], off < 1e-5f && off > -1e-5f && first[0] != 0);
   printf("%d %s\n", step_get_state(session, "x", &keys), step_last_error(session));
   printf("%d ", step_set_state(session, "past.k", NULL));
   printf("%d ", step_reset(session));
