@@ -85,15 +85,14 @@ def _nearer(shape: Shape, tile: RegisterTile, machine: Machine) -> Iterator[Regi
 
 
 def _turned(shape: Shape, tile: RegisterTile, machine: Machine) -> Iterator[RegisterTile]:
-    """The cheapest tile of each vector whose operand is turned in squares, once that is done.
+    """The cheapest tile of the same vector whose operand is turned in squares, once that is done.
 
     Tiles cost as if each turned its own; where they share what is turned, larger ones cost less.
     """
-    for x in shape.shared:
-        once = once_turned(shape, x.var, machine)
-        other = None if once is None else tile_along(once, x.var, machine)
-        if other is not None and other != tile:
-            yield other
+    once = once_turned(shape, tile.vector, machine)
+    other = None if once is None else tile_along(once, tile.vector, machine)
+    if other is not None and other != tile:
+        yield other
 
 
 def _reach(shape: Shape, vector: str) -> float:
