@@ -151,8 +151,7 @@ def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int
     if not data.startswith(IDENT):
         raise InternalError(f"{library} is no 64-bit little-endian ELF file")
     header = _Header.read(data)
-    step = _Segment.FORMAT.size
-    segments = [_Segment.read(data, header.segments_at + n * step) for n in range(header.segments)]
+    segments = _segments(data, header.segments_at, header.segments)
     loads = [s for s in segments if s.kind == LOAD]
     notes = [n for n, s in enumerate(segments) if s.kind == NOTE]
     if not loads or not notes:
@@ -184,6 +183,11 @@ def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int
         _write(file, struct.pack("<Q", sections_at))
         file.seek(60)
         _write(file, struct.pack("<H", len(sections)))
+
+
+def _segments(data: bytes, begin: int, count: int) -> list[_Segment]:
+    """A table of so many segments."""
+    return [_Segment.read(data, begin + n * _Segment.FORMAT.size) for n in range(count)]
 
 
 def seal(library: Path) -> None:
@@ -220,9 +224,8 @@ def _checksum(file: FileIO, weights_at: int) -> bytes:
     It is of no tables at the file's begin, nor of the segment that begins at `weights_at`.
     """
     header = _Header.read(_read(file, 0, HEADER_BYTES))
-    step = _Segment.FORMAT.size
-    table = _read(file, header.segments_at, header.segments * step)
-    segments = [_Segment.read(table, n * step) for n in range(header.segments)]
+    table = _read(file, header.segments_at, header.segments * _Segment.FORMAT.size)
+    segments = _segments(table, 0, header.segments)
     found = 0
     for s in segments:
         row = LOADED.pack(s.kind, s.flags, s.address, s.file_size, s.size, s.alignment)

@@ -51,7 +51,7 @@ class TransposeEmitter:
         self.memory = memory
         self.builder = memory.builder
         self.index = memory.index
-        self._transposed: dict[tuple[str, *tuple[object, ...]], list[ir.Value]] = {}
+        self._transposed: dict[str, dict[tuple[object, ...], list[ir.Value]]] = {}
         self._deferred: dict[tuple[object, ...], DeferredTranspose] = {}
 
     @contextmanager
@@ -67,8 +67,7 @@ class TransposeEmitter:
 
     def forget_loads_of(self, buffer: Buffer) -> None:
         """A buffer may have changed: load it anew from here on."""
-        for key in [k for k in self._transposed if k[0] == buffer.name]:
-            del self._transposed[key]
+        self._transposed.pop(buffer.name, None)
 
     def finish(self, buffer: Buffer) -> None:
         """Store what waits for `buffer`: it is about to be read."""
@@ -99,11 +98,11 @@ class TransposeEmitter:
         there = tuple(self._inside(r, buffer, v, first + i) for i in range(count))
         if sum(there) < MIN_SHARED or not there[self.index.constants[v].value - first]:
             return None
-        key = (buffer.name, start, lane.key, there)
-        if key not in self._transposed:
+        known, key = self._transposed.setdefault(buffer.name, {}), (start, lane.key, there)
+        if key not in known:
             places = self._clamped(buffer, start, lane) if counted else None
-            self._transposed[key] = self._columns(buffer, start, lane, there, places)
-        return self._transposed[key][self.index.constants[v].value - first]
+            known[key] = self._columns(buffer, start, lane, there, places)
+        return known[key][self.index.constants[v].value - first]
 
     def defer(self, target: Access, buffer: Buffer, address: Index, value: ir.Value) -> bool:
         """Keep a vector that lies across memory until its unrolled neighbours are there, too.

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from rutc.errors import InternalError
 from rutc.graph_opt.alternatives import Assigned
-from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
+from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs, multiplies_bf16
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16, MinimalFiltering
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
@@ -187,7 +187,7 @@ def pipeline_for(
         Sweep("gather in sums", (sum_gathered, *CLEAN)),
         # Once dims are what they stay. The first of the steps that choose algorithms; those before
         # it only normalise. Before filters, whose differences need all bits of their inputs.
-        *(first if machine.has_matrices(DType.BF16) or adds_pairs(machine) else ()),
+        *(first if multiplies_bf16(machine) else ()),
         # After windows are left that are of quantised numbers; before rows of them are stored.
         Sweep("compare narrow floats by their order", (order_windows, *CLEAN)),
         # Once dims are what they stay: a window of another dim would be none.

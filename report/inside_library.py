@@ -64,7 +64,7 @@ def inspect_library(
     programs = programs_of(whole)
     manifest = _chosen(path, programs, target)
     outline = None if facts is None else _outline(path, facts, programs.index(manifest))
-    kernels = [k for k in _listed(manifest, "kernels") if isinstance(k, Mapping)]
+    kernels = _kernels(manifest)
     payload: dict[str, object] = {"library": path, "manifest": whole, "weights": outside}
     if len(programs) > 1:
         target = str(manifest.get("target"))
@@ -134,6 +134,11 @@ def _made_for(path: Path, manifest: Mapping[str, object]) -> str:
     more = [f for f in map(str, _listed(manifest, "features")) if f not in least] if least else []
     needed = f" with {', '.join(more)}" if more else ""
     return f"{path}: target {name}{needed}, precision {manifest.get('precision')}"
+
+
+def _kernels(manifest: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """What a manifest says of each kernel."""
+    return [k for k in _listed(manifest, "kernels") if isinstance(k, Mapping)]
 
 
 def _listed(facts: Mapping[str, object], name: str) -> list[Any]:
@@ -222,7 +227,7 @@ def _measured(manifest: Mapping[str, object]) -> list[RenderableType]:
         told = plan["record"]
         source = PlanSource(plan["from"], told and OnRecord(**told))
         lines.append(f"plan: {source}")
-    kernels = [k for k in _listed(manifest, "kernels") if isinstance(k, Mapping)]
+    kernels = _kernels(manifest)
     found = sum(bool(k.get("records")) for k in kernels)
     lines.append(f"schedules on record: {found} of {counted(len(kernels), 'kernel')}")
     return lines

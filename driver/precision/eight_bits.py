@@ -131,7 +131,8 @@ def in_eight_bits(
     if tolerance is not None:
         floats = ChosenSums((), larger.within_bits(), choice.only)
         within = WithinTolerance(before, known, machine, how, leeway, cycles, on_progress)
-        choice = within.chosen(best([choice, floats]), floats, tolerance)
+        # Where filters left no integers, floats as fast may have other filters as well.
+        choice = within.chosen(best([floats, choice]), floats, tolerance)
     result = quantised(before, choice.sums, known, machine) if choice.sums else graph
     ranges = {s.value: (known[s.value].low, known[s.value].high) for s in choice.sums}
     return EightBits(result, choice, len(found), ranges, cases)
