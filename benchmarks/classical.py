@@ -180,6 +180,9 @@ def encoder(keys: int, *, words: bool, answers: bool = False) -> Model:
     return Model(build, inputs)
 
 
+LEAFWISE: Mapping[str, int | None] = {"max_depth": None, "max_leaf_nodes": 31}
+"""How LightGBM grows its trees: the leaf that gains most is split, as deep as that goes."""
+
 MODELS: Mapping[str, Callable[[], Model]] = {
     "SVC rbf of 2": lambda: fitted(_support("rbf", likely=True), features=20, classes=2),
     "SVC rbf of 5": lambda: fitted(_support("rbf", likely=True), features=30, classes=5),
@@ -211,6 +214,15 @@ MODELS: Mapping[str, Callable[[], Model]] = {
     ),
     "boosting for a number": lambda: fitted(_trees("GradientBoostingRegressor"), features=20),
     "boosting of 3": lambda: fitted(_trees("GradientBoostingClassifier"), features=20, classes=3),
+    "boosting of 31 leaves for a number": lambda: fitted(
+        _trees("GradientBoostingRegressor", **LEAFWISE), features=20
+    ),
+    "boosting of 31 leaves, 2 classes": lambda: fitted(
+        _trees("GradientBoostingClassifier", **LEAFWISE), features=20, classes=2
+    ),
+    "boosting of 31 leaves, 3 classes": lambda: fitted(
+        _trees("GradientBoostingClassifier", **LEAFWISE), features=20, classes=3
+    ),
 }
 """Makers of the models by name; they learn when they are built."""
 
