@@ -3,8 +3,9 @@
 The command runs as a process of its own, Python's start included: with an empty cache, with what
 that run left there, both with `--no-verify`, and with an empty cache and verification. It finds
 byte code of its sources, as in a user's installation. Models have the zoo's fixed sizes, or are
-compiled as their files are, with free sizes. Results are kept in
-benchmarks/results/compile_time.json, and docs/compile_time.md is written from them.
+compiled as their files are, with free sizes, and exports of any batch size for one image as well.
+Two are chains of element-wise operators. Results are kept in benchmarks/results/compile_time.json,
+and docs/compile_time.md is written from them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
 
 from benchmarks import layout
 from benchmarks.machine import ROOT, provenance
@@ -31,6 +35,19 @@ FREE_MODELS = (
     "ppocr4_det", "ppocr4_rec", "magika", "silero_vad_half", "minilm_l6_dynamic",
     "bert_base_dynamic", "gpt2_dynamic",
 )  # fmt: skip
+EXPORTS = {
+    "densenet121": "torchvision",
+    "swin_t": "torchvision",
+    "deeplabv3_mobilenet": "torchvision",
+    "inception_v3": "torchvision",
+    "segformer_b0": "transformers",
+}
+"""Exports of any batch size, and the library that has the network."""
+ONE = ", batch 1"
+"""What follows the name of one that is compiled for one image."""
+CHAIN = " operators in a chain"
+CHAINS = (1_000, 100_000)
+"""The operators of chains that are compiled."""
 MIB = float(1 << 20)
 
 
@@ -38,7 +55,10 @@ def cases() -> list[str]:
     """Returns the names of all cases."""
     from rutc.models.zoo import zoo
 
-    return [*(model.name for model in zoo()), *(name + FREE for name in FREE_MODELS)]
+    exports = [name + sizes for name in EXPORTS for sizes in (FREE, ONE)]
+    chains = [f"{operators}{CHAIN}" for operators in CHAINS]
+    free = [name + FREE for name in FREE_MODELS]
+    return [*(model.name for model in zoo()), *free, *exports, *chains]
 
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
@@ -50,9 +70,10 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
         subprocess.run(writing, cwd=ROOT, check=True)
         write_byte_code(path)
         entry: Entry = {"model": name, "model_bytes": path.stat().st_size}
+        options = ("--dim", "batch=1") if name.endswith(ONE) else ()
         for kind in ("empty", "full"):
-            entry[kind] = compiled(path, Path(folder) / "cache")
-        entry["verified"] = compiled(path, Path(folder) / "second cache", verify=True)
+            entry[kind] = compiled(path, Path(folder) / "cache", "--no-verify", *options)
+        entry["verified"] = compiled(path, Path(folder) / "second cache", *options)
     return entry | asdict(provenance())
 
 
@@ -60,14 +81,38 @@ def write_model(name: str, path: Path) -> None:
     """Writes the model of a case."""
     from benchmarks.zoo import write_static
     from rutc.models import dynamic, zoo
+    from rutc.models.export_source import Export
+    from rutc.models.sources import Source
 
-    if not name.endswith(FREE):
+    if name.endswith(CHAIN):
+        path.write_bytes(chain(int(name.removesuffix(CHAIN))).SerializeToString())
+        return
+    if not name.endswith((FREE, ONE)):
         write_static(zoo.find(name), path)
         return
-    known = name.removesuffix(FREE)
-    sources = {model.name: model.source for model in zoo.zoo()}
+    sources: dict[str, Source] = {model.name: model.source for model in zoo.zoo()}
     sources |= {model.name: model.source for model in dynamic.dynamic_models()}
-    path.write_bytes(sources[known].obtain().read_bytes())
+    sources |= {export: Export(export, library) for export, library in EXPORTS.items()}
+    path.write_bytes(sources[name.removesuffix(FREE).removesuffix(ONE)].obtain().read_bytes())
+
+
+def chain(operators: int) -> onnx.ModelProto:
+    """Returns a chain of element-wise operators on {batch, 256}, in turn of five kinds."""
+    from onnx import helper, numpy_helper
+
+    kinds = ("Add", "Relu", "Mul", "Tanh", "Sub")
+    constant = numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    nodes = []
+    for number in range(operators):
+        kind = kinds[number % len(kinds)]
+        read = [f"v{number}"] if kind in ("Relu", "Tanh") else [f"v{number}", constant.name]
+        nodes.append(helper.make_node(kind, read, [f"v{number + 1}"]))
+    ends = [
+        helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, ["batch", 256])
+        for value in ("v0", f"v{operators}")
+    ]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], [constant])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
 STARTER = """
@@ -85,16 +130,15 @@ sys.exit(os.waitstatus_to_exitcode(status))
 def write_byte_code(model: Path) -> None:
     """Compiles a model once, so that there is byte code of all that it takes."""
     with tempfile.TemporaryDirectory() as cache:
-        compiled(model, Path(cache))
+        compiled(model, Path(cache), "--no-verify")
 
 
-def compiled(model: Path, cache: Path, *, verify: bool = False) -> dict[str, float]:
+def compiled(model: Path, cache: Path, *options: str) -> dict[str, float]:
     """Seconds, CPU seconds of all processes, and the most bytes that one of them had in memory."""
     output = model.with_suffix(".so")
     # As on a machine that has tuned nothing: there is no such database.
     environment = {**os.environ, "RUTC_CACHE": str(cache), "RUTC_DB": str(cache / "none.sqlite")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    options = [] if verify else ["--no-verify"]
     arguments = ["-m", "rutc", "compile", *options, str(model), "-o", str(output)]
     # A process begins with the memory of the one that starts it, so a small one does.
     starter = [sys.executable, "-S", "-c", STARTER, sys.executable, *arguments]

@@ -1,4 +1,4 @@
-"""Networks with seeded random weights, built from transformers' configurations and exported.
+"""Networks with seeded random weights, of transformers and of torchvision, exported.
 
 Nothing is downloaded: the weights come from each library's own initialisation and one seed. What
 that initialisation leaves constant (biases, scales) is moved a little, and batch normalisations
@@ -95,16 +95,21 @@ def _vary_constants(model: nn.Module) -> None:
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
 
 
-def _measure_statistics(model: nn.Module, size: int) -> None:
-    """Sets the running statistics of all batch normalisations to those of real photographs."""
+def _measure_statistics(model: nn.Module, size: int, together: int = 1) -> None:
+    """Sets the running statistics of all batch normalisations to those of real photographs.
+
+    Networks that normalise one value per image and channel take several images `together`.
+    """
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()
             module.momentum = None
     model.train()
     with torch.no_grad():
-        for seed in range(CALIBRATION_PHOTOGRAPHS):
-            model(torch.from_numpy(photographs.imagenet(seed, size, size)))
+        for first in range(0, CALIBRATION_PHOTOGRAPHS, together):
+            seeds = range(first, first + together)
+            images = [torch.from_numpy(photographs.imagenet(seed, size, size)) for seed in seeds]
+            model(torch.cat(images))
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -270,6 +275,53 @@ def _gpt2_of_any_past() -> Network:
     return Network(_WithPast(network), values, outputs, (new, (past,) * len(names)))
 
 
+class _Field(nn.Module):
+    """A network whose result is one named field of what `model` returns."""
+
+    def __init__(self, model: nn.Module, field: str) -> None:
+        super().__init__()
+        self.model = model
+        self.field = field
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Returns the chosen field of the model's result."""
+        found: torch.Tensor = self.model(pixels)[self.field]
+        return found
+
+
+def _images_of_any_number(network: nn.Module, size: int) -> Network:
+    """Returns a network of pixels {batch, 3, size, size}, as `torch.onnx.export` is often asked."""
+    _vary_constants(network)
+    _measure_statistics(network, size, together=2)
+    values = {"pixels": torch.from_numpy(photographs.imagenet(0, size, size)).repeat(2, 1, 1, 1)}
+    return Network(network, values, ["scores"], ({0: Dim("batch")},))
+
+
+def _torchvision(name: str, size: int, **options: object) -> Network:
+    """Returns a classifier of torchvision."""
+    from torchvision import models
+
+    torch.manual_seed(SEED)
+    return _images_of_any_number(getattr(models, name)(weights=None, **options), size)
+
+
+def _deeplab() -> Network:
+    from torchvision.models import segmentation
+
+    torch.manual_seed(SEED)
+    network = segmentation.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None)
+    return _images_of_any_number(_Field(network, "out"), 224)
+
+
+def _segformer() -> Network:
+    """Returns SegFormer-B0 with the classes of ADE20K."""
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    torch.manual_seed(SEED)
+    network = SegformerForSemanticSegmentation(SegformerConfig(num_labels=150))
+    return _images_of_any_number(_Field(network, "logits"), 256)
+
+
 NETWORKS: dict[str, Callable[[], Network]] = {
     "resnet50": _resnet50,
     "mobilenet_v2": _mobilenet_v2,
@@ -283,6 +335,11 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "bert_base_dynamic": _bert_of_any_size,
     "minilm_l6_dynamic": _minilm_of_any_size,
     "gpt2_dynamic": _gpt2_of_any_past,
+    "densenet121": lambda: _torchvision("densenet121", 224),
+    "swin_t": lambda: _torchvision("swin_t", 224),
+    "deeplabv3_mobilenet": _deeplab,
+    "inception_v3": lambda: _torchvision("inception_v3", 299, aux_logits=False, init_weights=False),
+    "segformer_b0": _segformer,
 }
 """The exported networks of the zoo, by name."""
 

@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import parser
 
-from benchmarks import layout, regret, store
-from benchmarks.compile_time import compiled
+from benchmarks import compile_time, layout, regret, store
+from benchmarks.compile_time import CHAINS, EXPORTS, FREE, ONE, cases, chain, compiled
 from benchmarks.line_times import between
 from benchmarks.machine import ROOT, provenance
 from benchmarks.native import native_calls
@@ -108,11 +108,29 @@ def test_a_model_that_is_no_export_has_no_network(tmp_path: Path) -> None:
 def test_the_memory_of_a_compilation_is_its_own(tmp_path: Path) -> None:
     shutil.copy(ROOT / "models" / "digits" / "digits.onnx", tmp_path / "model.onnx")
     held = np.ones(1 << 30, np.uint8)
-    found = compiled(tmp_path / "model.onnx", tmp_path / "cache")
+    found = compiled(tmp_path / "model.onnx", tmp_path / "cache", "--no-verify")
     assert held.any()
     assert 30 << 20 < found["peak_bytes"] < 1 << 30
     assert found["seconds"] > 0
     assert found["cpu_seconds"] > 0
+
+
+def test_chains_that_are_compiled_have_all_their_operators() -> None:
+    assert [f"{operators}{compile_time.CHAIN}" for operators in CHAINS] == cases()[-len(CHAINS) :]
+    made = chain(7)
+    onnx.checker.check_model(made, full_check=True)
+    kinds = [node.op_type for node in made.graph.node]
+    assert kinds == ["Add", "Relu", "Mul", "Tanh", "Sub", "Add", "Relu"]
+    reads = [node.input[0] for node in made.graph.node]
+    assert reads == [made.graph.input[0].name, *(node.output[0] for node in made.graph.node)][:-1]
+
+
+def test_exports_that_are_compiled_have_networks() -> None:
+    pytest.importorskip("torch", reason="networks are built in PyTorch")
+    from rutc.models.exports import NETWORKS
+
+    assert set(EXPORTS) <= set(NETWORKS)
+    assert {name + sizes for name in EXPORTS for sizes in (FREE, ONE)} <= set(cases())
 
 
 def test_the_fastest_of_several_runs() -> None:
