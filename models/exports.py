@@ -318,7 +318,9 @@ def _segformer() -> Network:
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
     torch.manual_seed(SEED)
-    network = SegformerForSemanticSegmentation(SegformerConfig(num_labels=150))
+    config = SegformerConfig()
+    config.num_labels = 150
+    network = SegformerForSemanticSegmentation(config)
     return _images_of_any_number(_Field(network, "logits"), 256)
 
 
