@@ -142,14 +142,16 @@ def standard_streams() -> Iterator[None]:
     """Lets the command run whatever its caller made of the standard streams.
 
     In the place of closed ones no other file opens, and what they cannot show is escaped. Inside
-    anything may be written to stdout, such as the help: what cannot be ends the process.
+    anything may be written to stdout, such as the help: what cannot be ends the process, also
+    where stdout is closed.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free.
-            os.open(os.devnull, os.O_RDWR)
+            # The lowest number that is free. What may only be read refuses what is written to it,
+            # as what is closed does.
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - open as long as the process runs
     if sys.stderr is None:
