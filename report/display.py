@@ -432,7 +432,7 @@ def profile_table(times: Sequence[StepTime]) -> Table:
     table = Table(
         *("kernel", "computes", *columns, *(("GFLOP/s", "GB/s") if rated else ())),
         *(("least us", "reached", "limit") if bounded else ()),
-        names=("computes",),
+        names=("kernel", "computes", "limit"),
     )
     for time in sorted(times, key=lambda time: -time.us):
         table.add(

@@ -4,9 +4,10 @@ Names come from models. In a table they are text as they are: `[batch, 3]` asks 
 """
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from rich import box, table
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.text import Text
@@ -15,6 +16,8 @@ from rutc.report.printable import printable
 
 MOST_COLUMNS = 10_000
 """More than any table is measured to need."""
+SHORT_NAME = 10
+"""Columns that each line of a folded name has at least."""
 
 
 class Table(table.Table):
@@ -50,18 +53,42 @@ def draw(item: RenderableType, width: int | None) -> None:
     """Writes what is shown to stdout, `width` columns wide; None: as wide as the terminal is.
 
     Columns in which nothing stands are left out. A table that is too wide goes without the lines
-    between columns, which take a third of 80, and titles have a line for each word.
+    between columns, which take a third of 80, and titles have a line for each word. Where there is
+    no room for its numbers and for names of a few letters, its lines are longer than the terminal's.
     """
-    if isinstance(item, Table) and item.row_count:
-        item.columns = [c for c in item.columns if any(str(cell) for cell in c.cells)]
     console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False, width=width)
-    if isinstance(item, Table) and _least(item, console) > console.width:
-        item.box = box.SIMPLE_HEAD
-        item.show_edge = item.pad_edge = False
-        item.collapse_padding = True
-        for column in item.columns:
-            column.header = str(column.header).replace(" ", "\n")
+    if isinstance(item, Table):
+        if item.row_count:
+            item.columns = [c for c in item.columns if any(str(cell) for cell in c.cells)]
+        _keep_numbers(item)
+        if _least(item, console) > console.width:
+            item.box = box.SIMPLE_HEAD
+            item.show_edge = item.pad_edge = False
+            item.padding = 0
+            for column in item.columns:
+                column.header = str(column.header).replace(" ", "\n")
+            _keep_numbers(item)
+            folded = sum(max(_longest(c, str.split) - SHORT_NAME, 0) for c in _names(item))
+            console.width = max(console.width, _least(item, console) - folded)
     console.print(item)
+
+
+def _names(item: Table) -> list[table.Column]:
+    """The columns that are folded where there is little room."""
+    return [column for column in item.columns if not column.no_wrap]
+
+
+def _keep_numbers(item: Table) -> None:
+    """Lets the other columns be measured as wide as what stands in them, not as its words."""
+    for column in item.columns:
+        if column.no_wrap:
+            column.min_width = _longest(column, str.splitlines)
+
+
+def _longest(column: table.Column, parts: Callable[[str], list[str]]) -> int:
+    """How wide the widest of the parts of a column's texts is."""
+    texts = map(str, (column.header, *column.cells))
+    return max((cell_len(part) for text in texts for part in parts(text)), default=0)
 
 
 def _least(item: Table, console: Console) -> int:

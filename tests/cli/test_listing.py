@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from rutc.report.display import shape_text, timings_table, verification_table
+from rutc.report.display import (
+    StepTime,
+    profile_table,
+    shape_text,
+    timings_table,
+    verification_table,
+)
 from rutc.report.listing import Table, draw
 from rutc.report.shown_values import values_json, values_table
 from rutc.verify import Level, OutputComparison, Verification
@@ -25,7 +31,11 @@ def _drawn(table: Table, width: int, capsys: pytest.CaptureFixture[str]) -> list
     draw(table, width)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
-    return [[cell.strip() for cell in re.split(r"\s{2,}|[│┃]", line)] for line in lines]
+    return _words(lines)
+
+
+def _words(lines: list[str]) -> list[list[str]]:
+    return [re.split(r"[\s│┃]+", line) for line in lines]
 
 
 @pytest.mark.parametrize("command", [("inspect",), ("compile", "-o", "m.so")])
@@ -76,6 +86,33 @@ def test_a_verification_is_shown_whole(width: int, capsys: pytest.CaptureFixture
         assert any(number in line for line in cells)
     folded = "".join("".join(line) for line in cells)
     assert "…" not in folded
+
+
+def test_short_names_are_not_folded_where_numbers_leave_room(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = OutputComparison("out", "float32", (1, 5, 161), True)
+    found = replace(one, max_abs=0.000809, max_ulp=1505, error=0.00011, reference_error=7.3e-5)
+    told = Verification(Path("m"), Path("l"), Level.MODEL, "", "", 1, (found,), 0.0, 0.0)
+    assert any(
+        "out float32[1, 5, 161] 0.000809" in " ".join(line)
+        for line in _drawn(verification_table(told), 80, capsys)
+    )
+
+
+@pytest.mark.parametrize("width", [30, 80, 120])
+def test_a_profile_is_shown_whole(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A terminal that has no room for all numbers breaks lines, but no number is cut off."""
+    long = StepTime(
+        "g.GRU_1_output_0_7.collect", "/layers.0/GRU_1", 188.25, 9870, 19600, 10, 1, 90.4, "memory"
+    )
+    short = StepTime("g0", "/Log", 60.27, 98700000, 19600, 1, 2, 9.04, "second cache")
+    draw(profile_table([long, short]), width)
+    lines = capsys.readouterr().out.splitlines()
+    cells = [word for line in _words(lines) for word in line]
+    for number in ("188.25", "75.7", "248.52", "1637.6", "90.40", "48", "second", "/Log"):
+        assert number in cells
+    assert width < 80 or max(map(len, lines)) <= width
 
 
 @pytest.mark.parametrize("width", [80, 120])
