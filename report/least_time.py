@@ -1,6 +1,6 @@
 """What kernels take at least on a machine: the roofline [Williams et al. 2009] of each launch.
 
-    least = call + max(arithmetic, second cache, last cache, memory)
+    least = max(arithmetic, second cache, last cache, memory)
 
 - *Arithmetic* is that of the algorithm that was chosen: the cycles in which its units are busy, by
   the count of instructions. Sums of products need no more than their operations take at the peak
@@ -9,7 +9,8 @@
   that was touched since it last was, in the run before if need be; what it writes goes to the cache
   that has room for it. In loops, all is near.
 
-So no schedule of the same kernels takes less, but for what rates and counts are off.
+What calls take is no part of it: a call in a loop takes a few cycles, one that wakes threads
+thousands. So no schedule of the same kernels takes less, but for what rates and counts are off.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rutc.base.record import record
 from rutc.driver.parts.outline import Outline, PlanOutline, StepOutline
 from rutc.emit.targets import native_target
 from rutc.emit.targets.measured import with_measured_rates
-from rutc.tensor_ir.cost.estimate import LEVEL_NAMES, Rates, fitted
+from rutc.tensor_ir.cost.estimate import LEVEL_NAMES, Rates
 from rutc.tensor_ir.machine import Machine
 
 Facts = Mapping[str, object]
@@ -57,7 +58,7 @@ def least_times(outline: Outline, kernels: Sequence[Facts], machine: Machine) ->
                 n: x / rate for n, x, rate in zip(LEVEL_NAMES, levels[1:], rates, strict=True)
             }
             limit = max(parts, key=lambda name: parts[name])
-            found[step.kernel] = Least(parts[limit] + fitted().costs.call, limit)
+            found[step.kernel] = Least(parts[limit], limit)
     return found
 
 
