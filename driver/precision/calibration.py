@@ -1,6 +1,7 @@
 """The ranges that a graph's values have on a model's inputs, by running it.
 
-A library is made whose outputs are the values, and run on every case. The range that a value is
+A library is made whose outputs are the values, and run on every case. Where results in other
+precisions are to be compared, it gives the graph's own outputs as well. The range that a value is
 taken to have, when it is stored in 8 bits, is
 
 | by | |
@@ -54,25 +55,32 @@ def spans(
     how: Calibration,
     on_progress: Progress = nobody,
     on_value: Callable[[str, np.ndarray], None] | None = None,
+    on_outputs: Callable[[Case, list[Value]], None] | None = None,
+    leeway: Leeway = USUAL_LEEWAY,
 ) -> tuple[dict[str, Span], str]:
     """Returns the ranges of some values of a graph, and on what they were found.
 
     Values that are ever infinite or NaN have none. `on_value` is given what they are in the first
-    case, axes in the order of their dims.
+    case, axes in the order of their dims, `on_outputs` each case with the graph's outputs.
 
     Raises:
         UserError: a case does not fit the model, or the model does not run on it.
     """
     names = tuple(dict.fromkeys(values))
-    if not names:
+    if not names and on_outputs is None:
         return {}, "nothing"
-    with RunningLibrary(_showing(graph, names), how) as running:
+    own = () if on_outputs is None else graph.outputs
+    with RunningLibrary(_showing(graph, names, own), how, leeway) as running:
         rounds = 1 if how.method == METHODS[0] else 2
         observed = [_Observed() for _ in names]
         for number in range(rounds):
-            for done, arrays in enumerate(running.results()):
+            for done, case in enumerate(running.cases()):
                 on_progress("calibrate", number * running.count + done, rounds * running.count)
-                for name, o, array in zip(names, observed, arrays, strict=True):
+                given = running.run(case)
+                outputs, shown = given[: len(own)], given[len(own) :]
+                if on_outputs is not None and number == 0:
+                    on_outputs(case, outputs)
+                for name, o, array in zip(names, observed, shown, strict=True):
                     o.see(np.asarray(array), whole=number == 0)
                     if on_value is not None and number == 0 and done == 0:
                         on_value(name, np.asarray(array))
@@ -92,15 +100,16 @@ def first_case(
     names = tuple(dict.fromkeys(values))
     # Other algorithms take longer to compile than one run of them saves.
     with RunningLibrary(_showing(graph, names), how, Leeway(exact=True)) as running:
-        arrays = next(running.results())
+        arrays = running.run(next(running.cases()))
     yield from zip(names, map(np.asarray, arrays), strict=True)
 
 
-def _showing(graph: Graph, names: tuple[str, ...]) -> Graph:
-    """A graph whose outputs are these values."""
+def _showing(graph: Graph, names: tuple[str, ...], first: tuple[Output, ...] = ()) -> Graph:
+    """A graph whose outputs are some of its own, the `first` ones, and these values."""
     kinds = graph.values
+    own = (replace(o, name=f"output{i}") for i, o in enumerate(first))
     seen = (Output(f"value{i}", name, kinds[name].dims) for i, name in enumerate(names))
-    return replace(graph, outputs=tuple(seen))
+    return replace(graph, outputs=(*own, *seen))
 
 
 class RunningLibrary:
@@ -136,14 +145,6 @@ class RunningLibrary:
     def __exit__(self, *error: object) -> None:
         self._session.close()
         self._folder.cleanup()
-
-    def results(self) -> Iterator[list[Value]]:
-        """Yields the outputs of each case.
-
-        Raises:
-            UserError: a case does not fit the model, or the model does not run on it.
-        """
-        yield from map(self.run, self.cases())
 
     def run(self, case: Case) -> list[Value]:
         """The outputs of a case.

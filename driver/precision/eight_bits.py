@@ -25,8 +25,8 @@ from rutc.base.record import record
 from rutc.driver.options import Calibration
 from rutc.driver.parts.build import machine_of
 from rutc.driver.plans.estimates import Known, estimate_plan
-from rutc.driver.precision.calibration import spans
-from rutc.driver.precision.chosen_sums import ChosenSums
+from rutc.driver.precision.calibration import Case, spans
+from rutc.driver.precision.chosen_sums import NOT_ROUNDED, ChosenSums
 from rutc.driver.precision.measured_filters import LargerFilters
 from rutc.driver.precision.within_tolerance import WithinTolerance
 from rutc.emit.targets import native_target
@@ -43,6 +43,7 @@ from rutc.graph_opt.quantise import (
 )
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
+from rutc.verify.compare import Value
 
 LEAST_TERMS = (0, 32, 128)
 """The least terms of sums of 8-bit integers, of which the best is chosen."""
@@ -109,7 +110,16 @@ def in_eight_bits(
             energies.update((i.algorithm, i.energies(array)) for i in own)
         larger.see(value, array)
 
-    known, cases = spans(before, (s.value for s in found), how, on_progress, see)
+    told: list[tuple[Case, list[Value]]] = []
+    known, cases = spans(
+        before,
+        (s.value for s in found),
+        how,
+        on_progress,
+        see,
+        None if tolerance is None else lambda *own: told.append(own),
+        NOT_ROUNDED.leeway_of(leeway),
+    )
     usable = tuple(s for s in found if s.value in known)
     estimated: Known = {}
 
@@ -130,7 +140,7 @@ def in_eight_bits(
     choice = best([choice, _without(choice, looser)])
     if tolerance is not None:
         floats = ChosenSums((), larger.within_bits(), choice.only)
-        within = WithinTolerance(before, known, machine, how, leeway, cycles, on_progress)
+        within = WithinTolerance(before, known, machine, how, told, leeway, cycles, on_progress)
         # Where filters left no integers, floats as fast may have other filters as well.
         choice = within.chosen(best([floats, choice]), floats, tolerance)
     result = quantised(before, choice.sums, known, machine) if choice.sums else graph

@@ -55,6 +55,8 @@ from rutc.verify.compare import Value
 FEW = 2
 """Cases that tell what each sum costs, of which there are many."""
 
+Told = Sequence[tuple[Case, Sequence[Value]]]
+"""Inputs, and the outputs that results on them are compared with."""
 Ways = Mapping[str, int]
 """The sums that are not computed as the model states them, and how."""
 
@@ -71,7 +73,7 @@ class Step:
 class WithinTolerance:
     """Chooses the ways of a graph's sums, the graph in normal form, by errors on cases.
 
-    `cycles` estimates what a choice takes.
+    The outputs of `cases` are in float32; `cycles` estimates what a choice takes.
     """
 
     def __init__(
@@ -80,18 +82,16 @@ class WithinTolerance:
         known: Mapping[str, Span],
         machine: Machine,
         how: Calibration,
+        cases: Told,
         leeway: Leeway,
         cycles: Callable[[ChosenSums], float],
         tell: Progress = nobody,
     ) -> None:
         self._graph, self._known, self._machine, self._how = graph, known, machine, how
-        self._leeway, self._cycles, self._tell = leeway, cycles, tell
+        self._cases, self._leeway, self._cycles, self._tell = cases, leeway, cycles, tell
         self._rounds = multiplies_bf16(machine)
         self._bounds: dict[ChosenSums, float] = {}
         self._offered: dict[ChosenSums, dict[str, list[Offer]]] = {}
-        with RunningLibrary(graph, how, NOT_ROUNDED.leeway_of(leeway)) as running:
-            self._cases = list(running.cases())
-            self._wanted = list(map(running.run, self._cases))
 
     def chosen(self, first: ChosenSums, floats: ChosenSums, tolerance: float) -> ChosenSums:
         """The first choice, if results are within the tolerance then; else one of fewer sums.
@@ -122,8 +122,8 @@ class WithinTolerance:
         rounded = tuple(saved)
         graph = in_ways(self._graph, rounded, sums, self._known, self._machine)
         with RunningLibrary(graph, self._how) as running:
-            told = list(zip(self._cases, self._wanted, strict=True))
-            mix = Mix(running, ways_of(rounded, sums), told, self.losses(usual), self._tell)
+            every = ways_of(rounded, sums)
+            mix = Mix(running, every, self._cases, self.losses(usual), self._tell)
             steps = _steps(gains, mix.costs(gains))
 
             def choice(ways: Ways) -> ChosenSums:
@@ -224,7 +224,7 @@ class WithinTolerance:
         leeway = choice.leeway_of(self._leeway, rounds=self._rounds)
         precision = choice.precision_of(AUTO if self._rounds else FP16)
         with RunningLibrary(own, self._how, leeway, precision) as running:
-            errors = np.array(list(map(errors_of, running.results(), self._wanted)))
+            errors = np.array([errors_of(running.run(c), wanted) for c, wanted in self._cases])
         self._bounds[choice] = bound_of(errors)
         return self._bounds[choice]
 
@@ -240,7 +240,7 @@ class Mix:
         self,
         running: RunningLibrary,
         sums: tuple[str, ...],
-        cases: Sequence[tuple[Case, Sequence[Value]]],
+        cases: Told,
         losses: Mapping[str, float],
         tell: Progress = nobody,
     ) -> None:

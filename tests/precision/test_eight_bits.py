@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rutc
 from rutc.driver.options import METHODS, Calibration, Options
-from rutc.driver.precision.calibration import spans
+from rutc.driver.precision import calibration, within_tolerance
+from rutc.driver.precision.calibration import Case, RunningLibrary, spans
 from rutc.driver.precision.eight_bits import in_eight_bits
 from rutc.emit.targets import target_named
 from rutc.graph_opt import versions
@@ -22,9 +24,11 @@ from rutc.graph_opt.quantise import Span, normal, quantised, sites
 from rutc.importer import import_model
 from rutc.models import digits
 from rutc.runtime import load
+from rutc.tensor_ir import Graph
 from rutc.tensor_ir.parse import parse
 from rutc.verify import VerificationFailed
 from rutc.verify.budget import relative_error
+from rutc.verify.compare import Value
 from tests.cli.conftest import invoke
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
@@ -158,6 +162,64 @@ def test_ranges_are_found_by_each_method(method: str, tmp_path: Path) -> None:
         assert np.mean(2 * x > span.high) < 1e-4
     else:
         assert error(span) <= error(whole)
+
+
+def test_outputs_are_told_with_ranges(tmp_path: Path) -> None:
+    """Those of each case once, also of a value whose range is asked for, whatever their names."""
+    g = parse(
+        """
+        graph "scaled"
+        dims i = 5, k = 16, n = 4
+        %x : f32{i,k} = input "x" [i, k]
+        %w : f32{k,n} = input "w" [k, n]
+        %s : f32{i,k} = %x[i, k] * 2.0
+        %y : f32{i,n} = sum{k} %s[i, k] * %w[k, n]
+        output "value0" [n, i] = %y
+        output "twice" [k, i] = %s
+        """
+    )
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    given = [
+        {
+            "x": rng.standard_normal((5, 16), np.float32),
+            "w": rng.standard_normal((16, 4), np.float32),
+        }
+        for _ in range(2)
+    ]
+    for number, case in enumerate(given):
+        np.savez(folder / f"{number}.npz", **case)
+    told: list[tuple[Case, list[Value]]] = []
+    found, _ = spans(
+        g, ["s"], Calibration(folder, "percentile"), on_outputs=lambda *own: told.append(own)
+    )
+    assert set(found) == {"s"}
+    for (case, outputs), own in zip(told, given, strict=True):
+        np.testing.assert_array_equal(case["x"], own["x"])
+        y, s = outputs
+        np.testing.assert_allclose(y, (2 * own["x"] @ own["w"]).T, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(s, 2 * own["x"].T)
+
+
+def test_results_in_float32_are_of_the_library_that_finds_ranges(
+    layers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is chosen first is within the tolerance: nothing else is compiled to find that out."""
+    made: list[Graph] = []
+
+    class Counted(RunningLibrary):
+        def __init__(self, graph: Graph, *args: Any) -> None:
+            made.append(graph)
+            super().__init__(graph, *args)
+
+    for module in (calibration, within_tolerance):
+        monkeypatch.setattr(module, "RunningLibrary", Counted)
+    values = [np.random.default_rng(s).standard_normal((64, 256), np.float32) for s in range(3)]
+    how = Calibration(cases(tmp_path / "data", values))
+    found = in_eight_bits(import_model(layers), target_named("native").machine, how, 0.1)
+    assert len(found.chosen) == 2
+    assert len(made) == 2
 
 
 def test_values_that_are_not_finite_have_no_range(tmp_path: Path) -> None:

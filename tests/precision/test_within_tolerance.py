@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rutc.driver.options import Calibration
-from rutc.driver.precision.calibration import RunningLibrary
+from rutc.driver.precision.calibration import Case, RunningLibrary, spans
 from rutc.driver.precision.chosen_sums import ChosenSums
 from rutc.driver.precision.within_tolerance import Mix, WithinTolerance
 from rutc.graph_opt import versions
@@ -17,6 +17,7 @@ from rutc.graph_opt.pipeline import rounded_by
 from rutc.graph_opt.quantise import ROUNDED, WAYS, in_ways, normal, sites, ways_of
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph
+from rutc.verify.compare import Value
 from tests.graph_opt.networks import Net
 from tests.machines import needs
 from tests.precision.test_bf16_pairs import PAIRS
@@ -39,7 +40,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
 @pytest.fixture(scope="module")
 def within(graph: Graph) -> WithinTolerance:
     """What chooses, of 16 inputs that are drawn."""
-    return WithinTolerance(graph, {}, PAIRS, Calibration(), USUAL_LEEWAY, lambda choice: 0.0)
+    cases: list[tuple[Case, list[Value]]] = []
+    spans(graph, (), Calibration(), on_outputs=lambda *own: cases.append(own))
+    return WithinTolerance(graph, {}, PAIRS, Calibration(), cases, USUAL_LEEWAY, lambda choice: 0.0)
 
 
 def offered(graph: Graph, leeway: Leeway) -> dict[str, Offer]:
