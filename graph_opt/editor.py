@@ -457,8 +457,15 @@ class _Order:
     def __init__(self) -> None:
         self._next = {"": ""}
         self._previous = {"": ""}
+        self._listed: list[str] | None = None
+        """All names, while none comes or goes: most sweeps change nothing."""
 
     def __iter__(self) -> Iterator[str]:
+        if self._listed is None:
+            self._listed = list(self._followed())
+        return iter(self._listed)
+
+    def _followed(self) -> Iterator[str]:
         name = self._next[""]
         while name:
             yield name
@@ -470,6 +477,7 @@ class _Order:
 
     def insert_after(self, place: str, name: str) -> str:
         """Insert `name` after `place`; gives `name`."""
+        self._listed = None
         follower = self._next[place]
         self._next[place], self._next[name] = name, follower
         self._previous[name], self._previous[follower] = place, name
@@ -477,6 +485,7 @@ class _Order:
 
     def remove(self, name: str) -> None:
         """Take `name` out."""
+        self._listed = None
         before, after = self._previous.pop(name), self._next.pop(name)
         self._next[before], self._previous[after] = after, before
 

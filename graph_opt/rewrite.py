@@ -91,9 +91,9 @@ class Sweep:
             if not due:
                 return
             changed = [self._rewrite(key, editor, asked) for key in due]
-            if self.once:
+            if self.once or not any(changed):
                 return
-            if self.again and any(changed):
+            if self.again:
                 _forget(self.rules, editor)
         raise InternalError(f"{self} does not come to an end; still changing: {due[:5]}")
 

@@ -54,7 +54,8 @@ class Builder(SizeBuilder):
         """The coordinate on an operand's axis that belongs to an axis to which it is broadcast."""
         if own.extent == ONE:
             return ZERO
-        return axis.index * self.strides.get((own.extent, axis.extent), ONE)
+        stride = self.strides.get((own.extent, axis.extent))
+        return axis.index if stride is None else axis.index * stride
 
     def broadcast(self, shapes: Sequence[Shape]) -> Shape:
         """The shape that all broadcast to. Raises OperatorError where they do not."""

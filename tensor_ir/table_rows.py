@@ -29,6 +29,8 @@ def table_rows(graph: Graph) -> Mapping[str, tuple[Index, ...]]:
     has none: what is computed or a bool may be true of small numbers only. But it may be compared,
     as ids that pad are, and that places are in range may be checked, with `check_position`.
     """
+    if not any(n.out.dtype.is_int for n in graph.inputs):
+        return {}
     found = _Places(graph)
     known = {s for n in graph.inputs for axis in n.axes for s in graph.extents[axis].names()}
     known -= bound_symbols(graph.nodes)

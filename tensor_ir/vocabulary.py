@@ -35,6 +35,8 @@ def known_texts(graph: Graph) -> Mapping[str, tuple[str, ...]]:
     Strings that are made of an input's are compared in its place. Runs are of strings that follow
     each other in a constant, as the words of an n-gram do.
     """
+    if all(n.out.dtype is not DType.STRING for n in graph.inputs):
+        return {}
     flow = _Flow()
     for n in graph.nodes:
         flow.add(n)

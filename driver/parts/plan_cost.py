@@ -100,15 +100,20 @@ def work_of(group: Group, extents: Extents) -> Work:
 
     All products of the parts of two numbers are one operation, and so is a product of rounded ones.
     """
-    total = Work()
     extents = _with_slices(group, extents)
+    # Most stages are of the same points.
+    counts: dict[tuple[str, ...], tuple[int, int]] = {}
     for n in group.stages:
         taken = n.out.dims if running_nest(n, extents.__getitem__) is not None else n.dims
-        points = product(extents[d] for d in taken)
         named = sorted(frozenset().union(*map(index_names, n.body)))
         written, done = _operations(
             n, tuple([(d, plain(extents[d])) for d in named if d in extents])
         )
+        before = counts.get(taken, (0, 0))
+        counts[taken] = before[0] + written, before[1] + done
+    total = Work()
+    for taken, (written, done) in counts.items():
+        points = product(extents[d] for d in taken)
         total += Work(points * written, points * done)
     return total
 

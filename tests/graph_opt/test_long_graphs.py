@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,16 +14,20 @@ from rutc.graph_opt.decide.memory import place_fixed
 from rutc.graph_opt.decide.own_lines import MOST_TOGETHER, OwnLines
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.plan import Place
+from rutc.graph_opt.rewrite import Reason, Result, Sweep
 from rutc.graph_opt.rules import cse, scale
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.tensor_ir import DType, Index, Nest, Node, Read
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.parse import parse
 from tests.machines import V3
 
 NODES = 100
+HERE = ((("i", Index.of("i")),), DType.F32)
+"""The place at i, and the type, of a read."""
 
 
 def counted(f: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
@@ -46,6 +51,36 @@ def test_a_nest_is_taken_for_a_scale_or_shift_once(monkeypatch: pytest.MonkeyPat
     optimize(parse("\n".join(lines)))
     # Two rules ask, and ask again once neighbours have changed.
     assert NODES <= calls[0] <= 6 * NODES
+
+
+def never(n: Node, _editor: Editor) -> Result:
+    """A rule that applies to nothing."""
+    return Reason(f"not to {key_of(n)}")
+
+
+def test_a_sweep_that_changes_nothing_goes_over_the_nodes_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = [0]
+    editor = Editor(choices())
+    monkeypatch.setattr(Editor, "names", counted(Editor.names, calls))
+    Sweep("nothing", (never,)).run(editor)
+    # The blocks of the branches are asked for as well.
+    assert calls[0] == 1 + 2 * NODES
+
+
+def test_names_are_in_order_while_nodes_come_and_go() -> None:
+    editor = Editor(choices())
+    expected = list(editor.names())
+    for n in range(NODES):
+        place = expected.index(f"v{n + 1}")
+        old = editor.nodes[f"a{n}"]
+        assert isinstance(old, Nest)
+        first = replace(old, outs=(replace(old.out, name=f"first{n}"),))
+        editor.replace(old, (first, replace(old, body=(Read(f"first{n}", *HERE),))))
+        expected.insert(place + 1, f"first{n}")
+        assert list(editor.names()) == expected
+    assert [key_of(x) for x in editor.body(editor.nodes["v1"], 0)] == ["first0", "a0"]
 
 
 def choices() -> Graph:
