@@ -1,25 +1,37 @@
 """The header `model.h` of an artifact: all that a C or C++ program needs to call the model."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 
 from rutc.emit.c_text import c_comment
 from rutc.emit.host_runtime import HOST_SOURCES
+from rutc.emit.manifest import JsonValue
 from rutc.emit.ports import Port
 from rutc.emit.program import Program
 from rutc.emit.program_source import symbol_prefix
 
 
-def header_source(program: Program, weights_file: str | None, targets: Sequence[str]) -> str:
+SHOWN_KEYS = 10
+"""Of a map with more keys no more are told; the manifest has all."""
+
+
+def header_source(
+    program: Program,
+    weights_file: str | None,
+    targets: Sequence[str],
+    interface: JsonValue = None,
+) -> str:
     """Returns the header's text; it includes the shared declarations, so it stands alone.
 
     `weights_file` is the name of the file beside the library that has its weights, if one has.
-    `targets` are those of a library of several.
+    `targets` are those of a library of several. `interface` is the manifest's, of models whose
+    inputs and outputs are not all tensors: the keys of maps are told of the tensor of their values.
     """
     prefix = symbol_prefix(program.name)
     guard = f"RUTC_MODEL_{prefix}_H"
     shared = [(HOST_SOURCES / name).read_text() for name in ("rutc_dlpack.h", "rutc_abi.h")]
     return "\n".join([
-        *_introduction(program, prefix, weights_file),
+        *_introduction(program, prefix, weights_file, dict(_keys(interface))),
         f"#ifndef {guard}",
         f"#define {guard}",
         "",
@@ -31,12 +43,17 @@ def header_source(program: Program, weights_file: str | None, targets: Sequence[
     ])  # fmt: skip
 
 
-def _introduction(program: Program, prefix: str, weights_file: str | None) -> Iterator[str]:
+def _introduction(
+    program: Program, prefix: str, weights_file: str | None, keys: Mapping[str, str]
+) -> Iterator[str]:
     yield f"/* The model {c_comment(program.name)}, compiled by rutc."
     yield " *"
     yield f" * {prefix}_run takes and gives tensors in this order:"
     for role, ports in (("input", program.taken), ("output", program.given)):
-        yield from (f" *   {role} {n}: {_describe(port)}" for n, port in enumerate(ports))
+        for n, port in enumerate(ports):
+            yield f" *   {role} {n}: {_describe(port)}"
+            if port.name in keys:
+                yield f" *     values of the keys {c_comment(keys[port.name])}, along the last axis"
     if program.states:
         yield " * A session keeps from run to run:"
     for state, taken, given in program.kept:
@@ -52,6 +69,20 @@ def _describe(port: Port) -> str:
     shape = ", ".join(map(str, port.shown))
     kind = "const DLTensor *" if port.dtype == "tensor" else port.dtype
     return c_comment(f'"{port.name}", {kind} [{shape}]')
+
+
+def _keys(interface: JsonValue) -> Iterator[tuple[str, str]]:
+    """The tensors of an interface, or a part of it, that hold values of maps, and their keys."""
+    match interface:
+        case {"keys": [*keys], "parts": [{"port": str(port)}]}:
+            more = f", ... ({len(keys)} in all)" if len(keys) > SHOWN_KEYS else ""
+            yield port, ", ".join(json.dumps(key) for key in keys[:SHOWN_KEYS]) + more
+        case dict():
+            for part in interface.values():
+                yield from _keys(part)
+        case list():
+            for part in interface:
+                yield from _keys(part)
 
 
 def _declarations(program: Program, prefix: str, targets: Sequence[str]) -> Iterator[str]:

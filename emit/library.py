@@ -129,7 +129,7 @@ def build_library(
                 replace_bytes(library, UNKNOWN.hex().encode(), digest.hex().encode())
                 seal(library)
                 library.replace(finished.path / output.name)
-                about = header_source(program, beside_it, extras.targets)
+                about = header_source(program, beside_it, extras.targets, manifest.get("interface"))
                 (finished.path / header.name).write_text(about)
                 finished.publish()
     except OSError as error:

@@ -96,6 +96,8 @@ def test_run_writes_sequences_and_maps(rutc: Rutc, tmp_path: Path) -> None:
     assert made.status == 0, made.stderr
     # The elements of sequences and maps are parts of an output.
     assert "3 of 3 outputs agree" in made.stdout
+    header = (tmp_path / "m.h").read_text()
+    assert '"m", float32 [4, 3]\n *     values of the keys 5, 7, 9, along the last axis\n' in header
     for path in (tmp_path / "m.onnx", library):
         shown = rutc("inspect", path).stdout
         for kind in ("seq(tensor(float))", "seq(map(int64,tensor(float)))"):
