@@ -34,12 +34,22 @@ def check_destination(output: Path, source: Path) -> Path:
         check_replaceable(path)
         if path.exists() and source.exists() and path.samefile(source):
             written = path != output and output.exists()
-            instead = "the model that it was written for" if written else "another name with -o"
+            if _is_library(source):
+                instead = "the model that it was compiled from"
+            else:
+                instead = "the model that it was written for" if written else "another name with -o"
             raise UserError(
                 f"cannot write {shown(path)}: it is the file to compile itself; give {instead}"
             )
     check_folder(unverified_folder(output))
     return output
+
+
+def _is_library(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 @contextmanager

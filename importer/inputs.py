@@ -358,9 +358,11 @@ def _told(size: int | tuple[int, ...] | str) -> str:
 def _conflict(
     info: ValueInfoProto, given: tuple[int, ...] | None, axis: int | None = None
 ) -> UserError:
-    declared = [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
+    dims = info.type.tensor_type.shape.dim
+    declared = [d.dim_param or (d.dim_value if d.HasField("dim_value") else "?") for d in dims]
     if given is None or axis is None:
-        why = f"it has {len(declared)} axes, and {len(given or ())} are given"
+        axes = "1 axis" if len(declared) == 1 else f"{len(declared)} axes"
+        why = f"it has {axes}, and {len(given or ())} are given"
     else:
         why = f"axis {axis} is {declared[axis]} in every run, and {given[axis]} is given"
     return UserError(

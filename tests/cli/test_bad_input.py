@@ -463,6 +463,8 @@ def test_options_that_would_change_nothing_of_an_inspection(
 def test_a_library_is_told_from_a_model(rutc: Rutc, model: Path, artifact: Path) -> None:
     result = rutc("explain", artifact)
     assert (result.status, "is a library, not an ONNX model" in result.stderr) == (2, True)
+    result = rutc("compile", artifact, "-o", artifact)
+    assert (result.status, "give the model that it was compiled from" in result.stderr) == (2, True)
     result = rutc("run", model)
     assert (result.status, "; compile the model first" in result.stderr) == (2, True)
 

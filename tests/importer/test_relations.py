@@ -16,6 +16,7 @@ from rutc.report.arguments import parse_dims
 from rutc.runtime import ModelError
 from rutc.tensor_ir.affine import Index
 from rutc.verify.session_values import session_values
+from tests.onnx_files import write_model
 
 
 @pytest.fixture
@@ -196,3 +197,12 @@ def test_a_shape_that_does_not_fit_says_where(
     with pytest.raises(UserError) as caught:
         import_model(decoder, shapes={"cache": shape}, dims=dims)
     assert str(caught.value).endswith(said)
+
+
+def test_a_shape_of_an_input_of_an_open_size_is_told(tmp_path: Path) -> None:
+    """Its axis has neither a name nor a size."""
+    write_model(
+        tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], {"x": [None]}, {"y": [None]}
+    )
+    with pytest.raises(UserError, match=r"has the shape \[\?\].* it has 1 axis, and 2 are given"):
+        import_model(tmp_path / "m.onnx", shapes={"x": (2, 3)})
