@@ -25,22 +25,15 @@ from rutc.driver.options import AUTO, BF16, FP32, INT8, Calibration, Options
 from rutc.driver.options import CALIBRATED as ON_CASES
 from rutc.driver.precision.error_bound import errors_of
 from rutc.models.digits import BATCH
-from rutc.models.zoo import Array, Model, find
+from rutc.models.zoo import Array, Model, find, zoo
 from rutc.runtime import load
 from rutc.verify.bench import room_for, rutc_job
 from rutc.verify.reference import Reference
 
-SCORES: tuple[str, ...] = (
-    "digits",
-    "ppocr4_rec",
-    "magika",
-    "light_squeezenet",
-    "light_shufflenet",
-    "mobilenet_v2",
-)
-SCORES += ("light_inception_v1", "light_densenet121", "resnet50", "vit_b16", "gpt2_6l_past")
-"""Models whose first output has scores: the largest of a row is a label, or a letter."""
-MODELS = (*SCORES, "silero_vad", "minilm_l6", "ppocr4_det", "unet", "bert_base_128")
+MODELS = tuple(model.name for model in zoo())
+UNSCORED = ("ppocr4_det", "silero", "unet", "bert", "minilm")
+"""What names of models begin with whose first output has no scores: of others, the largest of a row
+is a label, or a letter."""
 PRECISIONS = (FP32, BF16, AUTO, INT8)
 TOLERANCE = 0.01
 CALIBRATED, UNSEEN = 16, 200
@@ -162,7 +155,8 @@ def page(entries: Sequence[Entry]) -> str:
         "tolerance, *labels* of how many the largest score of each row is where it was: lines of",
         "text are read from these, too. *In 8 bits* are so many of the sums of products that can",
         "be with auto, and of so many others factors are *in bf16*. *Compiled* has the seconds of",
-        "compiling without the comparison; the cache may have had kernels from before.",
+        "compiling without the comparison, which other work beside lengthens; the cache may have",
+        "had kernels from before.",
     )
     return layout.page("Within a tolerance", said, entries, _table, ())
 
@@ -187,7 +181,7 @@ def _table(entries: Sequence[Entry]) -> list[str]:
         cells.append("all" if mix["in_bf16"] is None else str(mix["in_bf16"]))
         cells += [str(errors[p]["beyond"]) for p in PRECISIONS]
         cells += [f"{errors[p]['median']:.2g}, {errors[p]['most']:.2g}" for p in (BF16, AUTO)]
-        scores = case_of(entry) in SCORES
+        scores = not case_of(entry).startswith(UNSCORED)
         cells += [str(errors[p]["kept"]) if scores else "-" for p in (BF16, AUTO, INT8)]
         cells += [str(seconds[p]) for p in (FP32, AUTO)]
         lines.append(f"| {case_of(entry)} | {' | '.join(cells)} |")
