@@ -273,6 +273,15 @@ class Machine:
         """
         return self.l2_bytes_per_cycle if size <= self.l2 // 2 else self.l3_bytes_per_cycle
 
+    @property
+    def rows_that_hide(self) -> float:
+        """So many rows of a product take as long as its weights from beyond the second cache.
+
+        Each of them multiplies `fma_per_cycle` vectors of weights in a cycle.
+        """
+        fetched = self.coefficients.filtering.far_bytes
+        return self.fma_per_cycle * self.vector_bits / 8 / fetched
+
     def holds_signs(self, sums: int, columns: int) -> bool:
         """Whether so many sums leave registers for magnitudes and signs of so many vectors.
 

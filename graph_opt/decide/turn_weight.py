@@ -188,7 +188,7 @@ def _again(group: Group, d: str, slicer: Slicer, few: Mapping[str, int]) -> tupl
     What kernels before it store is not among them: of that it reads the index whose turn it is.
     """
     again, unhidden = 0, 0.0
-    block, stream = slicer.coefficients.block, slicer.machine.coefficients.tiles.stream
+    stream = slicer.machine.coefficients.tiles.stream
     external = group.external_reads()
     for stage in group.stages:
         for r in dict.fromkeys(x for e in stage.body for x in reads(e)):
@@ -200,7 +200,7 @@ def _again(group: Group, d: str, slicer: Slicer, few: Mapping[str, int]) -> tupl
             others = (x for x in stage.out.dims if x != d and not moves(places, x))
             rows = prod(Index.of(slicer.extents[x]).evaluate(few) for x in others)
             again += size
-            unhidden += size * (stream if rows >= block else 1.0)
+            unhidden += size * max(stream, 1.0 - rows / slicer.machine.rows_that_hide)
     return again, unhidden
 
 
