@@ -2,9 +2,9 @@
 
 What a user says holds. Of the others, a batch is 1: most runs have one picture or one text. Where
 one example is little work, as a row of a small classifier is, a batch is as many as take as long as
-it takes to start threads: of one alone the call is most, whatever the plan. A batch
-is what is called so, or else a size that every input which has it has as its outermost dim and
-nowhere else, as exports make it; an input of one dim alone, a text or a sound, tells nothing.
+it takes to start threads; one alone may have a plan of its own (`driver/plans/plans_by_size.py`).
+A batch is what is called so, or else a size that every input which has it has as its outermost dim
+and nowhere else, as exports make it; an input of one dim alone, a text or a sound, tells nothing.
 The sides of a picture are longer than other sizes: what two free sizes beside known ones are, of an
 input of several dims, unless another input has one of them that is none.
 A size of which the model divides blocks, as the samples of a sound, is as large as leaves some of
@@ -68,7 +68,7 @@ def with_common_sizes(
     while _largest(made) > HELD and any(n > 1 for n in sides.values()):
         sides = {s: max(n // 2, 1) for s, n in sides.items()}
         made = _taken(g, {**known, **sides}, computed)
-    examples = _examples(made)
+    examples = examples_of(made)
     if examples == BATCH:
         return made
     return _taken(g, {**known, **sides, **dict.fromkeys(batches, examples), **told}, computed)
@@ -114,11 +114,11 @@ def _largest(g: Graph) -> int:
     return max((prod(extents[d] for d in v.dims) for v in made), default=0)
 
 
-def _examples(g: Graph) -> int:
+def examples_of(g: Graph) -> int:
     """As many examples as a run takes to compute about as long as threads take to start.
 
-    The common sizes of `g` are those of a run with one example. What routines and loops do is not
-    known, nor how much an example is that has free sizes of its own.
+    1 where one takes as long. The common sizes of `g` are those of a run with one example. What
+    routines and loops do is not known, nor how much an example is that has free sizes of its own.
     """
     if len(g.symbols) > 1 or not all(isinstance(n, Input | Const | Nest) for n in g.nodes):
         return BATCH

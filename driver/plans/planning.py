@@ -13,7 +13,7 @@ from rutc.driver.parts.build import PlanVersion
 from rutc.driver.plans.narrow_values import with_narrow_values
 from rutc.driver.plans.narrow_weights import TYPES, with_narrow_weights
 from rutc.driver.plans.plan_by_estimate import EstimateSearch
-from rutc.driver.plans.plans_by_size import Made, plans_by_size
+from rutc.driver.plans.plans_by_size import Made, plan_of_one, plans_by_size
 from rutc.driver.plans.refine import refined
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms, Symbols
@@ -172,13 +172,17 @@ def model_plan(
             source = PlanSource(RECORD, taken.told)
             return ModelPlan(taken.plan, (), taken.algorithms, source, usual)
         why += [taken] if taken else []
+    made = Made(found[-1], usual)
+    if not earlier:
+        earlier = _by_size(graph, made, machine, options, algorithms, one=True)
+        why += ["runs of one example have one of their own"] if earlier else []
     if options.search_seconds is None:
         source = PlanSource(GREEDY, None, tuple(why))
         return ModelPlan(usual, earlier, algorithms, source, usual)
     if graph.symbols:
         why.append("plans of symbolic sizes are not searched by estimates")
         if not earlier:
-            earlier = _by_size(graph, Made(found[-1], usual), machine, options, algorithms)
+            earlier = _by_size(graph, made, machine, options, algorithms)
             why += ["small or large sizes have one of their own"] if earlier else []
         source = PlanSource(GREEDY, None, tuple(why))
         return ModelPlan(usual, earlier, algorithms, source, usual)
@@ -191,9 +195,18 @@ def model_plan(
 
 
 def _by_size(
-    graph: Graph, usual: Made, machine: Machine, options: Options, algorithms: Algorithms
+    graph: Graph,
+    usual: Made,
+    machine: Machine,
+    options: Options,
+    algorithms: Algorithms,
+    *,
+    one: bool = False,
 ) -> tuple[PlanVersion, ...]:
-    """The plans for other sizes than common ones; their algorithms are told of as well."""
+    """The plans for other sizes than common ones, or that of `one` example.
+
+    Their algorithms are told of as well.
+    """
     told: dict[Symbols, Algorithms] = {}
 
     def make(sized: Graph) -> Version | None:
@@ -207,7 +220,10 @@ def _by_size(
     def plan(version: Version) -> Plan:
         return planned((version,), machine, options.precision)[0]
 
-    plans = plans_by_size(graph, usual, machine, algorithms.differ, make, plan)
+    if one:
+        plans = plan_of_one(graph, usual, machine, make, plan)
+    else:
+        plans = plans_by_size(graph, usual, machine, algorithms.differ, make, plan)
     for each in plans:
         algorithms.also(told[each.plan.graph.symbols])
     return plans

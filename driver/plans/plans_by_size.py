@@ -1,8 +1,8 @@
-"""Plans for sizes far from common ones, where a model's sums want other algorithms there.
+"""Plans for sizes far from common ones.
 
-A filter of windows, for example, takes few products of many places, and large weights however few
-there are. So with `--plan search` an artifact may hold a plan for small sizes and one for large
-ones:
+A model's sums may want other algorithms there. A filter of windows, for example, takes few products
+of many places, and large weights however few there are. So with `--plan search` an artifact may
+hold a plan for small sizes and one for large ones:
 
     common 320 x 320, least 32 x 32    at 96 x 96 with fewer filters 0.82 of the time by estimates
     where = 81 - "h/16"*"w/16"         positive: that plan    otherwise: the usual one
@@ -16,20 +16,26 @@ so where exactly that is matters little.
 
 Plans with the same algorithms are not looked at. Those of other layouts, slices and schedules gain
 less than estimates are off.
+
+Runs of one example are the exception, where several are common because each is little work: vectors
+along many rows leave all but one lane idle there, as of trees that each row goes through. Whatever
+it is that differs, a plan for one example is made, and stays if it gains as much of a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import log, prod
 
+from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.driver.parts.build import PlanVersion, machine_of
 from rutc.driver.plans.estimates import AtSizes, PlanAtSizes
 from rutc.graph_opt.algorithms import Symbols
 from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.versions import Version, beyond, has_state
+from rutc.importer.common_sizes import examples_of
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import (
@@ -72,11 +78,10 @@ def plans_by_size(
         plan: Plans what it made.
     """
     symbols = dict(graph.symbols)
-    if not symbols or graph.states or has_state(graph):
+    if not _may_have_others(graph):
         return ()
     common = common_sizes(symbols)
-    estimates = AtSizes(machine_of([usual.plan], machine))
-    usually: PlanAtSizes | None = None
+    gains = _Comparing(usual, machine, common)
     found: list[PlanVersion] = []
     for sizes in (midway(symbols), _larger(symbols)):
         sized = _at(graph, sizes)
@@ -85,16 +90,80 @@ def plans_by_size(
         version = make(sized)
         if version is None or version.assigned == usual.version.assigned:
             continue
-        other = plan(version)
-        if other.strings != usual.plan.strings:
-            continue
-        usually, costs = usually or estimates.plan(usual.plan), estimates.plan(other)
-        least = (1 - machine.coefficients.plans.least_gain) * usually.cycles(sizes)
-        if costs.cycles(sizes) < least:
-            gains = Gains(common, usually, sizes, costs)
-            where = beyond(symbols, prod(common.values()), gains.places(), prod(sizes.values()))
-            found += [] if where is None else [PlanVersion(other, where)]
+        found += gains.better(plan(version), symbols, sizes)
     return tuple(found)
+
+
+def plan_of_one(
+    graph: Graph,
+    usual: Made,
+    machine: Machine,
+    make: Callable[[Graph], Version | None],
+    plan: Callable[[Version], Plan],
+) -> tuple[PlanVersion, ...]:
+    """The plan that runs of one example have instead of the usual one, if there is a better one.
+
+    None where one example is no little work, as that is what plans are usually for. The arguments
+    are those of `plans_by_size`.
+    """
+    symbols = dict(graph.symbols)
+    common, one = common_sizes(symbols), {n: max(1, least) for n, (least, _) in symbols.items()}
+    sized = _at(graph, one)
+    if not _may_have_others(graph) or common == one or examples_of(sized) == 1:
+        return ()
+    version = make(sized)
+    if version is None:
+        return ()
+    other = plan(version)
+    if other.assignment == usual.plan.assignment:
+        return ()
+    # Threads that are started take about as long as all that a call does beside the kernels.
+    if not _Comparing(usual, machine, common).gains(other, one, machine.launch_cycles):
+        return ()
+    examples = prod(one.values())
+    where = beyond(symbols, prod(common.values()), examples, examples)
+    return () if where is None else (PlanVersion(other, where),)
+
+
+def _may_have_others(graph: Graph) -> bool:
+    """Whether a graph's sizes may tell which of several plans a run has."""
+    return bool(graph.symbols) and not graph.states and not has_state(graph)
+
+
+@dataclass
+class _Comparing:
+    """Other plans beside the usual one for common sizes."""
+
+    usual: Made
+    machine: Machine
+    common: Sizes
+
+    @cached_property
+    def _estimates(self) -> AtSizes:
+        return AtSizes(machine_of([self.usual.plan], self.machine))
+
+    @cached_property
+    def _usually(self) -> PlanAtSizes:
+        return self._estimates.plan(self.usual.plan)
+
+    def better(
+        self, other: Plan, symbols: Mapping[str, Range], sizes: Sizes
+    ) -> Iterator[PlanVersion]:
+        """The plan for these sizes, with where it runs, if it takes clearly less time there."""
+        if self.gains(other, sizes):
+            gains = Gains(self.common, self._usually, sizes, self._estimates.plan(other))
+            common, own = prod(self.common.values()), prod(sizes.values())
+            where = beyond(symbols, common, gains.places(), own)
+            if where is not None:
+                yield PlanVersion(other, where)
+
+    def gains(self, other: Plan, sizes: Sizes, call: float = 0.0) -> bool:
+        """Whether a plan takes clearly less time at these sizes, of which a `call` is a part."""
+        if other.strings != self.usual.plan.strings:
+            return False
+        # Kernels that differ in what is common alone have the schedule of the usual plan.
+        usually, costs = self._usually.cycles(sizes), self._estimates.plan(other).cycles(sizes)
+        return usually - costs > self.machine.coefficients.plans.least_gain * (usually + call)
 
 
 def _at(graph: Graph, sizes: Sizes) -> Graph:

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+from benchmarks.narrow import forest
 from rutc.driver.options import Options
 from rutc.driver.parts.build import Builder
 from rutc.driver.plans.estimates import AtSizes, estimate_plan
@@ -173,3 +176,52 @@ def test_places_of_open_sizes_are_no_too_large_numbers() -> None:
     assert where.evaluate({"a": most, "b": 0, "c": 1}) > 0
     assert where.evaluate({"a": 39, "b": 1, "c": 1}) > 0
     assert beyond(opened, most, most // 2, 10) is None
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trees, through which a row goes quickly, and so many rows as a run has."""
+    case = forest(1, 100, 5)
+    made = case.build()
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    path = tmp_path_factory.mktemp("trees") / "trees.onnx"
+    onnx.save(made, path)
+    return path
+
+
+def planned_trees(trees: Path, machine: Machine, **options: Any) -> ModelPlan:
+    chosen = Options(target="x86-64-v3", **options)
+    graph = imported(trees, chosen)
+    algorithms = Algorithms(machine, chosen.leeway)
+    found = versions_for(graph, machine, chosen, algorithms)
+    return model_plan(graph, found, machine, chosen, algorithms)
+
+
+def test_one_example_of_little_work_has_a_plan_of_its_own(trees: Path, tmp_path: Path) -> None:
+    """Its vectors go along trees, of which there are many, not along rows."""
+    machine = target_named("x86-64-v3").machine
+    found = planned_trees(trees, machine)
+    (own,) = found.earlier
+    assert own.plan.assignment != found.plan.assignment
+    where = own.where
+    assert isinstance(where, Index)
+    assert [where.evaluate({"rows": n}) > 0 for n in (0, 1, 2, 9)] == [True, True, False, False]
+    assert "runs of one example have one of their own" in str(found.source)
+    built = Builder(found.plan, machine, "m", 1, earlier=found.earlier).build()
+    build_library(built.program, built.objects, tmp_path / "m.so", {})
+    reference = Reference(trees, 1)
+    with load(tmp_path / "m.so", threads=1) as session:
+        for rows in (1, 2, 9, 1):
+            x = np.random.default_rng(rows).standard_normal((rows, 20)).astype(np.float32)
+            x[0, :3] = np.nan, np.inf, -np.inf
+            (wanted,) = reference.run({"x": x}).values()
+            (got,) = session.run(None, {"x": x})
+            assert_close(got, np.asarray(wanted), level=Level.MODEL)
+
+
+def test_one_example_has_the_usual_plan_where_its_own_gains_little(trees: Path) -> None:
+    assert not planned_trees(trees, of_machine(1.0)).earlier
+
+
+def test_one_example_has_the_usual_plan_where_that_is_for_one(trees: Path) -> None:
+    assert not planned_trees(trees, of_machine(-4.0), dims={"rows": (0, 512, 1, 1)}).earlier
