@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TypeGuard
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import DIRECT, Assigned
@@ -30,7 +31,7 @@ from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
 from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for, optimize, pipeline_for
-from rutc.tensor_ir import Call, Graph
+from rutc.tensor_ir import Call, Graph, Node
 from rutc.tensor_ir.affine import ONE, Index, minimum
 from rutc.tensor_ir.graph import Nest, bound_symbols, walk_nodes
 from rutc.tensor_ir.machine import Machine
@@ -139,6 +140,10 @@ class _Filtered:
         return next((w for g in self.asked if (w := better_filtered(rule, g)) is not None), None)
 
 
+def _is_sum(n: Node) -> TypeGuard[Nest]:
+    return isinstance(n, Nest) and n.is_sum
+
+
 def better_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
     """The size that is positive where filters pay that a common run does not have.
 
@@ -148,7 +153,7 @@ def better_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
     """
     symbols = dict(graph.symbols)
     several = with_some(symbols)
-    if several == symbols:
+    if several == symbols or not any(_is_sum(n) for n in walk_nodes(graph.nodes)):
         return None
 
     def sized(number: int) -> Editor:
@@ -158,7 +163,7 @@ def better_filtered(rule: MinimalFiltering, graph: Graph) -> Index | None:
     of_several = sized(SOME)
     saved = dict(rule.better(of_several, usual))
     more = saved.keys()
-    sums = (n for n in of_several.nodes.values() if isinstance(n, Nest) and n.is_sum)
+    sums = filter(_is_sum, of_several.nodes.values())
     products = sum(of_several.typical(n.dims) for n in sums)
     cycles = products / (rule.machine.width * rule.machine.fma_per_cycle)
     if not more or sum(saved.values()) < rule.machine.coefficients.plans.least_of_few * cycles:

@@ -15,10 +15,13 @@ from rutc.graph_opt.decide.own_lines import MOST_TOGETHER, OwnLines
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.editor import Editor, key_of
+from rutc.graph_opt.leeway import USUAL_LEEWAY
+from rutc.graph_opt.pipeline import filtering_for
 from rutc.graph_opt.plan import Place
 from rutc.graph_opt.rewrite import Reason, Result, Sweep
 from rutc.graph_opt.rules import cse, scale
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.graph_opt.versions import better_filtered
 from rutc.tensor_ir import DType, Index, Nest, Node, Read
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.layout import Layout
@@ -81,6 +84,21 @@ def test_names_are_in_order_while_nodes_come_and_go() -> None:
         expected.insert(place + 1, f"first{n}")
         assert list(editor.names()) == expected
     assert [key_of(x) for x in editor.body(editor.nodes["v1"], 0)] == ["first0", "a0"]
+
+
+def test_no_filter_is_sought_without_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        graph "elements"
+        symbols n = 1..64@1
+        dims b = n, i = 4
+        %x : f32{b,i} = input "x" [b, i]
+        %y : f32{b,i} = abs(%x[b, i])
+        output "y" [b, i] = %y
+        """
+    calls = [0]
+    monkeypatch.setattr(Editor, "__init__", counted(Editor.__init__, calls))
+    assert better_filtered(filtering_for(V3, USUAL_LEEWAY, None), parse(text)) is None
+    assert calls[0] == 0
 
 
 def choices() -> Graph:
