@@ -460,7 +460,10 @@ def least_of(times: Sequence[StepTime]) -> float | None:
 
 
 def _reached(least_us: float | None, us: float, limit: str) -> tuple[str, str, str]:
-    """The least time of a step, its share of what the step took, and what limits it."""
-    if least_us is None:
+    """The least time of a step, its share of what the step took, and what limits it.
+
+    Nothing is told where it is not known, or where the step computes nothing on what lies near.
+    """
+    if not least_us:
         return "", "", ""
     return f"{least_us:.2f}", f"{100 * least_us / us:.0f} %" if us else "", limit

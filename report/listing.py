@@ -53,8 +53,8 @@ def draw(item: RenderableType, width: int | None) -> None:
     """Writes what is shown to stdout, `width` columns wide; None: as wide as the terminal is.
 
     Columns in which nothing stands are left out. A table that is too wide goes without the lines
-    between columns, which take a third of 80, and titles have a line for each word. Where there is
-    no room for its numbers and for names of a few letters, its lines are longer than the terminal's.
+    between columns, which take a third of 80, and titles have a line for each word. Its lines are
+    longer than the terminal's where those have no room for its numbers and a few letters of names.
     """
     console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False, width=width)
     if isinstance(item, Table):
@@ -68,14 +68,29 @@ def draw(item: RenderableType, width: int | None) -> None:
             for column in item.columns:
                 column.header = str(column.header).replace(" ", "\n")
             _keep_numbers(item)
-            folded = sum(max(_longest(c, str.split) - SHORT_NAME, 0) for c in _names(item))
-            console.width = max(console.width, _least(item, console) - folded)
+        _fold(item, console)
     console.print(item)
 
 
-def _names(item: Table) -> list[table.Column]:
-    """The columns that are folded where there is little room."""
-    return [column for column in item.columns if not column.no_wrap]
+def _fold(item: Table, console: Console) -> None:
+    """Gives columns of names the room that numbers leave, first what their words need.
+
+    Where that is too much, words are folded, and lines are longer where a few letters are.
+    """
+    names = [column for column in item.columns if not column.no_wrap]
+    words = [_longest(column, str.split) for column in names]
+    whole = [_longest(column, str.splitlines) for column in names]
+    least = _least(item, console)
+    widths = words if least <= console.width else [min(word, SHORT_NAME) for word in words]
+    room = console.width - (least - sum(words)) - sum(widths)
+    console.width -= min(room, 0)
+    for _ in range(room):
+        cut = [n for n, width in enumerate(widths) if width < whole[n]]
+        if not cut:
+            break
+        widths[min(cut, key=widths.__getitem__)] += 1
+    for column, width in zip(names, widths, strict=True):
+        column.width = width
 
 
 def _keep_numbers(item: Table) -> None:

@@ -151,6 +151,17 @@ def test_outputs_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> Non
     assert not any("…" in cell for line in cells for cell in line)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_elements_are_not_broken(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns of names share the room: each has what its longest word needs."""
+    values = {
+        "p_boxes": np.linspace(4, 320, 8400, dtype=np.float32).reshape(1, 2100, 4),
+        "p_scores": np.linspace(2.21512e-06, 0.03774, 37800, dtype=np.float32).reshape(1, 18, 2100),
+    }
+    cells = _drawn(values_table(values), width, capsys)
+    assert any("2.21512e-06" in line for line in cells)
+
+
 def test_a_table_that_nobody_reads_is_the_commands_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """`rutc inspect OUT.so | head -1` has the status of what SIGPIPE ends."""
     reader, writer = os.pipe()
