@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 import rutc
@@ -135,19 +136,22 @@ def _gpu() -> str:
 
 
 def _cache() -> Finding:
+    """Where compiled parts are kept. Whether files can be made there, making one tells alone."""
     folder = cache_directory()
-    # Unlike Path.exists this answers for names that are too long.
-    existing = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
     distrust = cache.distrust(folder)
     if distrust is not None:
         return Finding("cache", f"{folder} (not used)", distrust)
-    if existing.is_dir() and os.access(existing, os.W_OK):
-        return Finding("cache", str(folder))
-    return Finding(
-        "cache",
-        f"{folder} (not writable)",
-        "compiled parts are built again every time; set RUTC_CACHE to a folder you can write",
-    )
+    try:
+        cache.made(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Finding(
+            "cache",
+            f"{folder} (not writable: {error.strerror})",
+            "compiled parts are built again every time; set RUTC_CACHE to a folder you can write",
+        )
+    return Finding("cache", str(folder))
 
 
 def _tuning_records() -> Finding:
