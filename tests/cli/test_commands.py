@@ -144,6 +144,14 @@ def test_verify_passes_on_given_inputs(rutc: Rutc, model: Path, artifact: Path) 
     assert result.json["inputs"] == "given inputs"
 
 
+def test_compile_verifies_on_given_inputs(rutc: Rutc, tmp_path: Path, model: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((4, 8), 0.5, np.float32))
+    given = ("--input", f"x={tmp_path / 'x.npy'}")
+    result = rutc("compile", model, "-o", tmp_path / "net.so", *given)
+    assert result.status == 0, result.stderr
+    assert "\n  on given inputs\n" in result.stdout
+
+
 def test_verify_compiles_when_there_is_no_artifact(rutc: Rutc, model: Path) -> None:
     before = sorted(model.parent.iterdir())
     assert rutc("verify", model).status == 0

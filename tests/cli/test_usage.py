@@ -1,10 +1,18 @@
 """How the command line explains itself, and what it says of arguments that it cannot read."""
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
+from typer.main import get_command
 
+from rutc.cli import app
 from tests.cli.conftest import Rutc
+
+ROOT = Path(__file__).resolve().parents[2]
 
 COMMANDS = ["compile", "run", "verify", "bench", "inspect", "explain", "tune", "doctor", "cache"]
 
@@ -79,3 +87,30 @@ def test_help_tells_all_that_filtering_may_cost(rutc: Rutc) -> None:
     shown = " ".join(re.sub("[│╭╮╰╯─]", " ", rutc("compile", "--help").stdout).split())
     (said,) = re.findall(r"--exact-algorithms (.*?)docs/filtering", shown)
     assert all(word in said for word in ("round more", "overflow", "NaN"))
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    """The options of a command and of those below it."""
+    for parameter in command.params:
+        yield from (*parameter.opts, *parameter.secondary_opts)
+    for below in getattr(command, "commands", {}).values():
+        yield from _options(below)
+
+
+def test_what_messages_advise_exists() -> None:
+    """Every option that a sentence in the sources names is one of a command."""
+    known = {"--help", *_options(get_command(app))}
+    folders = ("base", "driver", "emit", "graph_opt", "importer", "report", "runtime", "verify")
+    texts = [
+        node.value
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    # What begins with an option and has no space is for another program.
+    sentences = [text for text in texts if " " in text or not text.startswith("-")]
+    option = r"(?<![\w-])--[a-z][a-z-]*[a-z]\b(?!-)"
+    found = {name for text in sentences for name in re.findall(option, text)}
+    assert len(found) > 15
+    assert found <= known
