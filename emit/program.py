@@ -48,7 +48,7 @@ class Program:
     the sizes that inputs have as extents, each with the range that a run accepts; `bound` those
     that the steps compute. `features` names the CPU features that the kernels need, as LLVM spells
     them (`'avx2'`); opening a session checks them. Subnormal numbers count as zeros in runs unless
-    `keep_subnormals` is set. Threads take part in runs of a `small` program while they are awake.
+    `keep_subnormals` is set. Threads take part in runs that are `small` (1) while they are awake.
     Steps know `strings` and `kernels` by number. The last inputs and outputs are the `states`.
 
     Raises:
@@ -64,7 +64,7 @@ class Program:
     weight_bytes: int = 0
     features: tuple[str, ...] = ()
     keep_subnormals: bool = False
-    small: bool = False
+    small: Size = 0
     symbols: tuple[tuple[str, Range], ...] = ()
     strings: tuple[str, ...] = ()
     bound: tuple[tuple[str, Range], ...] = ()
@@ -167,6 +167,7 @@ def _problems(program: Program) -> Iterator[str]:
             yield f"the range {low}..{high} of {name} is empty or negative"
     shapes = [extent for port in (*program.inputs, *program.outputs) for extent in port.shape]
     yield from _size_problems(program, (program.arena_bytes, program.weight_bytes, *shapes))
+    yield from _size_problems(program, (program.small,))
     for offset, data in program.weights:
         end = offset + byte_count(data)
         if offset < 0 or end > program.weight_bytes:

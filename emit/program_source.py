@@ -309,7 +309,7 @@ def _program_struct(program: Program, tables: Tables, number: int, placed: Place
         "symbol_count": len(program.symbols),
         "string_count": len(program.strings),
         "keep_subnormals": int(program.keep_subnormals),
-        "small": int(program.small),
+        "small": tables.sizes.code(program.small),
         "thread_bytes": program.thread_bytes,
         "turn_bytes": program.turn_bytes,
         "arena_bytes": tables.sizes.code(program.arena_bytes),

@@ -9,7 +9,7 @@ packed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,7 +18,7 @@ from rutc.driver.parts.compilation import Compilation, OnDraft
 from rutc.driver.parts.compile_job import Chooser, Made
 from rutc.driver.parts.launches import KernelFacts, Launched, Pending
 from rutc.driver.parts.outline import Outline, outline
-from rutc.driver.parts.plan_cost import cycles_of
+from rutc.driver.parts.plan_cost import cycles_of, no_more
 from rutc.driver.parts.plan_ports import ports_of
 from rutc.driver.parts.plan_steps import PlanSteps
 from rutc.driver.parts.weights import Weights
@@ -27,11 +27,11 @@ from rutc.emit.kernel_call import KernelCall, KernelId
 from rutc.emit.program import Program
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
-from rutc.tensor_ir.affine import ONE, Index, Range, Size, maximum, minimum, plain, typical
+from rutc.tensor_ir.affine import ONE, ZERO, Index, Size, fewest, maximum, minimum, plain, typical
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
-from rutc.tuner.sharing import MOST_CYCLES, large, share
+from rutc.tuner.sharing import large, share
 
 
 @record
@@ -127,9 +127,9 @@ class Builder:
             weight_bytes=weights.bytes,
             features=tuple(sorted(machine.features)),
             keep_subnormals=self.keep_subnormals,
-            small=not graph.symbols and not _is_large(cycles, self.plan, self.machine),
+            small=self._small(cycles),
             strings=self.plan.strings,
-            kernels=tuple(chain.from_iterable(map(self._calls, own, cycles, plans))),
+            kernels=tuple(chain.from_iterable(map(self._calls, own, plans))),
         )
         objects = list({m.symbol: m.code for m in made}.values())
         facts = [x.facts for x in launched.values()]
@@ -137,16 +137,13 @@ class Builder:
         told = outline(self.machine, parts, conditions, launched)
         return Built(program, objects, facts, self._common_flops(own), told)
 
-    def _calls(
-        self, launched: Sequence[Launched], cycles: Index, plan: Plan
-    ) -> Iterator[KernelCall]:
+    def _calls(self, launched: Sequence[Launched], plan: Plan) -> Iterator[KernelCall]:
         """What the program's table has of a plan's launches."""
         sizes = dict(plan.graph.symbols)
-        run = self._large(cycles, sizes)
         turns = share([x.shared for x in launched], self.machine)
         for x, n in zip(launched, turns, strict=True):
             own = ONE if x.tasks == 1 else large(x.work, x.moved, sizes, self.machine)
-            yield x.call(plain(run * n * own))
+            yield x.call(plain(n * own))
 
     def _steps(self, parts: Sequence[PlanSteps]) -> tuple[host.Step, ...]:
         """The plan's steps, or before them those of the first earlier version that applies."""
@@ -155,23 +152,24 @@ class Builder:
             steps = (host.Branch(version.where, own, steps),)
         return steps
 
-    def _large(self, cycles: Index, sizes: Mapping[str, Range]) -> Index:
-        """1 where a run is large enough for several threads, and 0 where it is not.
+    def _small(self, cycles: Sequence[Index]) -> Size:
+        """1 where a run is so small that no thread is woken for it, and 0 where it is not.
 
-        A run tells where it commonly is not, and sizes of inputs decide. Of fixed sizes the program
-        is small as a whole.
+        It takes so many cycles, which sizes of inputs decide. What others decide is large, and what
+        no run can count.
         """
-        bound = bound_symbols(self.plan.graph.nodes)
-        most = cycles.bounds(sizes)
-        if (
-            not sizes
-            or typical(cycles, sizes) >= least_shared(self.machine)
-            or not cycles.names().isdisjoint(bound)
-            or most is None
-            or most[1] > MOST_CYCLES
-        ):
-            return ONE
-        return minimum(ONE, cycles // least_shared(self.machine), sizes)
+        graph, least = self.plan.graph, least_shared(self.machine)
+        sizes, bound = dict(graph.symbols), bound_symbols(graph.nodes)
+        few = without_common(sizes)
+        most = ZERO
+        for c in cycles:
+            if fewest(c, few) >= least or not c.names().isdisjoint(bound):
+                return 0
+            counted = no_more(c, least, sizes)
+            if counted is None:
+                return 0
+            most = maximum(most, counted, sizes)
+        return plain(ONE - minimum(ONE, most // least, sizes))
 
     def _arena_bytes(self, plans: Sequence[Plan]) -> Size:
         """What the plan asks for that asks for most: one runs at a time."""

@@ -22,7 +22,17 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, maximum, plain, product
+from rutc.tensor_ir.affine import (
+    ZERO,
+    FloorDiv,
+    Index,
+    Range,
+    Size,
+    maximum,
+    minimum,
+    plain,
+    product,
+)
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
@@ -38,9 +48,11 @@ from rutc.tensor_ir.expr import (
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.nodes import Nest
+from rutc.tensor_ir.polynomial import of_atom
 from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.running import running_nest
 from rutc.tuner.arms import period_of
+from rutc.tuner.sharing import MOST_CYCLES
 
 NESTS = 1024
 """How many nests are remembered with what they take: those of a large model."""
@@ -73,6 +85,41 @@ def _cycles(
             case FillHalo() | Invoke() | Learn() | Joined() | Fail():
                 pass
     return total + work // int(machine.width * machine.fma_per_cycle)
+
+
+def no_more(x: Index, limit: int, symbols: Mapping[str, Range]) -> Index | None:
+    """`x` where it is less than `limit`, and `limit` or more where it is not, as a run can count.
+
+    c*m*n + a // d + k   ->   min(limit, min(limit, c*m)*n) + min(d*limit, a) // d + k
+
+    What has no indices may have factors below 0, which count as 0. None of what has negative terms,
+    or has factors that are too large for that.
+    """
+    if _is_counted(x, symbols):
+        return x
+    if x.const < 0:
+        return None
+    total = Index.of(x.const)
+    for factors, coefficient in x.terms:
+        term = minimum(max(coefficient, 0), limit, symbols)
+        for a in factors:
+            factor: Index | None = of_atom(a)
+            if isinstance(a, FloorDiv) and a.den.is_const:
+                few = no_more(a.num, limit * a.den.value, symbols)
+                factor = None if few is None else few // a.den
+            if factor is None:
+                return None
+            term = term * maximum(factor, 0, symbols)
+            if coefficient < 0 or not _is_counted(term, symbols):
+                return None
+            term = minimum(limit, term, symbols)
+        total += term
+    return total
+
+
+def _is_counted(x: Index, symbols: Mapping[str, Range]) -> bool:
+    bounds = x.bounds(symbols)
+    return bounds is not None and bounds[1] <= MOST_CYCLES
 
 
 @record

@@ -203,12 +203,14 @@ static int execute_on(rutc_session *session, int64_t threads) {
 
 int rutc_execute(rutc_session *session) {
   int64_t threads = session->options.threads;
-  if (!session->program->small || threads == 1) return execute_on(session, threads);
+  if (threads == 1 || !rutc_size(session->sizes, session->program->small)) {
+    return execute_on(session, threads);
+  }
   /* Nobody knows whether the threads of another pool are awake. */
   if (session->pool == NULL) return execute_on(session, 1);
   int64_t began_ns = rutc_now_ns();
   int shared = rutc_small_run_shares(&session->small_run, session->pool, began_ns);
   int status = execute_on(session, shared ? threads : 1);
-  rutc_small_run_ends(&session->small_run, session->pool, shared, began_ns, rutc_now_ns());
+  rutc_small_run_ends(&session->small_run, shared, began_ns, rutc_now_ns());
   return status;
 }

@@ -130,12 +130,6 @@ int rutc_pool_awake(rutc_pool *pool) {
   return 1;
 }
 
-/* They find the launch closed, and watch for the next one: if they ever do. */
-void rutc_pool_rouse(rutc_pool *pool) {
-  if (pool->watch_ns == 0) return;
-  for (int i = 0; i < pool->threads - 1; i++) give_ticket(&pool->workers[i]);
-}
-
 static void pin_to(pthread_t thread, int cpu) {
   size_t bytes = CPU_ALLOC_SIZE((size_t)cpu + 1);
   cpu_set_t *mask = CPU_ALLOC((size_t)cpu + 1);

@@ -33,9 +33,6 @@ void rutc_pool_busy(rutc_pool *pool, int busy);
 /* Whether all workers watch for a launch. */
 int rutc_pool_awake(rutc_pool *pool);
 
-/* Wakes workers that sleep: they watch for a launch that comes soon. */
-void rutc_pool_rouse(rutc_pool *pool);
-
 /* Stops and joins the workers. Accepts NULL. */
 void rutc_pool_destroy(rutc_pool *pool);
 

@@ -170,7 +170,7 @@ typedef struct rutc_program {
   const rutc_symbol *symbols; /* the first places of the table of sizes */
   int64_t symbol_count;
   int keep_subnormals; /* 0: they count as zeros */
-  int small;           /* whether threads take part in runs only while they are awake */
+  int64_t small;       /* a size: whether threads take part in a run only while they are awake */
   int64_t thread_bytes; /* scratch of each thread, a multiple of 64, but what steps reserve */
   int64_t turn_bytes;   /* and of this for launches in turn: their buffers, and what is near of
                            known size */

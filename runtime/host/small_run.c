@@ -17,7 +17,14 @@ static int should_share(const rutc_small_run *self) {
 
 int rutc_small_run_shares(rutc_small_run *self, rutc_pool *pool, int64_t now_ns) {
   self->launched = 0;
-  return follows(self, now_ns) && should_share(self) && rutc_pool_awake(pool);
+  if (!follows(self, now_ns) || !should_share(self)) return 0;
+  if (rutc_pool_awake(pool)) {
+    self->waited = 0;
+    return 1;
+  }
+  /* The run's launches wake them. Threads that do not come, as other processes have their CPUs, are
+   * not called each time. */
+  return self->waited++ % TRIES == 0;
 }
 
 /* The first of some tries finds the caches as the others do not. */
@@ -30,8 +37,7 @@ static void count(rutc_small_run *self, int shared, int64_t taken_ns) {
   }
 }
 
-void rutc_small_run_ends(rutc_small_run *self, rutc_pool *pool, int shared, int64_t began_ns,
-                         int64_t now_ns) {
+void rutc_small_run_ends(rutc_small_run *self, int shared, int64_t began_ns, int64_t now_ns) {
   int soon = follows(self, began_ns), trying = self->tried < 2 * TRIES;
   self->ended_ns = now_ns;
   if (!soon) return;
@@ -40,10 +46,5 @@ void rutc_small_run_ends(rutc_small_run *self, rutc_pool *pool, int shared, int6
     if (trying) count(self, shared, now_ns - began_ns);
     self->tried = (self->tried + 1) % PERIOD;
   }
-  if (shared || !should_share(self)) {
-    self->waited = 0;
-  } else if (self->waited++ % TRIES == 0) {
-    /* Threads that do not come, as other processes have their CPUs, are not called each time. */
-    rutc_pool_rouse(pool);
-  }
+  if (!should_share(self)) self->waited = 0;
 }
