@@ -188,7 +188,7 @@ def _again(group: Group, d: str, slicer: Slicer, few: Mapping[str, int]) -> tupl
     What kernels before it store is not among them: of that it reads the index whose turn it is.
     """
     again, unhidden = 0, 0.0
-    stream = slicer.machine.coefficients.tiles.stream
+    block, stream = slicer.coefficients.block, slicer.machine.coefficients.tiles.stream
     external = group.external_reads()
     for stage in group.stages:
         for r in dict.fromkeys(x for e in stage.body for x in reads(e)):
@@ -197,10 +197,13 @@ def _again(group: Group, d: str, slicer: Slicer, few: Mapping[str, int]) -> tupl
             if not fixed or moves(places, d):
                 continue
             size = slicer.bytes(r.value)
-            others = (x for x in stage.out.dims if x != d and not moves(places, x))
+            others = [x for x in stage.out.dims if x != d and not moves(places, x)]
             rows = prod(Index.of(slicer.extents[x]).evaluate(few) for x in others)
+            common = prod(typical(slicer.extents[x], slicer.symbols) for x in others)
+            # Where a block is common, fewer rows hide weights as long as these take to arrive.
+            idle = 1.0 - rows / slicer.machine.rows_that_hide if common >= block else 1.0
             again += size
-            unhidden += size * max(stream, 1.0 - rows / slicer.machine.rows_that_hide)
+            unhidden += size * max(stream, idle)
     return again, unhidden
 
 

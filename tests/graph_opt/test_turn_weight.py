@@ -5,9 +5,15 @@ from typing import cast
 
 import pytest
 
+from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.slices import Slicer
-from rutc.graph_opt.decide.turn_weight import SectionPart, TurnWeight
+from rutc.graph_opt.decide.turn_weight import SectionPart, TurnWeight, _again
+from rutc.graph_opt.plan import Run
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.ranges import midway
+from tests.machines import V4
 
+SHARE = V4.coefficients.tiles.stream
 L2 = 1000
 MUCH = 500
 REREAD = 2.0
@@ -71,3 +77,34 @@ def test_nothing_is_settled_while_little_is_moved() -> None:
     w.add(part(read=((START, 1),), again=MUCH + 1, unhidden=10.0))
     assert not w.is_settled
     assert w.gain == 0
+
+
+@pytest.mark.parametrize(("low", "waits"), [(1, 1.0 - 11 / V4.rows_that_hide), (4, SHARE)])
+def test_what_commonly_has_many_rows_hides_weights_with_few(low: int, waits: float) -> None:
+    """Eleven or 23 rows midway to the least; known ones below a block hide nothing."""
+    text = f"""
+    graph "a product of texts"
+    symbols batch = 0..64@1, m = {low}..1024@128
+    dims n = batch, x = m, c = 64, d = 64
+    %x : f32{{c,n,x}} = input "x" [n, x, c]
+    %w : f32{{c,d}} = input "w" [c, d]
+    %a : f32{{d,n,x}} = sum{{c}} %x[c, n, x] * %w[c, d]
+    output "a" [n, x, d] = %a
+    """
+
+    def unhidden(text: str) -> float:
+        plan = decide(parse(text), V4)
+        (group,) = (s.group for s in plan.steps if isinstance(s, Run))
+        slicer = SimpleNamespace(
+            coefficients=V4.coefficients.slices,
+            machine=V4,
+            layouts=plan.layouts,
+            extents=plan.graph.extents,
+            symbols=dict(plan.graph.symbols),
+            bytes=lambda v: 64 * 64 * 4,
+        )
+        found = _again(group, "n", cast(Slicer, slicer), midway(dict(plan.graph.symbols)))
+        return found[1] / found[0]
+
+    assert unhidden(text) == pytest.approx(waits)
+    assert unhidden(text.replace("x = m", "x = 23")) == 1.0
