@@ -162,7 +162,8 @@ def page(entries: Sequence[Entry]) -> str:
         "one, and the CPU seconds of all its processes; *verified* is with an empty cache and",
         "without `--no-verify`. There is byte code of the sources, as in a user's installation.",
         "Memory is the peak of the largest process; while a model is verified ONNX Runtime holds",
-        "it as well.",
+        "it as well. Models of *free sizes* are compiled as their files are, those of *batch 1*",
+        "with `--dim batch=1`; a chain's operators are element-wise, one after the other.",
     )
     return layout.page("Compile time", said, entries, _table, ())
 
