@@ -169,6 +169,11 @@ def standard_streams() -> Iterator[None]:
         sys.exit(screen.fail(str(error), UserError.exit_status).exit_code)
     except typer.Exit as ending:
         sys.exit(ending.exit_code)
+    except SystemExit as ending:
+        # What draws the help ends the process itself, with status 1, where nobody reads it.
+        if isinstance(ending.__context__, BrokenPipeError):
+            sys.exit(UNREAD)
+        raise
     except KeyboardInterrupt:
         sys.exit(screen.fail(INTERRUPTION, INTERRUPTED).exit_code)
     finally:
