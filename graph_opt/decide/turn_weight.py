@@ -198,7 +198,7 @@ def _again(group: Group, d: str, slicer: Slicer, few: Mapping[str, int]) -> tupl
                 continue
             size = slicer.bytes(r.value)
             others = [x for x in stage.out.dims if x != d and not moves(places, x)]
-            rows = prod(Index.of(slicer.extents[x]).evaluate(few) for x in others)
+            rows = prod(int(Index.of(slicer.extents[x]).evaluate(few)) for x in others)
             common = prod(typical(slicer.extents[x], slicer.symbols) for x in others)
             # Where a block is common, fewer rows hide weights as long as these take to arrive.
             idle = 1.0 - rows / slicer.machine.rows_that_hide if common >= block else 1.0
