@@ -10,7 +10,6 @@ from rutc.emit.ports import Port
 from rutc.emit.program import Program
 from rutc.emit.program_source import symbol_prefix
 
-
 SHOWN_KEYS = 10
 """Of a map with more keys no more are told; the manifest has all."""
 
