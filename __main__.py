@@ -3,7 +3,7 @@
 import os
 import sys
 
-from rutc.emit import interrupts
+from rutc.base import interrupts
 
 SLEEPING = ("OPENBLAS_THREAD_TIMEOUT", "4")
 """Numpy's threads sleep as long as there is nothing to multiply, 2**4 clocks after the last time.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rutc
+from rutc.base import interrupts
 from rutc.base.room import with_room
-from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
 from rutc.report import db_commands, explain_command, inspect_command, tune_command
 from rutc.report.command import command
@@ -194,9 +194,9 @@ def run(
     """Run a compiled model once and show a summary of its outputs."""
     from rutc.report.arguments import check_npz, parse_sizes
     from rutc.report.shown_values import values_json, values_table
-    from rutc.verify.npz import save_npz
-    from rutc.verify.session_values import run_once
-    from rutc.verify.whole import WholeSession
+    from rutc.verify.feeding.npz import save_npz
+    from rutc.verify.feeding.session_values import run_once
+    from rutc.verify.feeding.whole import WholeSession
 
     if output is not None:
         check_npz(output)
@@ -332,8 +332,8 @@ def bench(
     from rutc.report import display
     from rutc.report.arguments import check_bench, parse_sizes
     from rutc.verify.bench import bench as measure
-    from rutc.verify.session_values import run_once
-    from rutc.verify.whole import WholeSession
+    from rutc.verify.feeding.session_values import run_once
+    from rutc.verify.feeding.whole import WholeSession
 
     check_bench(against, model, seconds)
     dims = parse_sizes(dim)

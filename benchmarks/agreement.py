@@ -17,8 +17,8 @@ from benchmarks.store import Entry, case_of
 from rutc.driver.compiler import Options, compile_model
 from rutc.models.zoo import find, zoo
 from rutc.runtime import load
-from rutc.verify.compare import OutputComparison, Value, compare_outputs
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.compare import OutputComparison, Value, compare_outputs
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.verify import verify_model
 
 THREADS = (1, 2)

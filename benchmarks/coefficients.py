@@ -46,7 +46,7 @@ from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable
 from rutc.tuner import Choice
-from rutc.verify.session_values import session_values
+from rutc.verify.feeding.session_values import session_values
 
 MOST_KERNELS, MOST_NETWORKS = 10, 3
 """Of those that a number changes, so many are measured."""

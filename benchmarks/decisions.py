@@ -34,7 +34,7 @@ from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.models.zoo import find
-from rutc.verify.compare import Value
+from rutc.verify.judging.compare import Value
 
 MODELS = (
     "light_squeezenet",

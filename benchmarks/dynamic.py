@@ -21,9 +21,9 @@ from rutc.models.dynamic import Case, DynamicModel, dynamic_models
 from rutc.models.stateful import Run
 from rutc.runtime import InferenceSession, load
 from rutc.verify.bench import room_for, rutc_job
-from rutc.verify.compare import OutputComparison, compare_outputs
+from rutc.verify.judging.compare import OutputComparison, compare_outputs
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level
 
 CASES = {f"{m.name}: {case.label}": (m, case) for m in dynamic_models() for case in m.cases}
 
@@ -88,9 +88,10 @@ def page(entries: Sequence[Entry]) -> str:
         "Written by `python -m benchmarks.dynamic` from `benchmarks/results/dynamic.json`. Each",
         "model is compiled for its ranges; such an artifact serves every size below. Differences",
         "from ONNX Runtime are of the worst output, relative to its largest magnitude; the allowed",
-        "ones are in `verify/tolerance.py`, and whole numbers must be equal. Times are medians of",
-        "a single run at 1 thread, in ms, taken in turns: of this artifact, of one compiled for",
-        "that size alone, and of ONNX Runtime; (xN) is this artifact's time over theirs.",
+        "ones are in `verify/judging/tolerance.py`, and whole numbers must be equal. Times are",
+        "medians of a single run at 1 thread, in ms, taken in turns: of this artifact, of one",
+        "compiled for that size alone, and of ONNX Runtime;",
+        "(xN) is this artifact's time over theirs.",
     )
     return layout.page("Models of varying sizes", said, entries, _tables)
 

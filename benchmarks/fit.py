@@ -35,7 +35,7 @@ from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, 
 from benchmarks.machine import ROOT, provenance
 from benchmarks.misjudged import Misjudged
 from rutc.driver.timing.trials import Clock
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.scalar import emit_op
 from rutc.emit.targets import native_target
 from rutc.emit.targets.measured import with_measured_rates

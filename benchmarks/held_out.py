@@ -13,7 +13,7 @@ from benchmarks.fit import load
 from benchmarks.kernel_times import digest_of
 from benchmarks.train import FOLDS, Lessons, family, lessons, parts, taught
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tuner.ranker import Ranker
+from rutc.tuner.search.ranker import Ranker
 
 
 @functools.cache

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from rutc.emit import ir
 from rutc.emit.cast import llvm_type
-from rutc.emit.elf import HUGE_PAGE_BYTES
-from rutc.emit.jit import Code
 from rutc.emit.kernel import ENTRY as ENTRY_OF_KERNELS
 from rutc.emit.kernel import emit_kernel
-from rutc.emit.storage import from_memory, memory_type, to_memory
-from rutc.tensor_ir.affine import Index
+from rutc.emit.linking.elf import HUGE_PAGE_BYTES
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.jit import Code
+from rutc.emit.loads.storage import from_memory, memory_type, to_memory
 from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 

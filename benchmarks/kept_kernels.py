@@ -18,9 +18,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
-from rutc.tensor_ir.atoms import FloorDiv, Max, Min, Mod, Var
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, BitCast, Cast, IndexValue, Lit, Local, Read
+from rutc.tensor_ir.indices.atoms import FloorDiv, Max, Min, Mod, Var
+from rutc.tensor_ir.indices.polynomial import Index
+from rutc.tensor_ir.indices.ranges import CommonRange
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -36,8 +38,6 @@ from rutc.tensor_ir.kernel import (
     Update,
 )
 from rutc.tensor_ir.layout import Axis, Layout
-from rutc.tensor_ir.polynomial import Index
-from rutc.tensor_ir.ranges import CommonRange
 from rutc.tensor_ir.reducer import Reducer
 
 INDICES = (Index, Var, FloorDiv, Mod, Min, Max, CommonRange)

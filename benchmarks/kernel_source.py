@@ -22,7 +22,7 @@ from rutc.models.zoo import find
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner.analysis import analyse
 from rutc.tuner.heuristic import spaces, usual
 

@@ -19,7 +19,7 @@ from benchmarks.timer import ReferenceKernel, Timer
 from rutc.driver.parts.compile_job import with_schedule
 from rutc.errors import InternalError
 from rutc.models.zoo import zoo
-from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.indices.affine import typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 Written by `python -m benchmarks.train`, of the kernels that `benchmarks.fit` has timed. The
 analytic estimate ([cost.md](cost.md)) of a scheduled kernel is corrected by what was learned: sums
-of trees (`tuner/ranker.py`) that predict the logarithm of measured by estimated cycles, of features
-that describe the loop nest and the machine (`tuner/nest_features.py`), never the parameters of a
-schedule. Good schedules count for more than bad ones.
+of trees (`tuner/search/ranker.py`) that predict the logarithm of measured by estimated cycles, of
+features that describe the loop nest and the machine (`tuner/search/nest_features.py`), never the
+parameters of a schedule. Good schedules count for more than bad ones.
 
 There are several such sums, each taught without a part of the families of kernels. Their mean is
 the prediction. How much they disagree about a schedule against the default one tells its *spread*,

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.store import Entry
-from rutc.emit.toolchain import find_toolchain
+from rutc.emit.linking.toolchain import find_toolchain
 
 ROUNDS = 100
 SAMPLES = 50

@@ -72,7 +72,7 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     from benchmarks.zoo import CASES, write_static
     from rutc.driver.compiler import Options, compile_model
     from rutc.models.zoo import find
-    from rutc.verify.npz import save_npz
+    from rutc.verify.feeding.npz import save_npz
 
     model, threads = find(CASES[name][0]), CASES[name][1]
     with tempfile.TemporaryDirectory() as folder:

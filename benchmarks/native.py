@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rutc.emit.toolchain import find_toolchain
+from rutc.emit.linking.toolchain import find_toolchain
 from rutc.runtime.binding import Addresses
 from rutc.runtime.c_interface import Options
 from rutc.runtime.loader import open_library

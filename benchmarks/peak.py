@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rutc.emit.toolchain import find_toolchain
+from rutc.emit.linking.toolchain import find_toolchain
 from rutc.verify.interleaved import Run
 
 ITERATIONS = 1 << 18

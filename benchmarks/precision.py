@@ -29,8 +29,8 @@ from rutc.emit.targets.select import host_features
 from rutc.models.zoo import Model, find
 from rutc.runtime import load
 from rutc.verify.bench import room_for, run_onnxruntime, rutc_job
-from rutc.verify.budget import relative_error
 from rutc.verify.interleaved import Job
+from rutc.verify.judging.budget import relative_error
 from rutc.verify.reference import Reference
 
 MODELS = (

@@ -22,8 +22,8 @@ from benchmarks.fit import IN_MODELS, RESULTS, Timed, save
 from benchmarks.machine import FEATURES
 from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.database import Database
-from rutc.tuner.trial import Origin, Trial
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.trial import Origin, Trial
 
 
 def machine_of(origin: Origin) -> Machine:

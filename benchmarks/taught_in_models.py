@@ -13,7 +13,7 @@ from benchmarks.fit import IN_MODELS, Times, load
 from benchmarks.learned_page import judged
 from benchmarks.machine import ROOT
 from benchmarks.train import Lessons, Said, lessons, taught
-from rutc.tuner.ranker import Ranker
+from rutc.tuner.search.ranker import Ranker
 
 PAGE = ROOT / "docs" / "taught_in_models.md"
 CAUTIONS = (0.0, 0.5, 1.0, 2.0)

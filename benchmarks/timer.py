@@ -21,11 +21,11 @@ from rutc.base.record import record
 from rutc.driver.timing.answering_process import Served, Unanswered
 from rutc.driver.timing.trials import Clock, Outcome, Timing, interval, sample, unanswered
 from rutc.errors import RutcError
-from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.indices.affine import typical
+from rutc.tensor_ir.indices.ranges import common_sizes
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import common_sizes
-from rutc.tuner.trial import ALONE, State
+from rutc.tuner.database.trial import ALONE, State
 
 SAMPLE_NS = 50_000
 """A sample has as many runs as take so long, or one."""

@@ -1,8 +1,8 @@
 """`python -m benchmarks.train`: teaches the order of schedules, and judges what was learned.
 
 Of all kernels that `benchmarks.fit` has timed, CatBoost learns the logarithm of measured cycles by
-estimated ones. What it is taught goes to tuner/learned.npz, and how good it is on kernels that it
-has not seen to docs/learned_cost.md. With `--losses` it says how other losses do.
+estimated ones. What it is taught goes to tuner/search/learned.npz, and how good it is on kernels
+that it has not seen to docs/learned_cost.md. With `--losses` it says how other losses do.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmarks import learned_page
 from benchmarks.fit import Timed, Times, fitted_to, load, rounded
 from benchmarks.machine import ROOT
 from rutc.tensor_ir.cost.estimate import fitted
-from rutc.tuner.nest_features import NAMES, features
-from rutc.tuner.ranker import LEARNED, Ranker, Trees
+from rutc.tuner.search.nest_features import NAMES, features
+from rutc.tuner.search.ranker import LEARNED, Ranker, Trees
 
 PARAMETERS: Mapping[str, Any] = {
     "loss_function": "RMSE",

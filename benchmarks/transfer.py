@@ -28,12 +28,12 @@ from rutc.errors import UserError
 from rutc.tensor_ir.cost import summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.cost_model import CostModel
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.nest_features import features
-from rutc.tuner.ranker import Ranker
-from rutc.tuner.search import Candidate, Judge, Judged, Search
-from rutc.tuner.seeds import Seed, first_proposals, point_on_record
+from rutc.tuner.search.cost_model import CostModel
+from rutc.tuner.search.nest_features import features
+from rutc.tuner.search.ranker import Ranker
+from rutc.tuner.search.search import Candidate, Judge, Judged, Search
+from rutc.tuner.search.seeds import Seed, first_proposals, point_on_record
 
 RESULTS = ROOT / "benchmarks" / "results" / "tuning_transfer.json"
 CASES = (
@@ -319,9 +319,9 @@ def section(entries: Sequence[Entry]) -> list[str]:
         "Written by `python -m benchmarks.tuning --transfer`. The largest kernel of each case, at",
         "most one of a family, is searched first as if nothing was known of any kernel: the first",
         f"{BATCH} schedules are drawn at random, and then what the search learns of its own trials",
-        "judges (the Gaussian process of `tuner/search.py`, over features of the loop nest, with",
-        f"no model before it). It ends after {TRIALS} trials, when it comes by nothing new, or",
-        f"after {SECONDS:g} s of the processor, which is {min(tried)} to {max(tried)} trials, "
+        "judges (the Gaussian process of `tuner/search/search.py`, over features of the loop nest,",
+        f"with no model before it). It ends after {TRIALS} trials, when it comes by nothing new,",
+        f"or after {SECONDS:g} s of the processor, which is {min(tried)} to {max(tried)} trials, "
         f"{median(tried):g} in",
         f"the median. For its first {ANEW} trials schedules are drawn and judged anew before each,",
         f"later before every {BATCH}.",

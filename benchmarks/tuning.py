@@ -31,10 +31,10 @@ from rutc.errors import RutcError, UserError
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.cost_model import CostModel
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.nest_features import features
-from rutc.tuner.search import Candidate, Judge, Judged, Search
+from rutc.tuner.search.cost_model import CostModel
+from rutc.tuner.search.nest_features import features
+from rutc.tuner.search.search import Candidate, Judge, Judged, Search
 
 CASES = (
     "product 512x512x512",

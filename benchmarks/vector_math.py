@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.in_process import Elementwise
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.targets.select import TARGETS, target_named
 from rutc.emit.vector_math import BINARY_OPS, UNARY_OPS, emit_binary, emit_unary
 from rutc.tensor_ir.dtype import DType

@@ -19,6 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
+from rutc.base.files import Workplace, check_folder, sweep
 from rutc.base.garbage import uncollected
 from rutc.base.progress import Progress
 from rutc.base.record import record
@@ -27,9 +28,8 @@ from rutc.driver.check_inputs import Given
 from rutc.driver.check_options import asked, check_number
 from rutc.driver.destination import bundle_folder, check_destination, keep_unverified, publish
 from rutc.driver.options import GREEDY, Options, Report
-from rutc.emit.bundle import write_loader
-from rutc.emit.files import Workplace, check_folder, sweep
-from rutc.emit.host_runtime import HostRuntime, host_runtime_for
+from rutc.emit.linking.bundle import write_loader
+from rutc.emit.linking.host_runtime import HostRuntime, host_runtime_for
 from rutc.errors import TOO_DEEP, OutOfMemory, UserError
 
 if TYPE_CHECKING:
@@ -387,7 +387,7 @@ def _artifact(
     if options.db is None:
         return compile_model(source, output, options, on_progress, host, place, on_import)
     from rutc.driver.tuning.records_in import records_in
-    from rutc.tuner.database import Database
+    from rutc.tuner.database.database import Database
 
     with Database.open(options.db, create=False) as database:
         records = partial(records_in, database)
@@ -447,7 +447,7 @@ def _verified(
 ) -> Verification:
     """What `verify` returns."""
     from rutc.driver.verify_library import compared
-    from rutc.verify.dataset import sample_paths
+    from rutc.verify.feeding.dataset import sample_paths
 
     if not source.is_file():
         raise UserError(f"there is no file {source}")

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
+from rutc.base.files import Workplace, write_file
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.compiler import Options, Report, compile_model
-from rutc.emit.files import Workplace, write_file
 from rutc.errors import RutcError, UserError
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.runtime import ModelError, load
-from rutc.verify.compare import Array, OutputComparison, Value, compare_outputs
-from rutc.verify.judge import judged_by_reference
-from rutc.verify.npz import save_npz
-from rutc.verify.oracle import leaves
+from rutc.verify.feeding.npz import save_npz
+from rutc.verify.judging.compare import Array, OutputComparison, Value, compare_outputs
+from rutc.verify.judging.judge import judged_by_reference
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level
+from rutc.verify.truth.oracle import leaves
 
 MAX_GROWTH = 6
 """How many generations of producers are added to the faulty node at most."""

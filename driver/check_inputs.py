@@ -10,7 +10,7 @@ from rutc.base.record import record
 
 if TYPE_CHECKING:
     from rutc.tensor_ir import Graph
-    from rutc.verify.compare import Value
+    from rutc.verify.judging.compare import Value
 
 # What checks them is imported where it is needed, while the C compiler runs.
 
@@ -25,13 +25,13 @@ class Given:
     def check(self, graph: Graph) -> None:
         """Raises UserError where no such inputs are a model's."""
         if self.inputs:
-            from rutc.verify.input_values import check_sources
-            from rutc.verify.ports import input_specs, ports_of
+            from rutc.verify.feeding.input_values import check_sources
+            from rutc.verify.feeding.ports import input_specs, ports_of
 
             check_sources(input_specs(ports_of(graph)), self.inputs)
         if self.data is not None:
-            from rutc.verify.dataset import check_samples
-            from rutc.verify.ports import ports_of
+            from rutc.verify.feeding.dataset import check_samples
+            from rutc.verify.feeding.ports import ports_of
 
             check_samples(self.data, ports_of(graph))
 
@@ -39,8 +39,8 @@ class Given:
         self, library: Path, dims: Mapping[str, int] | None = None
     ) -> Mapping[str, Value] | None:
         """All inputs of a compiled model, if there are items; generated ones at some sizes."""
-        from rutc.verify.session_values import session_values
-        from rutc.verify.whole import WholeSession
+        from rutc.verify.feeding.session_values import session_values
+        from rutc.verify.feeding.whole import WholeSession
 
         if not self.inputs:
             return None

@@ -22,7 +22,7 @@ from rutc.driver.options import (
     Options,
     records_of,
 )
-from rutc.emit.placement import PLACEMENTS, WeightPlacement
+from rutc.emit.linking.placement import PLACEMENTS, WeightPlacement
 from rutc.errors import UserError
 
 if TYPE_CHECKING:

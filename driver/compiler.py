@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rutc.base.cached import cached_property
+from rutc.base.files import check_writable
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.dump import Dump
@@ -26,22 +27,21 @@ from rutc.driver.plans.narrow_weights import StoredAs, stored_types
 from rutc.driver.plans.planning import ModelPlan, imported, machine_for, model_plan, versions_for
 from rutc.driver.precision.apply_precision import InPrecision, in_precision, precedes_rewrites
 from rutc.driver.reuse import Entry
-from rutc.emit.files import check_writable
-from rutc.emit.host_runtime import (
+from rutc.emit.linking.host_runtime import (
     HostRuntime,
     calling_units,
     host_runtime_for,
     suffixes,
 )
-from rutc.emit.library import ArtifactFiles, TargetFacts, build_library
-from rutc.emit.manifest import JsonValue
+from rutc.emit.linking.library import ArtifactFiles, TargetFacts, build_library
+from rutc.emit.linking.manifest import JsonValue
 from rutc.emit.targets import Target, targets_named
 from rutc.graph_opt.algorithms import Algorithms
-from rutc.importer.external import ModelFolder
+from rutc.importer.reading.external import ModelFolder
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.indices.affine import Index, typical
+from rutc.tensor_ir.indices.ranges import MOST_SIZE, common_sizes, sizes_text
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import MOST_SIZE, common_sizes, sizes_text
 
 if TYPE_CHECKING:
     from rutc.driver.tuning.records_in import Records

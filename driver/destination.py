@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rutc.driver.options import Report
-from rutc.emit.files import (
+from rutc.base.files import (
     COMPANIONS,
     Workplace,
     cannot_write,
@@ -18,6 +17,7 @@ from rutc.emit.files import (
     make_folder,
     shown,
 )
+from rutc.driver.options import Report
 from rutc.errors import UserError
 
 UNVERIFIED = ".unverified"

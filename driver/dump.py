@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from rutc.base.files import make_folder, write_file
 from rutc.driver.parts.build import PlanVersion
 from rutc.driver.parts.compile_job import Draft, Made
 from rutc.driver.parts.launches import Pending
-from rutc.emit.files import make_folder, write_file
-from rutc.emit.program import Program
+from rutc.emit.host_program.program import Program
 from rutc.graph_opt import DumpFolder
 from rutc.graph_opt.plan import Plan
 

@@ -28,11 +28,11 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import NoReturn, Self, TypeVar, cast
 
+from rutc.base import interrupts
+from rutc.base.files import Workplace
 from rutc.base.processes import end_with_parent
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
-from rutc.emit import interrupts
-from rutc.emit.files import Workplace
 from rutc.errors import CheckFailed, InternalError, OutOfMemory, UserError
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from rutc.base.location import located
 from rutc.base.record import record
-from rutc.emit.placement import WeightPlacement
+from rutc.emit.linking.placement import WeightPlacement
 from rutc.errors import UserError
 
 if TYPE_CHECKING:

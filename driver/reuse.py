@@ -18,13 +18,13 @@ from threading import Thread
 
 import numpy as np
 
+from rutc.base.bulk import THREADS, digest_of
+from rutc.base.files import cannot_write
 from rutc.driver.options import Options, Report
 from rutc.emit import archive
-from rutc.emit.bulk import THREADS, digest_of
 from rutc.emit.cache import digest_of_files, key_of, limit_bytes
-from rutc.emit.files import cannot_write
+from rutc.emit.linking.toolchain import Toolchain
 from rutc.emit.targets import targets_named
-from rutc.emit.toolchain import Toolchain
 from rutc.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -147,7 +147,7 @@ class Entry:
         if not external:
             return True
         # Not at the top of the file: it takes as long as all that is needed without such files.
-        from rutc.importer.external import ModelFolder
+        from rutc.importer.reading.external import ModelFolder
 
         folder = ModelFolder(self.model.parent)
         try:

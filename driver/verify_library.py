@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rutc.base.files import shown
 from rutc.driver.check_inputs import Given
 from rutc.driver.options import Options
-from rutc.emit.files import shown
 from rutc.errors import UserError
 from rutc.runtime.artifact import open_artifact, programs_of
 from rutc.verify import Refusal, Verification, refusals, targets_of, verify_model, verify_targets
 
 if TYPE_CHECKING:
     from rutc.base.progress import Progress
-    from rutc.verify.compare import Value
+    from rutc.verify.judging.compare import Value
 
 
 def compared(

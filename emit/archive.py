@@ -16,10 +16,10 @@ from pathlib import Path
 from stat import S_IXUSR
 from typing import BinaryIO
 
+from rutc.base.bulk import Span, copied
+from rutc.base.files import sweep, temporary_file
 from rutc.base.record import record
 from rutc.emit import cache
-from rutc.emit.bulk import Span, copied
-from rutc.emit.files import sweep, temporary_file
 
 TAIL_BYTES = 8 + cache.DIGEST_BYTES
 FACTS_LIMIT_BYTES = 1 << 24

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rutc.emit import ir
-from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.llvm import ir
+from rutc.emit.loads.load_store import MemoryEmitter
 from rutc.tensor_ir.machine import BF16_VECTORS, Machine
 
 I16 = ir.IntType(16)

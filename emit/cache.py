@@ -24,9 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from rutc.base.files import TEMPORARY, remove_folder, shown, sweep, write_atomically
 from rutc.base.record import record
-from rutc.emit.files import TEMPORARY, remove_folder, shown, sweep, write_atomically
-from rutc.emit.toolchain import cache_directory
+from rutc.emit.linking.toolchain import cache_directory
 from rutc.errors import UserError
 
 LIMIT_VARIABLE = "RUTC_CACHE_MIB"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
 from rutc.emit.numbers import operand
 from rutc.emit.rounded_quotient import Reciprocal, rounded_by

@@ -15,21 +15,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.emit import ir
 from rutc.emit.cast import emit_cast, splat_int
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import Lane
-from rutc.emit.ir_vectors import I32, is_vector, splat
-from rutc.emit.load_store import align
-from rutc.emit.nibbles import HALF
-from rutc.emit.opaque import opaque, vector_register
-from rutc.emit.storage import memory_type
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import I32, is_vector, splat
+from rutc.emit.llvm.opaque import opaque, vector_register
+from rutc.emit.loads.load_store import align
+from rutc.emit.loads.nibbles import HALF
+from rutc.emit.loads.storage import memory_type
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.facts.products import Factor, narrow_factors
+from rutc.tensor_ir.indices.affine import ZERO, Index
 from rutc.tensor_ir.kernel import Kind, Loop, Stmt, Update
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
-from rutc.tensor_ir.products import Factor, narrow_factors
 from rutc.tensor_ir.statements import reads_in, walk_loops
 
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)

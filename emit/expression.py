@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import assert_never
 
-from rutc.emit import ir
 from rutc.emit.bf16 import narrowed
 from rutc.emit.cast import (
     emit_clamped_cast,
@@ -15,24 +14,23 @@ from rutc.emit.cast import (
     splat_int,
 )
 from rutc.emit.index import IndexEmitter
-from rutc.emit.ir_vectors import I32, is_vector
-from rutc.emit.lane_shift import LaneShiftEmitter
-from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import I32, is_vector
+from rutc.emit.loads.lane_shift import LaneShiftEmitter
+from rutc.emit.loads.load_store import MemoryEmitter
+from rutc.emit.loads.nibbles import NibbleEmitter
+from rutc.emit.loads.places import PlaceEmitter
+from rutc.emit.loads.register_transpose import TransposeEmitter
+from rutc.emit.loads.short_rows import ShortRowEmitter
+from rutc.emit.loads.storage import emit_literal, from_memory, zero
+from rutc.emit.loads.table_read import TableReads
 from rutc.emit.long_whole import long_whole
-from rutc.emit.nibbles import NibbleEmitter
 from rutc.emit.numbers import ARITHMETIC, operand
-from rutc.emit.places import PlaceEmitter
 from rutc.emit.reciprocal import divided_by_one
-from rutc.emit.register_transpose import TransposeEmitter
 from rutc.emit.registers import RegisterEmitter
 from rutc.emit.scalar import COMPARISONS, emit_bit_cast, emit_cast, emit_op
-from rutc.emit.short_rows import ShortRowEmitter
 from rutc.emit.site import Sites
-from rutc.emit.storage import emit_literal, from_memory, zero
-from rutc.emit.table_read import TableReads
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.comparing import compared
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
@@ -47,6 +45,8 @@ from rutc.tensor_ir.expr import (
     index_names,
     reads_plainly,
 )
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.indices.comparing import compared
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from rutc.emit import ir
 from rutc.emit.index import IndexEmitter
-from rutc.emit.ir_vectors import I64, i64
-from rutc.emit.storage import memory_type
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import I64, i64
+from rutc.emit.loads.storage import memory_type
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import ZERO, Index, Size, plain
+from rutc.tensor_ir.indices.affine import ZERO, Index, Size, plain
 from rutc.tensor_ir.kernel import Buffer, Kernel, Space
 
 MOST_STACK_BYTES = 32 << 10

@@ -10,10 +10,10 @@ from typing import assert_never
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.emit import ir
-from rutc.emit.ir_vectors import I32, I64, counting, i64, is_vector, splat
-from rutc.emit.opaque import opaque
-from rutc.tensor_ir.affine import (
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import I32, I64, counting, i64, is_vector, splat
+from rutc.emit.llvm.opaque import opaque
+from rutc.tensor_ir.indices.affine import (
     ZERO,
     Atom,
     Compound,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rutc.tensor_ir.affine import ONE, Index
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Local, Read, children
-from rutc.tensor_ir.gradual import row_chosen
+from rutc.tensor_ir.facts.gradual import row_chosen
+from rutc.tensor_ir.indices.affine import ONE, Index
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Stmt
 from rutc.tensor_ir.machine import WORD, Machine
 from rutc.tensor_ir.statements import accesses, exprs, walk_stmts

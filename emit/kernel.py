@@ -18,23 +18,24 @@ from contextlib import ExitStack, contextmanager
 from typing import assert_never
 
 from rutc.base.record import record
-from rutc.emit import ir
 from rutc.emit.dot import DotLoop, has_room, shares_windows
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.frame import Frame, thread_bytes
 from rutc.emit.index import IndexEmitter, Lane, Unrolled, chunk
 from rutc.emit.invariant import repeats
-from rutc.emit.ir_vectors import I64, i64
-from rutc.emit.lane_masks import LaneMasks
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import I64, i64
+from rutc.emit.llvm.opaque import opaque_zero
+from rutc.emit.loads.lane_masks import LaneMasks
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.numbers import Numbers
-from rutc.emit.opaque import opaque_zero
 from rutc.emit.put import emit_put
 from rutc.emit.reduce import ReductionEmitter
 from rutc.emit.together import together
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import ONE, ZERO, Index, Range, Size, maximum, plain, product
 from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.facts.narrow_ends import end_lanes, has_narrow_ends
+from rutc.tensor_ir.indices.affine import ONE, ZERO, Index, Range, Size, maximum, plain, product
 from rutc.tensor_ir.kernel import (
     Assign,
     Branch,
@@ -50,7 +51,6 @@ from rutc.tensor_ir.kernel import (
     Update,
 )
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.narrow_ends import end_lanes, has_narrow_ends
 from rutc.tensor_ir.statements import accesses, walk_loops, walk_stmts
 
 ENTRY = "rutc_kernel"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rutc.emit import ir
 from rutc.emit.cast import emit_cast, splat_real
+from rutc.emit.llvm import ir
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
 

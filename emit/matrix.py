@@ -14,15 +14,15 @@ from itertools import product
 from math import prod
 
 from rutc.base.record import record
-from rutc.emit import ir
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.ir_vectors import i64
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import i64
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import ONE, Index, maximum
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.facts.products import terms_of
+from rutc.tensor_ir.indices.affine import ONE, Index, maximum
 from rutc.tensor_ir.kernel import Access, Assign, Init, Kernel, Kind, Loop, Stmt, Update
-from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.statements import walk_stmts
 
 REGISTERS = 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from rutc.base.record import record
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.vector_math.lanes import Format, Lanes, Mask, Real, Whole
 from rutc.tensor_ir.dtype import DType
 

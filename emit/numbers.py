@@ -12,9 +12,9 @@ from __future__ import annotations
 import struct
 from math import isfinite
 
-from rutc.emit import ir
-from rutc.emit.ir_module import Number
-from rutc.emit.ir_vectors import i64, splat
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_module import Number
+from rutc.emit.llvm.ir_vectors import i64, splat
 
 LITERALS = (0.0, 1.0, -1.0)
 """Sums, products and bounds with these take other instructions than those with others."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 
-from rutc.emit import ir
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import CHOSEN
-from rutc.emit.ir_vectors import is_vector
-from rutc.tensor_ir.affine import Index
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import is_vector
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Buffer, Put
 from rutc.tensor_ir.reducer import Reducer, as_locals
 

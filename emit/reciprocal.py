@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rutc.emit import ir
-from rutc.emit.ir_vectors import is_vector
-from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import is_vector
+from rutc.emit.loads.load_store import MemoryEmitter
 from rutc.emit.rounded_quotient import DIVISORS
 from rutc.tensor_ir.machine import Machine
 

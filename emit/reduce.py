@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from rutc.base.record import record
-from rutc.emit import ir
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import Lane
-from rutc.emit.ir_vectors import is_vector
-from rutc.emit.opaque import opaque, opaque_mask, vector_register
-from rutc.tensor_ir.affine import Index
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import is_vector
+from rutc.emit.llvm.opaque import opaque, opaque_mask, vector_register
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, bind, reads, reads_plainly
+from rutc.tensor_ir.facts.outside import outside_adds_nothing
+from rutc.tensor_ir.facts.products import narrow_factors
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Access, Init, Merge, Update
-from rutc.tensor_ir.outside import outside_adds_nothing
-from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.reducer import as_locals
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rutc.emit import ir
-from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.llvm import ir
+from rutc.emit.loads.load_store import MemoryEmitter
 from rutc.emit.scalar import llvm_type
 from rutc.emit.site import Sites
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Buffer
 
 

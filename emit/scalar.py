@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rutc.emit import ir
 from rutc.emit.cast import (
     element_of,
     emit_bit_cast,
@@ -18,6 +17,7 @@ from rutc.emit.cast import (
     splat_int,
     splat_real,
 )
+from rutc.emit.llvm import ir
 from rutc.emit.narrow_float import lane_count, with_lanes
 from rutc.emit.short_quotient import EXACT_BITS, Part, short_quotient
 from rutc.emit.vector_math import BINARY_OPS, UNARY_OPS, emit_binary, emit_unary

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from rutc.emit import ir
 from rutc.emit.cast import splat_int, splat_real
+from rutc.emit.llvm import ir
 from rutc.emit.narrow_float import lane_count, with_lanes
 from rutc.emit.vector_math.lanes import Format
 from rutc.tensor_ir.dtype import DType

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Lit
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Buffer, Space
 
 

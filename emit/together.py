@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import ELEMENTARY, Apply, Coord, Read, coord_names, walk
-from rutc.tensor_ir.gradual import row_chosen
+from rutc.tensor_ir.facts.gradual import row_chosen
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range
 from rutc.tensor_ir.kernel import Assign, Buffer, Loop, Space
 from rutc.tensor_ir.machine import Machine
 

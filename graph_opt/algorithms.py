@@ -30,8 +30,8 @@ from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.versions import FEW_ROWS, SEVERAL, step_of
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.graph import Origin
+from rutc.tensor_ir.indices.ranges import Range
 from rutc.tensor_ir.machine import COMMON, Machine
-from rutc.tensor_ir.ranges import Range
 
 Symbols = tuple[tuple[str, Range], ...]
 TINY = 2.0**-126

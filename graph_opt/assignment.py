@@ -30,12 +30,12 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
-from rutc.tensor_ir.lexer import Kind, tokenize
-from rutc.tensor_ir.syntax import Cursor
-from rutc.tensor_ir.text import print_literal, value_name
+from rutc.tensor_ir.indices.affine import quoted
+from rutc.tensor_ir.textual.lexer import Kind, tokenize
+from rutc.tensor_ir.textual.syntax import Cursor
+from rutc.tensor_ir.textual.text import print_literal, value_name
 
 T = TypeVar("T")
 

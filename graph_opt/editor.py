@@ -34,10 +34,10 @@ from rutc.tensor_ir import (
     Value,
     While,
 )
-from rutc.tensor_ir.affine import Range, fewest, typical
-from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import Body, Origin, bodies, bound_symbols, defined, outs, used
+from rutc.tensor_ir.indices.affine import Range, fewest, typical
+from rutc.tensor_ir.indices.dim_ranges import dim_range
 from rutc.tensor_ir.rebuilder import Rebuilder
 
 BlockId = tuple[str, int]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Apply, Expr, Read, reads, walk
 from rutc.tensor_ir.graph import Nest, Node
+from rutc.tensor_ir.indices.affine import Index
 
 REPEATING = frozenset({"sin", "cos", "tan", "mod", "fmod"})
 """The operations whose results repeat: of a large operand, only what is left of it counts."""

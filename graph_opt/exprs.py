@@ -21,8 +21,8 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
-from rutc.tensor_ir.affine import Atom, FloorDiv, Max, Min, Mod, Var
 from rutc.tensor_ir.expr import children, point, reads, reads_plainly, walk
+from rutc.tensor_ir.indices.affine import Atom, FloorDiv, Max, Min, Mod, Var
 
 
 def expressions(n: Nest | Scatter) -> Iterator[Expr]:

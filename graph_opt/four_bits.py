@@ -26,8 +26,8 @@ from rutc.graph_opt.editor import rename_uses
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.quantise import Site, sites
 from rutc.tensor_ir import DType, Graph, Index, Nest, Node, Read, Value, apply, cast
-from rutc.tensor_ir.affine import floordiv, typical
 from rutc.tensor_ir.graph import Const, Data, outs, used, walk_nodes
+from rutc.tensor_ir.indices.affine import floordiv, typical
 from rutc.tensor_ir.verifier import verify
 
 BLOCK = 32

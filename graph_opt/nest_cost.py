@@ -14,7 +14,6 @@ from math import ceil, gcd, inf, log2, prod
 from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.exprs import index_coords, is_gathered
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
@@ -27,9 +26,10 @@ from rutc.tensor_ir.expr import (
     reads,
     walk,
 )
+from rutc.tensor_ir.facts.products import scaled, summed_factors, terms_of
 from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
-from rutc.tensor_ir.products import scaled, summed_factors, terms_of
 from rutc.tensor_ir.running import running_nest
 
 

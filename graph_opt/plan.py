@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Assignment
-from rutc.tensor_ir.affine import Size, quoted
 from rutc.tensor_ir.graph import Bind, Call, Carry, Graph, Nest, Scatter, Value, used
+from rutc.tensor_ir.indices.affine import Size, quoted
+from rutc.tensor_ir.indices.ranges import range_text
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
-from rutc.tensor_ir.ranges import range_text
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 
 
 class Illegal(Exception):

@@ -26,12 +26,12 @@ from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.pipeline import optimize, pipeline_for
 from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
-from rutc.tensor_ir.affine import product, typical
 from rutc.tensor_ir.expr import Lit, transform
+from rutc.tensor_ir.facts.products import LARGEST_PAIR, SMALL, four_sums
 from rutc.tensor_ir.graph import Const, Data, Input, outs
+from rutc.tensor_ir.indices.affine import product, typical
 from rutc.tensor_ir.interface import tensor
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
-from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, four_sums
 from rutc.tensor_ir.verifier import verify
 
 NORMAL = "solve phases"

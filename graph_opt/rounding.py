@@ -20,8 +20,8 @@ from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
 from rutc.tensor_ir import DType, Expr, Lit, Read, cast
-from rutc.tensor_ir.evaluate import evaluate_expr
 from rutc.tensor_ir.expr import index_names, reads, transform
+from rutc.tensor_ir.interpreter.evaluate import evaluate_expr
 
 MOST_ELEMENTS = 1 << 20
 """A rule that would have to look at more elements of a scale does not apply."""

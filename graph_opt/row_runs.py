@@ -14,9 +14,9 @@ from math import ceil, prod
 from rutc.base.record import record
 from rutc.graph_opt.exprs import index_coords
 from rutc.tensor_ir import Index, Nest, Read
-from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.products import terms_of
+from rutc.tensor_ir.facts.products import terms_of
+from rutc.tensor_ir.indices.affine import Size
 
 ROWS = 16
 """Rows of a register."""

@@ -32,10 +32,10 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway
 from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for, optimize, pipeline_for
 from rutc.tensor_ir import Call, Graph, Node
-from rutc.tensor_ir.affine import ONE, Index, minimum
 from rutc.tensor_ir.graph import Nest, bound_symbols, walk_nodes
+from rutc.tensor_ir.indices.affine import ONE, Index, minimum
+from rutc.tensor_ir.indices.ranges import SOME, Range, common_sizes, with_some, without_common
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import SOME, Range, common_sizes, with_some, without_common
 
 FEW_ROWS = " for few rows"
 """What the names of steps end in that only the version for few rows goes through."""

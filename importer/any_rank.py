@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from rutc.importer.boxes import flattened, reshaped_box
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
-from rutc.importer.tensor import Boxed, Item, Tensor, TensorType, ints_of, known_ints
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Boxed, Item, Tensor, TensorType, ints_of, known_ints
 from rutc.tensor_ir import DType, Index, Lit
-from rutc.tensor_ir.affine import ONE, ZERO, maximum
+from rutc.tensor_ir.indices.affine import ONE, ZERO, maximum
 
 Apply = Callable[[Sequence[Item | None], Mapping[str, object]], tuple[Item, ...]]
 """The outputs of the operator for operands and attributes."""

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rutc.importer.builder import Builder
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.checks import checked
 from rutc.importer.dims import named
 from rutc.importer.fitting import fitted
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Bind, Graph, Index, Input, Nest, Node, Output, Scan, Scatter, Value
-from rutc.tensor_ir.affine import ZERO, Range
 from rutc.tensor_ir.graph import defined, mentioned, outs, used_deep, walk_nodes
+from rutc.tensor_ir.indices.affine import ZERO, Range
 
 
 def assembled(

@@ -12,10 +12,10 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import (
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import (
     Absent,
     Boxed,
     Item,
@@ -29,7 +29,7 @@ from rutc.importer.tensor import (
     Type,
 )
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
-from rutc.tensor_ir.affine import ONE
+from rutc.tensor_ir.indices.affine import ONE
 
 Leaf = TensorType | ListType | OptionalType
 """A type that one tensor can stand for: itself, or its box."""

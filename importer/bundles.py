@@ -15,10 +15,9 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 
 from rutc.errors import UserError
 from rutc.importer.boxes import element_of, joined
-from rutc.importer.builder import Builder
-from rutc.importer.proto import dtype_of, onnx_type, type_name
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import (
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import (
     Absent,
     Axis,
     Boxed,
@@ -32,8 +31,9 @@ from rutc.importer.tensor import (
     TupleType,
     Type,
 )
+from rutc.importer.reading.proto import dtype_of, onnx_type, type_name
 from rutc.tensor_ir import Index
-from rutc.tensor_ir.affine import Range
+from rutc.tensor_ir.indices.affine import Range
 from rutc.tensor_ir.interface import Bundle, tensor
 
 TensorInput = Callable[[ValueInfoProto], Tensor]

@@ -16,9 +16,9 @@ from functools import partial, reduce
 
 from rutc.base.record import record
 from rutc.errors import UserError
-from rutc.importer.builder import Builder
+from rutc.importer.building.builder import Builder
 from rutc.importer.fitting import room_of
-from rutc.importer.overflow import exact
+from rutc.importer.free_sizes.overflow import exact
 from rutc.tensor_ir import (
     Coord,
     DType,
@@ -32,10 +32,10 @@ from rutc.tensor_ir import (
     Scatter,
     apply,
 )
-from rutc.tensor_ir.affine import Min, Range
-from rutc.tensor_ir.division import extreme_operands
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import Origin, bound_symbols, with_bodies
+from rutc.tensor_ir.indices.affine import Min, Range
+from rutc.tensor_ir.indices.division import extreme_operands
 
 
 @record

@@ -11,9 +11,9 @@ from onnx import AttributeProto, GraphProto, TensorProto, ValueInfoProto
 
 from rutc.base.record import record
 from rutc.errors import UserError
-from rutc.importer.external import ModelFolder
-from rutc.importer.order import names_read, sort_nodes
-from rutc.importer.proto import STANDARD, dtype_of, load, subgraphs
+from rutc.importer.opsets.order import names_read, sort_nodes
+from rutc.importer.reading.external import ModelFolder
+from rutc.importer.reading.proto import STANDARD, dtype_of, load, subgraphs
 from rutc.tensor_ir import DType
 
 MOST_NUMBERS = 16

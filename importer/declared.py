@@ -18,17 +18,17 @@ from onnx import (
 )
 
 from rutc.errors import UserError
-from rutc.importer.conversion_errors import reason_of
-from rutc.importer.convert import OPSET
+from rutc.importer.building.tensor import SMALL, Item, Tensor
 from rutc.importer.functions import tensor_type
-from rutc.importer.isolated import EndedError, isolated
-from rutc.importer.order import names_read, title
-from rutc.importer.proto import (
+from rutc.importer.opsets.conversion_errors import reason_of
+from rutc.importer.opsets.convert import OPSET
+from rutc.importer.opsets.isolated import EndedError, isolated
+from rutc.importer.opsets.order import names_read, title
+from rutc.importer.reading.proto import (
     graphs_of,
     onnx_type,
     type_name,
 )
-from rutc.importer.tensor import SMALL, Item, Tensor
 
 
 def given_text(node: NodeProto, inputs: Sequence[Item | None]) -> str:

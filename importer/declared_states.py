@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rutc.errors import UserError
 from rutc.tensor_ir.graph import Graph, Input, State
-from rutc.tensor_ir.ranges import CommonRange, Range, with_common
+from rutc.tensor_ir.indices.ranges import CommonRange, Range, with_common
 from rutc.tensor_ir.states import NoState, ends, growth
 
 ANY = "*"

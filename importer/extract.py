@@ -17,8 +17,8 @@ from onnx import (
 
 from rutc.base.record import record
 from rutc.errors import UserError
-from rutc.importer.order import names_read, sort_nodes
-from rutc.importer.scopes import name_outputs
+from rutc.importer.opsets.order import names_read, sort_nodes
+from rutc.importer.opsets.scopes import name_outputs
 
 Array = npt.NDArray[np.generic]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rutc.errors import UserError
 from rutc.tensor_ir import Coord, Index, Nest, Node, Read, Scan, Scatter
-from rutc.tensor_ir.affine import ZERO, Range
 from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.indices.affine import ZERO, Range
 
 
 def fitted(

@@ -8,9 +8,9 @@ from typing import Protocol, cast
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProto, helper
 from onnx.defs import OpSchema, SchemaError, get_schema
 
-from rutc.importer.convert import OPSET
-from rutc.importer.proto import graphs_of, onnx_type
-from rutc.importer.tensor import Tensor
+from rutc.importer.building.tensor import Tensor
+from rutc.importer.opsets.convert import OPSET
+from rutc.importer.reading.proto import graphs_of, onnx_type
 from rutc.tensor_ir import DType
 
 

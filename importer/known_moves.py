@@ -10,9 +10,9 @@ from math import ceil, isfinite
 
 import numpy as np
 
-from rutc.importer.tensor import SMALL
+from rutc.importer.building.tensor import SMALL
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.affine import Range
+from rutc.tensor_ir.indices.affine import Range
 
 Attributes = Mapping[str, object]
 

@@ -15,10 +15,11 @@ from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
-from rutc.importer.builder import Builder
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import KnownSizesError, OperatorError
+from rutc.importer.building.nest_builder import Place
+from rutc.importer.building.tensor import Item, Tensor
 from rutc.importer.bundles import bundled_output
-from rutc.importer.common_sizes import with_common_sizes
-from rutc.importer.convert import prepare
 from rutc.importer.declared import (
     check_declared,
     check_node,
@@ -27,17 +28,18 @@ from rutc.importer.declared import (
     needed,
 )
 from rutc.importer.dims import clean_dim
-from rutc.importer.expressions import KnownSizesError, OperatorError
-from rutc.importer.external import ModelFolder
-from rutc.importer.fixed import fixed_elements, kind_of
+from rutc.importer.free_sizes.common_sizes import with_common_sizes
+from rutc.importer.free_sizes.fixed import fixed_elements, kind_of
+from rutc.importer.free_sizes.inputs import Inputs, Learned, Shapes
+from rutc.importer.free_sizes.open_sizes import SizeFoundError, end_if_told
+from rutc.importer.free_sizes.possible_sizes import sizes_hint, with_possible_sizes
+from rutc.importer.free_sizes.relations import Dims
 from rutc.importer.functions import function_body, is_function
-from rutc.importer.inputs import Inputs, Learned, Shapes
-from rutc.importer.nest_builder import Place
-from rutc.importer.open_sizes import SizeFoundError, end_if_told
 from rutc.importer.ops.control import branched
-from rutc.importer.order import title
-from rutc.importer.possible_sizes import sizes_hint, with_possible_sizes
-from rutc.importer.proto import (
+from rutc.importer.opsets.convert import prepare
+from rutc.importer.opsets.order import title
+from rutc.importer.reading.external import ModelFolder
+from rutc.importer.reading.proto import (
     ElementTypeError,
     array_of,
     attribute_value,
@@ -45,12 +47,10 @@ from rutc.importer.proto import (
     load,
     subgraphs,
 )
+from rutc.importer.reading.wellformed import check_model
 from rutc.importer.registry import OPERATORS, Key
-from rutc.importer.relations import Dims
 from rutc.importer.shapes import folded
-from rutc.importer.tensor import Item, Tensor
 from rutc.importer.types import check_types
-from rutc.importer.wellformed import check_model
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interface import Bundle, Interface
 

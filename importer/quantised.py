@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
-from rutc.importer.proto import load, subgraphs
+from rutc.importer.reading.proto import load, subgraphs
 
 _ROUNDING = frozenset(
     {

@@ -18,9 +18,9 @@ from onnx import GraphProto
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
-from rutc.importer.tensor import Item, Tensor
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Item, Tensor
 
 Result = Item | tuple[Item, ...]
 Function = Callable[..., Result]

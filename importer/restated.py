@@ -8,9 +8,9 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, NodeProto, helper
 
-from rutc.importer.proto import load
+from rutc.importer.opsets.scopes import name_outputs
 from rutc.importer.quantised import leave, nodes_of
-from rutc.importer.scopes import name_outputs
+from rutc.importer.reading.proto import load
 
 _LOCALE = "locale"
 _USUAL = "en_US.UTF-8"

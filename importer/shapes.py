@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import SMALL, Tensor, is_symbolic
+from rutc.importer.free_sizes.overflow import LONGEST
 from rutc.importer.known_moves import (
     Attributes,
     axes_of,
@@ -30,13 +32,11 @@ from rutc.importer.known_moves import (
     transposed,
     unsqueezed,
 )
-from rutc.importer.overflow import LONGEST
-from rutc.importer.proto import dtype_of
-from rutc.importer.tensor import SMALL, Tensor, is_symbolic
+from rutc.importer.reading.proto import dtype_of
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.affine import ZERO, Range, Var, floordiv, maximum, minimum, mod
-from rutc.tensor_ir.comparing import compared
-from rutc.tensor_ir.evaluate import power
+from rutc.tensor_ir.indices.affine import ZERO, Range, Var, floordiv, maximum, minimum, mod
+from rutc.tensor_ir.indices.comparing import compared
+from rutc.tensor_ir.interpreter.evaluate import power
 
 Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], np.ndarray | None]
 

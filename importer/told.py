@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rutc.importer.nest_builder import NestBuilder
+from rutc.importer.building.nest_builder import NestBuilder
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, IndexValue, Lit, Nest, Read
-from rutc.tensor_ir.evaluate import convert, literal, operate
 from rutc.tensor_ir.expr import substitute
+from rutc.tensor_ir.interpreter.evaluate import convert, literal, operate
 
 Told = Lit | IndexValue
 

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from onnx.defs import OpSchema, SchemaError, get_schema
 
-from rutc.importer.convert import OPSET
-from rutc.importer.expressions import OperatorError
-from rutc.importer.proto import ELEMENT_TYPES, onnx_type, type_name
-from rutc.importer.tensor import Tensor
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor
+from rutc.importer.opsets.convert import OPSET
+from rutc.importer.reading.proto import ELEMENT_TYPES, onnx_type, type_name
 
 Rule = tuple[str, str, bool, frozenset[str]]
 """An operand's name, its type variable, whether repetitions may differ, and the types it may be."""

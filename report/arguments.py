@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rutc.base.files import check_writable, shown
 from rutc.driver.options import NO_RECORDS
-from rutc.emit.files import check_writable, shown
 from rutc.errors import UserError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def parse_values(items: Sequence[str] | None) -> dict[str, np.ndarray]:
 def _read_array(item: str, path: str) -> np.ndarray:
     import numpy as np
 
-    from rutc.verify.npz import NUMPY_ERRORS, numpy_says
+    from rutc.verify.feeding.npz import NUMPY_ERRORS, numpy_says
 
     try:
         return np.asarray(np.load(path, allow_pickle=False))

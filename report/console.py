@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 import rutc
+from rutc.base import interrupts
 from rutc.base.progress import Progress, nobody
-from rutc.emit import interrupts
 from rutc.errors import TOO_DEEP, InternalError, RutcError, UserError
 from rutc.report.printable import printable
 

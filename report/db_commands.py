@@ -14,8 +14,8 @@ from rutc.report.flags import Db
 from rutc.report.printable import counted
 
 if TYPE_CHECKING:
-    from rutc.tuner.database import Database
-    from rutc.tuner.stored import Added
+    from rutc.tuner.database.database import Database
+    from rutc.tuner.database.stored import Added
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,7 +40,7 @@ def stats(screen: Screen, db: Db = None) -> None:
     """Show what is stored: tasks, trials, machines, versions, size."""
     from rutc.report import records
     from rutc.report.arguments import check_database
-    from rutc.tuner.database import Database
+    from rutc.tuner.database.database import Database
 
     check_database(db)
     with Database.open(db, create=False) as database:
@@ -56,7 +56,7 @@ def export(screen: Screen, file: Records, db: Db = None) -> None:
     """Write all records into a file."""
     from rutc.report import records
     from rutc.report.arguments import check_database
-    from rutc.tuner.database import Database
+    from rutc.tuner.database.database import Database
 
     check_database(db)
     with Database.open(db, create=False) as database:
@@ -89,7 +89,7 @@ def _added(screen: Screen, db: str | None, add: Callable[[Database], Added]) -> 
     """Adds records to a database, and shows what became of them."""
     from rutc.report import records
     from rutc.report.arguments import check_database
-    from rutc.tuner.database import Database
+    from rutc.tuner.database.database import Database
 
     check_database(db)
     with Database.open(db) as database:

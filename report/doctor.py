@@ -13,6 +13,7 @@ from rutc.base.location import located
 from rutc.base.processor import cpu_name
 from rutc.base.record import record
 from rutc.emit import cache
+from rutc.emit.linking.toolchain import cache_directory, find_toolchain
 from rutc.emit.targets.select import (
     Target,
     host_features,
@@ -21,7 +22,6 @@ from rutc.emit.targets.select import (
     save_native,
     target_named,
 )
-from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
 from rutc.report.printable import counted
 from rutc.tensor_ir.dtype import DType
@@ -161,7 +161,7 @@ def _tuning_records() -> Finding:
     if location.path is not None and not os.path.lexists(location.path):
         return Finding(name, f"{location} (not there yet)")
     # What only this needs is imported where there is something to count.
-    from rutc.tuner.database import Database
+    from rutc.tuner.database.database import Database
 
     try:
         with Database.open(create=False) as database:

@@ -35,15 +35,15 @@ from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import step_of
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.tensor_ir import Const, Graph, Input, Node
-from rutc.tensor_ir.affine import Size, typical
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.graph import outs, used, walk_nodes
+from rutc.tensor_ir.indices.affine import Size, typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.text import node_lines
+from rutc.tensor_ir.textual.text import node_lines
 from rutc.tuner import choose
 from rutc.tuner.choice import OnRecord
-from rutc.tuner.cost_model import CostModel
+from rutc.tuner.search.cost_model import CostModel
 
 if TYPE_CHECKING:
     from rutc.driver.tuning.records_in import Records
@@ -249,7 +249,7 @@ def _records(options: Options) -> Iterator[Records | None]:
         yield None
         return
     from rutc.driver.tuning.records_in import records_in
-    from rutc.tuner.database import Database
+    from rutc.tuner.database.database import Database
 
     with Database.open(options.db, create=False) as database:
         yield records_in(database, options)

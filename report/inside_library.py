@@ -20,13 +20,13 @@ from rutc.runtime.artifact import ArtifactFile, open_artifact, programs_of
 from rutc.runtime.errors import ModelError
 from rutc.runtime.ports import Ports, undamaged
 from rutc.runtime.weights_file import weights_path
-from rutc.tensor_ir.affine import Index, typical
-from rutc.tensor_ir.lexer import ParseError
-from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import Range
+from rutc.tensor_ir.indices.affine import Index, typical
+from rutc.tensor_ir.indices.ranges import Range
+from rutc.tensor_ir.textual.lexer import ParseError
+from rutc.tensor_ir.textual.parse import parse_index
 from rutc.tuner.choice import OnRecord
 from rutc.verify.each_target import lacking
-from rutc.verify.sizes import planned_ranges
+from rutc.verify.feeding.sizes import planned_ranges
 
 MOST_LISTED = 24
 """Kernels that are listed without being asked for: a screen of them."""

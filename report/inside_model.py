@@ -18,8 +18,8 @@ from rutc.runtime.bundles import bundles
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.ports import NodeArg, whole_args
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.affine import Index, Size, plain
-from rutc.tensor_ir.ranges import Range, common_sizes
+from rutc.tensor_ir.indices.affine import Index, Size, plain
+from rutc.tensor_ir.indices.ranges import Range, common_sizes
 from rutc.tensor_ir.stated_sizes import stated_sizes
 
 

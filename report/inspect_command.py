@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rutc.emit.files import shown
+from rutc.base.files import shown
 from rutc.report.command import command
 from rutc.report.console import Screen
 from rutc.report.flags import Dims, Inputs, OneTarget, Shapes, Threads, Values

@@ -21,9 +21,9 @@ from rutc.report.least_time import least_times, machine_at_hand
 from rutc.runtime.ports import undamaged
 from rutc.runtime.step_profile import ProfileEntry
 from rutc.verify.bench import run_in_place
-from rutc.verify.session_values import Ran, run_once
-from rutc.verify.sizes import session_common_sizes
-from rutc.verify.whole import WholeSession
+from rutc.verify.feeding.session_values import Ran, run_once
+from rutc.verify.feeding.sizes import session_common_sizes
+from rutc.verify.feeding.whole import WholeSession
 
 RUNS = 20
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from rutc.emit.files import cannot_write, check_replaceable, sweep, temporary_file
+from rutc.base.files import cannot_write, check_replaceable, sweep, temporary_file
 from rutc.report.display import BYTES, Json, quantity
 from rutc.report.listing import Table
 from rutc.report.printable import counted
-from rutc.tuner.database import Database, Stats
-from rutc.tuner.stored import Added
+from rutc.tuner.database.database import Database, Stats
+from rutc.tuner.database.stored import Added
 
 
 def stats_json(stats: Stats) -> Json:

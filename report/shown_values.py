@@ -11,7 +11,7 @@ from rutc.report.display import Json
 from rutc.report.listing import Table, numeral
 
 if TYPE_CHECKING:
-    from rutc.verify.compare import Value
+    from rutc.verify.judging.compare import Value
 
 SHOWN = 6
 """Elements that are shown of an output, its first ones."""

@@ -182,7 +182,7 @@ def _searched(
     from rutc.driver.tuning.search_terms import Listeners
     from rutc.driver.tuning.tune_model import tune_model
     from rutc.report.arguments import check_database
-    from rutc.tuner.database import Database
+    from rutc.tuner.database.database import Database
 
     check_database(db)
     with (

@@ -1,6 +1,5 @@
 """The two languages of rutc: the graph of nests and the loop kernels."""
 
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
@@ -34,6 +33,7 @@ from rutc.tensor_ir.graph import (
     Value,
     While,
 )
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.reducer import Reducer, reducer
 
 __all__ = [

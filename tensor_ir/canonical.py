@@ -7,8 +7,8 @@ from dataclasses import replace
 from operator import itemgetter
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.expr import Coord, Read
+from rutc.tensor_ir.indices.affine import Index, Size
 from rutc.tensor_ir.kernel import (
     Access,
     Branch,

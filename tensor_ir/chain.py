@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.canonical import renamed
+from rutc.tensor_ir.indices.affine import ZERO, Index, Size
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, Stmt
 from rutc.tensor_ir.statements import walk_loops
 

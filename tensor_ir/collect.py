@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Value
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range, Size
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Slice

@@ -30,8 +30,8 @@ from typing import assert_never
 import numpy as np
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.indices.affine import Index
 
 UNARY_FLOAT = frozenset([
     "exp", "log", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",

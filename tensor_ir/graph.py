@@ -40,9 +40,10 @@ from dataclasses import field
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Range, quoted
 from rutc.tensor_ir.data import Data
-from rutc.tensor_ir.dim_ranges import dim_range
+from rutc.tensor_ir.indices.affine import Index, Range, quoted
+from rutc.tensor_ir.indices.dim_ranges import dim_range
+from rutc.tensor_ir.indices.ranges import range_text
 from rutc.tensor_ir.interface import Bundle, Interface
 from rutc.tensor_ir.nodes import (
     Attribute,
@@ -70,8 +71,7 @@ from rutc.tensor_ir.nodes import (
     walk_nodes,
     with_bodies,
 )
-from rutc.tensor_ir.ranges import range_text
-from rutc.tensor_ir.text import (
+from rutc.tensor_ir.textual.text import (
     axes_text,
     is_custom,
     node_lines,

@@ -32,13 +32,13 @@ from typing import assert_never
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr
+from rutc.tensor_ir.indices.affine import Index, Range, Size, plain, quoted
+from rutc.tensor_ir.indices.ranges import range_text
 from rutc.tensor_ir.layout import Layout
-from rutc.tensor_ir.ranges import range_text
 from rutc.tensor_ir.reducer import Reducer
-from rutc.tensor_ir.text import print_expr
+from rutc.tensor_ir.textual.text import print_expr
 
 
 class Space(Enum):
@@ -62,7 +62,7 @@ class Kind(Enum):
 
 @record
 class Small:
-    """Which factors that a constant holds are small (`tensor_ir.products`): any, or in `pairs`.
+    """Which factors of a constant are small (`tensor_ir.facts.products`): any, or in `pairs`.
 
     Of a dim in `pairs`, elements 2i and 2i + 1 are small together; of one in `fours`, pairs 4i and
     4i + 2 as well, and so are pairs 4i + 1 and 4i + 3.

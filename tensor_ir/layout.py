@@ -24,7 +24,9 @@ import numpy as np
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.tensor_ir.affine import (
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Lit
+from rutc.tensor_ir.indices.affine import (
     ZERO,
     Index,
     Monomial,
@@ -35,8 +37,6 @@ from rutc.tensor_ir.affine import (
     mod,
     plain,
 )
-from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Lit
 
 ALIASING_LINES = 16
 """Rows of a multiple of this many cache lines share at most a quarter of a cache's sets."""

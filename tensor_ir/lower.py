@@ -18,8 +18,6 @@ from functools import cache
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain
-from rutc.tensor_ir.division import close_bounds
 from rutc.tensor_ir.expr import (
     Expr,
     IndexValue,
@@ -34,6 +32,8 @@ from rutc.tensor_ir.expr import (
     walk,
 )
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range, Size, plain
+from rutc.tensor_ir.indices.division import close_bounds
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,

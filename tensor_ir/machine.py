@@ -163,8 +163,8 @@ class Machine:
         """How many products of neighbours of these types instructions add up at once.
 
         They are added to an i32, those of bf16 to an f32. 1 where there are no such instructions.
-        Factors of i8 may be `small` (`tensor_ir.products`), and in `fours`: then two sums of two
-        products are added up in 16 bits.
+        Factors of i8 may be `small` (`tensor_ir.facts.products`), and in `fours`: then two sums of
+        two products are added up in 16 bits.
         """
         if a is DType.BF16 and b is DType.BF16:
             return PAIR if BF16_VECTORS in self.features and self.vector_bits == 512 else 1

@@ -9,10 +9,10 @@ from typing import assert_never
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.data import Data
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, Read, indices, operations, read_values, reads
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.reducer import Reducer
 
 Origin = tuple[str, ...]

@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import (
+from rutc.tensor_ir.indices.affine import (
     Atom,
     Compound,
     FloorDiv,
@@ -30,9 +30,9 @@ from rutc.tensor_ir.affine import (
     plain,
     quoted,
 )
+from rutc.tensor_ir.indices.polynomial import of_atom
 from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.layout import Axis, Layout
-from rutc.tensor_ir.polynomial import of_atom
 from rutc.tensor_ir.statements import own_indices, rewrite, walk_loops, walk_stmts, with_symbols
 
 OPEN = 1 << 16

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Expr
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.nodes import (
     Bind,
     Body,

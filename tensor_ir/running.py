@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Range, Size
-from rutc.tensor_ir.evaluate import evaluate_expr, literal
 from rutc.tensor_ir.expr import (
     Expr,
     IndexValue,
@@ -22,6 +20,8 @@ from rutc.tensor_ir.expr import (
     transform,
     walk,
 )
+from rutc.tensor_ir.indices.affine import Index, Range, Size
+from rutc.tensor_ir.interpreter.evaluate import evaluate_expr, literal
 from rutc.tensor_ir.nodes import Nest
 from rutc.tensor_ir.reducer import Reducer, as_locals
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import gcd
 
-from rutc.tensor_ir.affine import Index, Range, Size, minimum
 from rutc.tensor_ir.expr import Coord
+from rutc.tensor_ir.indices.affine import Index, Range, Size, minimum
 from rutc.tensor_ir.kernel import Access, Buffer, Stmt
 from rutc.tensor_ir.statements import rewrite
 from rutc.tensor_ir.steps.step import simplified

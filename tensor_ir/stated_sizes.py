@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import IndexValue, Read
 from rutc.tensor_ir.graph import Bind, Body, Call, Graph, If, Nest, Node, outs, walk_nodes
+from rutc.tensor_ir.indices.affine import Index
 
 
 def stated_sizes(graph: Graph) -> dict[str, Index]:

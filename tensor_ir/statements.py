@@ -8,8 +8,8 @@ from functools import cache
 from operator import is_
 from typing import assert_never
 
-from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.expr import Expr, Read, indices, map_index, map_reads, reads
+from rutc.tensor_ir.indices.affine import Index, Range
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,

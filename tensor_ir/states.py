@@ -7,8 +7,8 @@ as the largest input that may be made longer by a run; the ranges of the sizes t
 from __future__ import annotations
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.graph import Graph, Input, Output, State, bound_symbols
+from rutc.tensor_ir.indices.affine import Index
 
 MOST_CAPACITY = 1 << 30
 """Elements along a dim; what has no smaller bound counts as unbounded."""

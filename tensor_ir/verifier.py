@@ -9,7 +9,6 @@ from typing import NoReturn, assert_never
 import numpy as np
 
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, Local, Read, indices, walk
 from rutc.tensor_ir.graph import (
@@ -34,7 +33,8 @@ from rutc.tensor_ir.graph import (
     used,
     walk_nodes,
 )
-from rutc.tensor_ir.text import node_lines, value_name
+from rutc.tensor_ir.indices.affine import Index, Range
+from rutc.tensor_ir.textual.text import node_lines, value_name
 from rutc.tensor_ir.typecheck import reducer_fault, type_fault
 
 WINDOW = 4

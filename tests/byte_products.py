@@ -9,7 +9,7 @@ import pytest
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rewrite import Pass, Rule, Sweep
 from rutc.tensor_ir import Const, Data, Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4, lacking

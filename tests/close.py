@@ -1,11 +1,11 @@
-"""Whether computed numbers are near enough to others, by the table of `verify.tolerance`."""
+"""Whether numbers are near enough to others, by the table of `verify.judging.tolerance`."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from rutc.verify.tolerance import Level, tolerance
+from rutc.verify.judging.tolerance import Level, tolerance
 
 
 def assert_close(

@@ -28,8 +28,8 @@ from rutc.driver.tuning.tune_model import tune_model
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt import versions
-from rutc.tensor_ir.parse import parse
-from rutc.tuner.database import Database
+from rutc.tensor_ir.textual.parse import parse
+from rutc.tuner.database.database import Database
 from tests.cli.conftest import build
 from tests.driver.test_model_bench import PRODUCTS, others_of
 

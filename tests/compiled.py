@@ -9,9 +9,9 @@ from hypothesis import reject
 
 from rutc.driver.parts.build import Builder, PlanVersion
 from rutc.driver.parts.compile_job import Chooser
-from rutc.emit.codegen import compile_object
 from rutc.emit.kernel import ENTRY
-from rutc.emit.library import build_library
+from rutc.emit.linking.library import build_library
+from rutc.emit.llvm.codegen import compile_object
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide

@@ -10,7 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from rutc.emit.toolchain import find_toolchain
+from rutc.emit.linking.toolchain import find_toolchain
 
 EMULATOR = "qemu-aarch64"
 LIBRARIES = Path("/usr/aarch64-linux-gnu")

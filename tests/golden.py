@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 
 
 @dataclass(frozen=True)

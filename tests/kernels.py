@@ -30,7 +30,7 @@ from rutc.tensor_ir import (
     reducer,
 )
 from rutc.tensor_ir.expr import point
-from rutc.tensor_ir.interpret import interpret_values
+from rutc.tensor_ir.interpreter.interpret import interpret_values
 from rutc.tensor_ir.kernel import Branch, Init, Kernel, Kind, Loop, Stmt
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, lower
@@ -62,7 +62,7 @@ from rutc.tensor_ir.steps import (
     Tile,
 )
 from rutc.tensor_ir.verifier import verify
-from rutc.verify.tolerance import Level, tolerance
+from rutc.verify.judging.tolerance import Level, tolerance
 from tests.strategies import Builder, random_inputs
 
 EXTENTS = (3, 2, 1, 5, 7, 8, 17, 4, 16, 20, 33, 3, 2, 5, 7, 9, 12, 40, 0)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rutc.emit.host_steps import Launch
-from rutc.emit.kernel_call import KernelCall, KernelId
+from rutc.emit.host_program.host_steps import Launch
+from rutc.emit.host_program.kernel_call import KernelCall, KernelId
 
 
 class Launches:

@@ -22,7 +22,7 @@ from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.machines import V3
 

@@ -40,8 +40,8 @@ from rutc.tensor_ir import (
     cast,
     reducer,
 )
-from rutc.tensor_ir.affine import maximum, minimum
 from rutc.tensor_ir.graph import outs
+from rutc.tensor_ir.indices.affine import maximum, minimum
 
 EXTENTS = (2, 3, 0, 1, 4, 5, 6, 7, 2, 3, 3, 2)
 SYMBOL = "batch"

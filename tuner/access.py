@@ -7,14 +7,14 @@ from dataclasses import field, replace
 
 from rutc.base.cached import cached_property
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import index_names
+from rutc.tensor_ir.facts.products import narrow_factors, scaled
+from rutc.tensor_ir.facts.windows import Window
+from rutc.tensor_ir.indices.affine import Index, Size, plain
 from rutc.tensor_ir.kernel import Kernel, Loop, Small, Stmt, Update
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
-from rutc.tensor_ir.products import narrow_factors, scaled
 from rutc.tensor_ir.statements import reads_in, walk_loops
-from rutc.tensor_ir.windows import Window
 
 
 @record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, typical
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range, Size, typical
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Put
 from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, Machine
 from rutc.tensor_ir.statements import walk_stmts
@@ -25,7 +25,7 @@ from rutc.tuner.access import Shape, Touch
 from rutc.tuner.choice import shared_out
 from rutc.tuner.collapse import fuse_innermost
 from rutc.tuner.lengths import leaves_rest, never_longer
-from rutc.tuner.tile_loads import evicted_rows
+from rutc.tuner.tiles.tile_loads import evicted_rows
 
 NO_EDGES: Mapping[str, tuple[int, ...]] = {}
 SHORT = range(2, FEWEST_LANES)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.expr import Expr, Read, index_names, reads, reads_plainly
-from rutc.tensor_ir.gradual import row_chosen
+from rutc.tensor_ir.facts.gradual import row_chosen
+from rutc.tensor_ir.facts.windows import Window, window
+from rutc.tensor_ir.indices.affine import Index, Range, Size, plain, typical
+from rutc.tensor_ir.indices.ranges import SOME, common_size, with_common, without_common
 from rutc.tensor_ir.kernel import Assign, Branch, Buffer, Kernel, Loop, Put, Space, Stmt, Update
-from rutc.tensor_ir.ranges import SOME, common_size, with_common, without_common
 from rutc.tensor_ir.statements import exprs, walk_loops
 from rutc.tensor_ir.steps.inside import windows_of
-from rutc.tensor_ir.windows import Window, window
 from rutc.tuner.access import Reduction, Shape, Touch
-from rutc.tuner.columns import in_columns
+from rutc.tuner.tiles.columns import in_columns
 
 
 def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from itertools import product
 from math import prod
 
-from rutc.tensor_ir.affine import Index, Max, Min, Mod, Size
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, walk
+from rutc.tensor_ir.indices.affine import Index, Max, Min, Mod, Size
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
 from rutc.tensor_ir.statements import exprs, reads_in, walk_stmts
@@ -26,7 +26,7 @@ from rutc.tuner.access import Shape, Touch, memory_order
 from rutc.tuner.across import side
 from rutc.tuner.choice import shared_out
 from rutc.tuner.lengths import leaves_rest
-from rutc.tuner.tile_loads import evicted_rows
+from rutc.tuner.tiles.tile_loads import evicted_rows
 
 LONGEST = 16
 """The longest loop that is unrolled for the sake of its choices."""

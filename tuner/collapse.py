@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Size, plain
+from rutc.tensor_ir.indices.affine import Size, plain
 from rutc.tensor_ir.steps import Fuse, Reorder, Step
 from rutc.tuner.access import Shape, Touch
 

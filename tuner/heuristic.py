@@ -39,7 +39,7 @@ from rutc.tuner.templates.running import RUNNING
 from rutc.tuner.templates.scatter import SCATTER
 from rutc.tuner.templates.tilings import TILED
 from rutc.tuner.templates.windows import WINDOWS
-from rutc.tuner.tile_cost import passed_inside
+from rutc.tuner.tiles.tile_cost import passed_inside
 
 TEMPLATES = (WINDOWS, MATRIX, TILED, ROWS, POINTWISE, RUNNING, SCATTER)
 """All templates."""

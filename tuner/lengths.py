@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range, Size
 
 
 def leaves_rest(size: Size, factor: int) -> bool:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from math import ceil, prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.facts.windows import MOST_TAPS, partners
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES
 from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import windows_of
-from rutc.tensor_ir.windows import MOST_TAPS, partners
 from rutc.tuner.access import Reduction, Shape
 from rutc.tuner.analysis import analyse
 from rutc.tuner.collapse import collapse

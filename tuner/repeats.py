@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Range
+from rutc.tensor_ir.indices.affine import FloorDiv, Index, Mod, Range
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.statements import reads_in

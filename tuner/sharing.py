@@ -22,13 +22,13 @@ from math import prod
 from typing import Any
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ONE, Index, Range, Size, minimum, plain, product, typical
 from rutc.tensor_ir.expr import Coord, coord_names, reads
+from rutc.tensor_ir.indices.affine import ONE, Index, Range, Size, minimum, plain, product, typical
 from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, Stmt
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.statements import accesses, exprs, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.step import ranges_of, simplified, with_index
+from rutc.tensor_ir.textual.parse import parse_index
 from rutc.tuner.choice import worth_threads
 
 SWEEPS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, isqrt
 
-from rutc.tensor_ir.affine import FloorDiv, Index, Range
+from rutc.tensor_ir.indices.affine import FloorDiv, Index, Range
 from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Space, Update
 from rutc.tensor_ir.statements import walk_within
 from rutc.tensor_ir.steps import NotApplicable, PartialSums, Schedule, Step

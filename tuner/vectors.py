@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil
 
-from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.expr import operations
+from rutc.tensor_ir.indices.affine import Size
 from rutc.tensor_ir.kernel import Kind, Stmt
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.statements import exprs, walk_stmts
@@ -14,7 +14,7 @@ from rutc.tensor_ir.steps import Mark, NotApplicable, Peel, Singly, Split, Step
 from rutc.tuner.access import Shape, Touch
 from rutc.tuner.lengths import leaves_rest
 from rutc.tuner.space import Axis
-from rutc.tuner.tile_loads import far_load
+from rutc.tuner.tiles.tile_loads import far_load
 
 MOST_AT_ONCE = 128
 """Operations of all vectors of an iteration. Bodies of more keep a processor as busy alone: chains

@@ -1,10 +1,10 @@
 """Comparison with float64 and ONNX Runtime: verification and benchmarks."""
 
-from rutc.verify.compare import OutputComparison, compare_outputs, compare_values
 from rutc.verify.each_target import targets_in, targets_of, verify_targets
 from rutc.verify.filtering import Refusal, refusals
-from rutc.verify.oracle import BRIEF, THOROUGH, Effort
-from rutc.verify.tolerance import Level, Tolerance, tolerance
+from rutc.verify.judging.compare import OutputComparison, compare_outputs, compare_values
+from rutc.verify.judging.tolerance import Level, Tolerance, tolerance
+from rutc.verify.truth.oracle import BRIEF, THOROUGH, Effort
 from rutc.verify.verification import Verification, VerificationFailed
 from rutc.verify.verify import verify_model
 

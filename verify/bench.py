@@ -13,10 +13,10 @@ from rutc.base.progress import Progress
 from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession, ModelError
-from rutc.verify.compare import Value
+from rutc.verify.feeding.whole import WholeSession
 from rutc.verify.interleaved import Job, Latency, Run, require, take_turns
+from rutc.verify.judging.compare import Value
 from rutc.verify.reference import Reference, listed, saturates
-from rutc.verify.whole import WholeSession
 
 Inputs = Mapping[str, Value]
 Room = Mapping[str, tuple[str, tuple[int, ...]]]

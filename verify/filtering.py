@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from rutc.base.files import Workplace
 from rutc.base.record import record
-from rutc.emit.files import Workplace
 from rutc.errors import UserError
 from rutc.importer.extract import MOST_BYTES, ModelParts, NodeInfo
-from rutc.verify.compare import Value
+from rutc.verify.feeding.session_values import session_values
+from rutc.verify.feeding.sizes import modest_common_sizes
+from rutc.verify.feeding.whole import WholeSession
+from rutc.verify.judging.compare import Value
 from rutc.verify.reference import Reference
-from rutc.verify.session_values import session_values
-from rutc.verify.sizes import modest_common_sizes
-from rutc.verify.whole import WholeSession
 
 Energy = npt.NDArray[np.float64]
 """The sum of squares of all channels at each place of each image."""

@@ -16,8 +16,8 @@ from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.importer.quantised import multiplies_bytes
 from rutc.importer.restated import restated
-from rutc.verify.compare import Array, Value
-from rutc.verify.input_spec import ONNX_DTYPES
+from rutc.verify.feeding.input_spec import ONNX_DTYPES
+from rutc.verify.judging.compare import Array, Value
 
 if TYPE_CHECKING:
     import onnxruntime as ort

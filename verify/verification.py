@@ -7,9 +7,9 @@ from typing import Self
 
 from rutc.base.record import record
 from rutc.errors import CheckFailed
-from rutc.verify.compare import BUDGET, OutputComparison, Value
+from rutc.verify.judging.compare import BUDGET, OutputComparison, Value
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.reference import reference_version
-from rutc.verify.tolerance import Level
 
 
 @record

@@ -12,21 +12,9 @@ from rutc.base.progress import Progress, nobody
 from rutc.errors import UserError
 from rutc.runtime import ModelError
 from rutc.tensor_ir import DType, Graph
-from rutc.tensor_ir.ranges import sizes_text
-from rutc.verify.budget import budget_of, within_budget
-from rutc.verify.compare import (
-    Array,
-    OutputComparison,
-    Value,
-    compare_outputs,
-    compare_values,
-)
-from rutc.verify.dataset import read_sample, sample_paths
-from rutc.verify.informative import says_nothing
-from rutc.verify.judge import judged, judged_by_reference
-from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
-from rutc.verify.reference import Reference, comparable, listed
-from rutc.verify.rounds import (
+from rutc.tensor_ir.indices.ranges import sizes_text
+from rutc.verify.feeding.dataset import read_sample, sample_paths
+from rutc.verify.feeding.rounds import (
     Draw,
     Round,
     affordable,
@@ -37,8 +25,8 @@ from rutc.verify.rounds import (
     pictures,
     sums_told,
 )
-from rutc.verify.session_values import session_level
-from rutc.verify.sizes import (
+from rutc.verify.feeding.session_values import session_level
+from rutc.verify.feeding.sizes import (
     MOST_BYTES,
     advice,
     grown,
@@ -48,7 +36,21 @@ from rutc.verify.sizes import (
     session_common_sizes,
     session_symbols,
 )
-from rutc.verify.tolerance import Level, is_float
+from rutc.verify.feeding.whole import WholeSession
+from rutc.verify.judging.budget import budget_of, within_budget
+from rutc.verify.judging.compare import (
+    Array,
+    OutputComparison,
+    Value,
+    compare_outputs,
+    compare_values,
+)
+from rutc.verify.judging.informative import says_nothing
+from rutc.verify.judging.judge import judged, judged_by_reference
+from rutc.verify.judging.tolerance import Level, is_float
+from rutc.verify.reference import Reference, comparable, listed
+from rutc.verify.truth.oracle import THOROUGH, Answer, Effort, Oracle, leaves
+from rutc.verify.truth.weight_noise import roundoff_of
 from rutc.verify.verification import (
     SILENT,
     Verification,
@@ -57,8 +59,6 @@ from rutc.verify.verification import (
     settled,
     together,
 )
-from rutc.verify.weight_noise import roundoff_of
-from rutc.verify.whole import WholeSession
 
 LONG_S = 1.0
 """Larger sizes are tried as long as a run takes less."""

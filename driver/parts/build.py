@@ -22,15 +22,25 @@ from rutc.driver.parts.plan_cost import cycles_of, no_more
 from rutc.driver.parts.plan_ports import ports_of
 from rutc.driver.parts.plan_steps import PlanSteps
 from rutc.driver.parts.weights import Weights
-from rutc.emit import host_steps as host
-from rutc.emit.kernel_call import KernelCall, KernelId
-from rutc.emit.program import Program
+from rutc.emit.host_program import host_steps as host
+from rutc.emit.host_program.kernel_call import KernelCall, KernelId
+from rutc.emit.host_program.program import Program
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
-from rutc.tensor_ir.affine import ONE, ZERO, Index, Size, fewest, maximum, minimum, plain, typical
 from rutc.tensor_ir.graph import bound_symbols
+from rutc.tensor_ir.indices.affine import (
+    ONE,
+    ZERO,
+    Index,
+    Size,
+    fewest,
+    maximum,
+    minimum,
+    plain,
+    typical,
+)
+from rutc.tensor_ir.indices.ranges import without_common
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import without_common
 from rutc.tuner.sharing import large, share
 
 

@@ -17,18 +17,17 @@ from pathlib import Path
 from rutc.base.record import record
 from rutc.emit import cache
 from rutc.emit.cache import key_of
-from rutc.emit.codegen import VERSION, compile_object
-from rutc.emit.elf import is_object
 from rutc.emit.frame import thread_bytes
 from rutc.emit.kernel import ENTRY, EmittedKernel, emit_kernel, parallel_loops, tasks_of
+from rutc.emit.linking.elf import is_object
+from rutc.emit.llvm.codegen import VERSION, compile_object
 from rutc.errors import InternalError, RutcError
-from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.cost import estimate, summarise
+from rutc.tensor_ir.indices.affine import Index, Size, plain
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.own_sizes import OwnSizes, own_sizes
-from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import (
     MatrixTile,
     NotApplicable,
@@ -38,6 +37,7 @@ from rutc.tensor_ir.steps import (
     parse_schedule,
 )
 from rutc.tensor_ir.steps.inside import without_fills
+from rutc.tensor_ir.textual.parse import parse_index
 from rutc.tuner import choose, factors_out, partial_sums
 from rutc.tuner.choice import Choice, OnRecord
 from rutc.tuner.sharing import Way, stored, ways

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from rutc.base.record import record
 from rutc.driver.parts.compile_job import CompileJob, Made
 from rutc.driver.parts.plan_cost import Work
-from rutc.emit import kernel_call
-from rutc.emit.kernel_call import KernelCall, KernelId, Ref
+from rutc.emit.host_program import kernel_call
+from rutc.emit.host_program.kernel_call import KernelCall, KernelId, Ref
 from rutc.graph_opt.plan import Near
-from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.canonical import Canonical
+from rutc.tensor_ir.indices.affine import Index, Size
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner.choice import OnRecord
 from rutc.tuner.sharing import Shared

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from rutc.driver.parts.compile_job import CompileJob
-from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.canonical import Canonical
+from rutc.tensor_ir.indices.affine import Range
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group

@@ -1,7 +1,7 @@
 """The outline of an artifact: what the steps of its plans read and write, where it lies, and when.
 
-A section of the library has it as JSON (`rutc.emit.library`). No run reads it: it is there to be
-looked at (`rutc inspect --html`).
+A section of the library has it as JSON (`rutc.emit.linking.library`). No run reads it: it is there
+to be looked at (`rutc inspect --html`).
 
     outline := machine, plan*            numbers that depend on sizes are those at common sizes
     plan    := value*, weight*, step*    steps name values and weights by their numbers
@@ -24,7 +24,7 @@ from typing import Any
 from rutc.base.record import record
 from rutc.driver.parts.launches import Launched
 from rutc.driver.parts.plan_steps import PlanSteps
-from rutc.emit.kernel_call import KernelId
+from rutc.emit.host_program.kernel_call import KernelId
 from rutc.graph_opt.decide.memory import Lifetimes
 from rutc.graph_opt.exprs import is_gathered
 from rutc.graph_opt.plan import (
@@ -43,12 +43,12 @@ from rutc.graph_opt.plan import (
     fails,
     groups_of,
 )
-from rutc.tensor_ir.affine import Size, typical
 from rutc.tensor_ir.expr import Apply, Expr, reads, walk
 from rutc.tensor_ir.graph import Nest, outs, used, walk_nodes
+from rutc.tensor_ir.indices.affine import Size, typical
 from rutc.tensor_ir.kernel import Buffer
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.text import node_lines, value_name
+from rutc.tensor_ir.textual.text import node_lines, value_name
 
 MOST_OPERATIONS = 64
 """Of a nest whose text is told: transforms of filters, forests and polynomials have more."""

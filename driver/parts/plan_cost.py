@@ -22,17 +22,6 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
-from rutc.tensor_ir.affine import (
-    ZERO,
-    FloorDiv,
-    Index,
-    Range,
-    Size,
-    maximum,
-    minimum,
-    plain,
-    product,
-)
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
@@ -45,11 +34,22 @@ from rutc.tensor_ir.expr import (
     reads,
     walk,
 )
+from rutc.tensor_ir.facts.products import terms_of
+from rutc.tensor_ir.indices.affine import (
+    ZERO,
+    FloorDiv,
+    Index,
+    Range,
+    Size,
+    maximum,
+    minimum,
+    plain,
+    product,
+)
+from rutc.tensor_ir.indices.polynomial import of_atom
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.nodes import Nest
-from rutc.tensor_ir.polynomial import of_atom
-from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.running import running_nest
 from rutc.tuner.arms import period_of
 from rutc.tuner.sharing import MOST_CYCLES

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.emit import ports
+from rutc.emit.host_program import ports
 from rutc.errors import UserError
 from rutc.graph_opt.plan import Plan
-from rutc.tensor_ir.affine import Index, Size, plain, product
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Graph, Input, Output, State
+from rutc.tensor_ir.indices.affine import Index, Size, plain, product
 from rutc.tensor_ir.stated_sizes import stated_sizes
 from rutc.tensor_ir.states import ends, growth
 

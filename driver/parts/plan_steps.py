@@ -15,9 +15,9 @@ from rutc.driver.parts.launches import KernelFacts, Launched, Pending
 from rutc.driver.parts.lowered_kernels import Lowered
 from rutc.driver.parts.plan_cost import Work, work_of
 from rutc.driver.parts.weights import Weights
-from rutc.emit import host_steps as host
-from rutc.emit import kernel_call
-from rutc.emit.kernel_call import KernelId, Ref
+from rutc.emit.host_program import host_steps as host
+from rutc.emit.host_program import kernel_call
+from rutc.emit.host_program.kernel_call import KernelId, Ref
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -35,16 +35,16 @@ from rutc.graph_opt.plan import (
     Write,
     fails,
 )
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.collect import collect_kernel
-from rutc.tensor_ir.gradual import gradual_tables
+from rutc.tensor_ir.facts.gradual import gradual_tables
+from rutc.tensor_ir.facts.outside import finite_operands
+from rutc.tensor_ir.facts.products import magnitudes, small_factors
 from rutc.tensor_ir.graph import Call, Carry, Data, Scatter, Value
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice, halo_kernel, lower, lower_scatter
-from rutc.tensor_ir.outside import finite_operands
-from rutc.tensor_ir.products import magnitudes, small_factors
 from rutc.tuner.sharing import Operand, Shared
 
 Symbols = Mapping[str, Range]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rutc.emit.manifest import JsonValue
+from rutc.emit.linking.manifest import JsonValue
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.divisors import divisors
-from rutc.tensor_ir.table_rows import table_rows
-from rutc.tensor_ir.vocabulary import known_texts
+from rutc.tensor_ir.facts.divisors import divisors
+from rutc.tensor_ir.facts.table_rows import table_rows
+from rutc.tensor_ir.facts.vocabulary import known_texts
 
 
 def told_of_inputs(graph: Graph, imported: Graph) -> dict[str, JsonValue]:

@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 
 from rutc.base.mapped import is_mapped
-from rutc.emit.kernel_call import Ref
-from rutc.emit.program import padded
-from rutc.emit.weight_data import Late, WeightData, byte_count
-from rutc.tensor_ir.affine import Index
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.program import padded
+from rutc.emit.linking.weight_data import Late, WeightData, byte_count
 from rutc.tensor_ir.graph import Const, Data
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.layout import Layout, pack
 
 Key = tuple[Data, Layout, str]

@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Generic, Self, TypeVar
 
+from rutc.base.interrupts import ignore, uninterrupted
 from rutc.base.processes import end_with_parent
-from rutc.emit.interrupts import ignore, uninterrupted
 from rutc.errors import InternalError, RutcError, UserError
 
 T = TypeVar("T")

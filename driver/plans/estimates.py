@@ -12,13 +12,13 @@ from rutc.driver.parts.launches import Pending
 from rutc.driver.parts.lowered_kernels import Lowered
 from rutc.driver.parts.plan_steps import PlanSteps
 from rutc.driver.parts.weights import Weights
-from rutc.emit import host_steps as host
+from rutc.emit.host_program import host_steps as host
 from rutc.graph_opt.plan import Joined, Plan
-from rutc.tensor_ir.affine import Range, product, typical
 from rutc.tensor_ir.cost import Estimate, Summary, estimate, summarise
 from rutc.tensor_ir.graph import used
+from rutc.tensor_ir.indices.affine import Range, product, typical
+from rutc.tensor_ir.indices.ranges import with_common, without_common
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import with_common, without_common
 
 
 @record

@@ -16,9 +16,9 @@ from rutc.driver.plans.estimates import estimate_plan
 from rutc.driver.plans.narrow_weights import exact_values, stored_so
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, walk_nodes
+from rutc.tensor_ir.indices.affine import Index, typical
 from rutc.tensor_ir.machine import Machine
 
 

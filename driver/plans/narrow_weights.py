@@ -33,9 +33,9 @@ from rutc.graph_opt.decide.stored_types import (
 )
 from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.plan import Illegal, Plan
-from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Graph, Nest, used, walk_nodes
+from rutc.tensor_ir.indices.affine import Index, typical
 from rutc.tensor_ir.machine import Machine
 
 TYPES = {

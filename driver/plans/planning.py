@@ -26,7 +26,7 @@ from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.versions import Version, versions
 from rutc.importer import import_model
 from rutc.importer.declared_states import with_states
-from rutc.importer.external import ModelFolder
+from rutc.importer.reading.external import ModelFolder
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine

@@ -35,10 +35,9 @@ from rutc.driver.plans.estimates import AtSizes, PlanAtSizes
 from rutc.graph_opt.algorithms import Symbols
 from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.versions import Version, beyond, has_state
-from rutc.importer.common_sizes import examples_of
+from rutc.importer.free_sizes.common_sizes import examples_of
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import (
+from rutc.tensor_ir.indices.ranges import (
     MOST_SIZE,
     Range,
     common_sizes,
@@ -46,6 +45,7 @@ from rutc.tensor_ir.ranges import (
     multiple,
     with_common,
 )
+from rutc.tensor_ir.machine import Machine
 
 Sizes = Mapping[str, int]
 

@@ -22,12 +22,12 @@ from rutc.graph_opt.decide.neighbours import Neighbour, computed_anew
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import may_be_anew, recomputable
 from rutc.graph_opt.plan import Illegal, launched_groups
-from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.expr import has_functions, reads
 from rutc.tensor_ir.graph import Nest, walk_nodes
+from rutc.tensor_ir.indices.affine import typical
+from rutc.tensor_ir.indices.ranges import common_sizes, with_some
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import common_sizes, with_some
 
 FEW = 8
 """Nests of a graph whose plans are few enough to be searched for every model."""

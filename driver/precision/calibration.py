@@ -33,9 +33,9 @@ from rutc.graph_opt.quantise import MOST, Span
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Output
-from rutc.verify.compare import Value
-from rutc.verify.dataset import read_sample, sample_paths
-from rutc.verify.session_values import session_values
+from rutc.verify.feeding.dataset import read_sample, sample_paths
+from rutc.verify.feeding.session_values import session_values
+from rutc.verify.judging.compare import Value
 
 BINS = 2048
 """Of the histogram of a value."""

@@ -43,7 +43,7 @@ from rutc.graph_opt.quantise import (
 )
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
-from rutc.verify.compare import Value
+from rutc.verify.judging.compare import Value
 
 LEAST_TERMS = (0, 32, 128)
 """The least terms of sums of 8-bit integers, of which the best is chosen."""

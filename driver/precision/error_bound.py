@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtrit
 
-from rutc.verify.budget import relative_error
-from rutc.verify.compare import Value
+from rutc.verify.judging.budget import relative_error
+from rutc.verify.judging.compare import Value
 
 BEYOND = 1e-3
 """The share of other inputs whose results may be further off."""

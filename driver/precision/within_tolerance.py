@@ -50,7 +50,7 @@ from rutc.graph_opt.rounded_filters import rounded_filters
 from rutc.tensor_ir import Graph, Nest
 from rutc.tensor_ir.graph import outs
 from rutc.tensor_ir.machine import Machine
-from rutc.verify.compare import Value
+from rutc.verify.judging.compare import Value
 
 FEW = 2
 """Cases that tell what each sum costs, of which there are many."""

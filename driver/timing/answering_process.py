@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any, Self
 
+from rutc.base.interrupts import uninterrupted
 from rutc.driver.parts.worker_pool import death, forked
-from rutc.emit.interrupts import uninterrupted
 from rutc.errors import RutcError
 
 Answer = Callable[[Any], Any]

@@ -14,16 +14,16 @@ from rutc.base.record import record
 from rutc.driver.parts.build import Builder, PlanVersion
 from rutc.driver.parts.compile_job import Chooser
 from rutc.driver.parts.told_of_inputs import told_of_inputs
-from rutc.emit.library import build_library
+from rutc.emit.linking.library import build_library
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
 from rutc.runtime import ModelError
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.bench import run_in_place
-from rutc.verify.compare import Value
+from rutc.verify.feeding.session_values import refusal, session_values
+from rutc.verify.feeding.whole import WholeSession
 from rutc.verify.interleaved import Run
-from rutc.verify.session_values import refusal, session_values
-from rutc.verify.whole import WholeSession
+from rutc.verify.judging.compare import Value
 
 FEWEST_RUNS = 5
 """Of each artifact."""

@@ -42,11 +42,11 @@ from rutc.emit import cache
 from rutc.errors import RutcError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.cost import estimate, summarise
+from rutc.tensor_ir.indices.ranges import Range, common_size, without_common
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import Range, common_size, without_common
 from rutc.tuner.choice import Choice
-from rutc.verify.sizes import narrowed
+from rutc.verify.feeding.sizes import narrowed
 
 ROUND = 64
 """Candidates that are tried at once, at most."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.driver.timing.answering_process import TooLong, Unanswered
-from rutc.emit.jit import Code
+from rutc.emit.llvm.jit import Code
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.trial import State, Status
+from rutc.tuner.database.trial import State, Status
 
 WIDTH = 0.98
 """Half the width of the 95 % confidence interval of a median, in ranks per root of samples."""

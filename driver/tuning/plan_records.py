@@ -24,12 +24,12 @@ from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.pipeline import OnStep
 from rutc.graph_opt.plan import Illegal, Plan
 from rutc.tensor_ir.graph import Graph
-from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner import trial
+from rutc.tensor_ir.textual.lexer import ParseError
 from rutc.tuner.choice import OnRecord
-from rutc.tuner.database import Database
-from rutc.tuner.trial import digest
+from rutc.tuner.database import trial
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.trial import digest
 
 if TYPE_CHECKING:
     from rutc.driver.timing.plan_bench import PlanChange

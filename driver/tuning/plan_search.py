@@ -20,6 +20,7 @@ from math import inf, log
 from random import Random
 from time import monotonic
 
+from rutc.base.interrupts import ending
 from rutc.base.record import record
 from rutc.driver.parts.compile_job import CompileJob, joined
 from rutc.driver.timing.answering_process import Unanswered
@@ -28,7 +29,6 @@ from rutc.driver.timing.plan_bench import PlanBench, PlanChange, PlanLaunch, Pla
 from rutc.driver.timing.side_by_side import Ratio, thread_counts
 from rutc.driver.tuning.confirm import Needed
 from rutc.driver.tuning.search_rounds import Rounds
-from rutc.emit.interrupts import ending
 from rutc.errors import RutcError
 from rutc.graph_opt.alternatives import Assigned, Offer
 from rutc.graph_opt.alternatives.choices import offers, with_algorithms

@@ -7,7 +7,7 @@ from rutc.driver.options import Options
 from rutc.driver.plans.planning import machine_for
 from rutc.driver.tuning.plan_records import RecordedPlans
 from rutc.driver.tuning.tuning_records import RecordedSchedules
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 
 
 @record

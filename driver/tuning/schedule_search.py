@@ -20,6 +20,7 @@ from random import Random
 from time import monotonic
 from typing import Protocol
 
+from rutc.base.interrupts import ending
 from rutc.base.record import record
 from rutc.driver.parts.compile_job import with_schedule
 from rutc.driver.parts.worker_pool import done_in_pool
@@ -27,15 +28,14 @@ from rutc.driver.timing.certainty import CERTAIN
 from rutc.driver.timing.model_bench import Subject, Try, Usual
 from rutc.driver.timing.trials import Outcome
 from rutc.driver.tuning.search_rounds import Rounds
-from rutc.emit.interrupts import ending
 from rutc.errors import InternalError, RutcError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.steps import NotApplicable
 from rutc.tuner.choice import Choice
+from rutc.tuner.database.trial import State
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.search import Candidate, Judge, Met, Place, Search
-from rutc.tuner.seeds import Seed, first_proposals
-from rutc.tuner.trial import State
+from rutc.tuner.search.search import Candidate, Judge, Met, Place, Search
+from rutc.tuner.search.seeds import Seed, first_proposals
 
 BATCH = 8
 """Candidates of a subject of which it is asked whether they brought anything."""

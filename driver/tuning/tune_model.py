@@ -42,12 +42,12 @@ from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import bound_symbols
+from rutc.tensor_ir.indices.ranges import Range, sizes_text
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import Range, sizes_text
-from rutc.tuner.cost_model import CostModel
-from rutc.tuner.database import Database
-from rutc.tuner.search import Candidate
-from rutc.tuner.trial import Origin, Trial
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.trial import Origin, Trial
+from rutc.tuner.search.cost_model import CostModel
+from rutc.tuner.search.search import Candidate
 
 PLANS = 0.5
 """The share of a search that is for plans."""

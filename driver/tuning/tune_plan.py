@@ -35,7 +35,7 @@ from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 
 
 @record

@@ -22,13 +22,14 @@ from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, parse_schedule, print_schedule
-from rutc.tuner import choose, trial
+from rutc.tuner import choose
 from rutc.tuner.choice import Choice, OnRecord
-from rutc.tuner.database import Database
-from rutc.tuner.nest_features import features
-from rutc.tuner.search import Place, text_of
-from rutc.tuner.seeds import Seed, point_on_record
-from rutc.tuner.trial import digest
+from rutc.tuner.database import trial
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.trial import digest
+from rutc.tuner.search.nest_features import features
+from rutc.tuner.search.search import Place, text_of
+from rutc.tuner.search.seeds import Seed, point_on_record
 
 NOT_BELIEVED = "not faster in a model"
 """The note of a record whose schedule was the fastest, and is not when it runs for longer."""

@@ -24,8 +24,8 @@ from math import log2
 from pathlib import Path
 from time import perf_counter_ns
 
-from rutc.emit.files import write_atomically
-from rutc.emit.toolchain import cache_directory, find_toolchain
+from rutc.base.files import write_atomically
+from rutc.emit.linking.toolchain import cache_directory, find_toolchain
 from rutc.errors import InternalError, UserError
 from rutc.tensor_ir.machine import Machine
 

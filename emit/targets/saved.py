@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from rutc.emit.files import cannot_write, write_atomically
+from rutc.base.files import cannot_write, write_atomically
 from rutc.errors import UserError
 from rutc.tensor_ir.machine import Machine
 

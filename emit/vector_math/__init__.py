@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.vector_math import exponential, inverse_trig, logarithm, power, trig
 from rutc.emit.vector_math.lanes import Lanes, Real
 

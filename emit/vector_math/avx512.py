@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.vector_math.lanes import Lanes, Real, fills_registers, per_register
 
 REGISTER_BITS = 512

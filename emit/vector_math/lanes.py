@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from rutc.base.record import record
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 
 I1 = ir.IntType(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rutc.base.record import record
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.vector_math import avx512, coefficients
 from rutc.emit.vector_math.exponential import LN2_HIGH, LN2_LOW
 from rutc.emit.vector_math.lanes import Real, Whole, polynomial

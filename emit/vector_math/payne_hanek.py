@@ -7,8 +7,8 @@ and the fraction keeps more than 64 correct bits however close `x` is to a multi
 
 from __future__ import annotations
 
-from rutc.emit import ir
-from rutc.emit.ir_vectors import i64
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import i64
 from rutc.emit.vector_math.lanes import Lanes, Mask, Real, Whole
 from rutc.emit.vector_math.slow_lanes import where_wanted
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from rutc.base.record import record
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.vector_math import coefficients
 from rutc.emit.vector_math.exponential import Reduced, exp_of_sum, times_power_of_two
 from rutc.emit.vector_math.lanes import Mask, Real, polynomial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.vector_math import avx512
 from rutc.emit.vector_math.lanes import Lanes, Real, Whole, fills_registers, per_register
 from rutc.errors import InternalError

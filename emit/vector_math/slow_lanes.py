@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.vector_math.lanes import Mask
 
 Values = Sequence[ir.Value]

@@ -45,7 +45,7 @@ from rutc.tensor_ir import (
     apply,
     cast,
 )
-from rutc.tensor_ir.affine import floordiv, mod
+from rutc.tensor_ir.indices.affine import floordiv, mod
 from rutc.tensor_ir.machine import Machine
 
 MOST_GROWTH = 4.0

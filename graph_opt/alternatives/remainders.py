@@ -1,9 +1,10 @@
 """Products with constants of bytes, all but a few small: those few are summed once more, apart.
 
 Where an instruction adds up two products of bytes in 16 bits, it is exact for small factors only
-(`tensor_ir.products`). Constants whose scale comes from their largest elements have few pairs of
-others: what these are too large by, their remainders, is taken from them. More of them, but often
-still few, are too large for two such sums to be added up in 16 bits, which saves operations.
+(`tensor_ir.facts.products`). Constants whose scale comes from their largest elements have few
+pairs of others: what these are too large by, their remainders, is taken from them. More of them,
+but often still few, are too large for two such sums to be added up in 16 bits, which saves
+operations.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
-from rutc.tensor_ir.affine import floordiv, mod
+from rutc.tensor_ir.facts.products import LARGEST_PAIR, SMALL, fours_are_small, pairs_are_small
+from rutc.tensor_ir.indices.affine import floordiv, mod
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD
-from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, fours_are_small, pairs_are_small
 
 BLOCKS = tuple(1 << bits for bits in range(4, 20))
 """Columns that may share a list of remainders."""

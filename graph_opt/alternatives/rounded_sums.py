@@ -22,7 +22,7 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.row_runs import Rows
 from rutc.tensor_ir import Const, Nest, Read
-from rutc.tensor_ir.affine import product
+from rutc.tensor_ir.indices.affine import product
 from rutc.tensor_ir.machine import PAIR, Machine
 
 

@@ -12,7 +12,7 @@ from rutc.graph_opt.exprs import index_coords, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason
 from rutc.tensor_ir import Index, Nest, Node, Read, Value
-from rutc.tensor_ir.windows import partners
+from rutc.tensor_ir.facts.windows import partners
 
 
 @record

@@ -51,9 +51,9 @@ from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
 from rutc.graph_opt.rules.pairs import is_window
 from rutc.graph_opt.rules.row_groups import Orders, row_choices
 from rutc.tensor_ir import Const, DType, Graph, Index, Nest, Read
-from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.indices.affine import product
 from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
 
 SAID = "split into bf16"

@@ -28,7 +28,8 @@ from rutc.graph_opt.assignment import Slicing
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.decide.slice_sizes import SHARED_TURNS, even_slices, least_size
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Repeat, Run
-from rutc.tensor_ir.affine import (
+from rutc.tensor_ir.graph import Value
+from rutc.tensor_ir.indices.affine import (
     ZERO,
     FloorDiv,
     Index,
@@ -41,11 +42,10 @@ from rutc.tensor_ir.affine import (
     product,
     typical,
 )
-from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 
 MOST_MEMBERS = 16
 """Kernels of a chain: their code is one function, and each more is another chain to weigh."""

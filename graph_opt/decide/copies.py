@@ -15,7 +15,7 @@ from rutc.graph_opt.exprs import at_point, index_coords, is_gathered
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.expr import Expr, Read, map_reads, reads, transform
 from rutc.tensor_ir.graph import Nest, Node, Scan, Value, with_bodies
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 
 
 def reads_of(n: Nest) -> tuple[Read, ...]:

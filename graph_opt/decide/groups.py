@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from rutc.base.record import record
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.plan import Illegal
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import (
     Bind,
@@ -26,6 +25,7 @@ from rutc.tensor_ir.graph import (
     used_deep,
     walk_nodes,
 )
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.lower import Group
 
 ONE = Index.of(1)

@@ -21,7 +21,6 @@ from dataclasses import field, replace
 from rutc.base.record import record
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.exprs import below_zero, side_by_side
-from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.expr import (
     Apply,
     Expr,
@@ -32,6 +31,7 @@ from rutc.tensor_ir.expr import (
     substitute,
 )
 from rutc.tensor_ir.graph import Graph, Input, Nest, Node, State, Value, used_deep
+from rutc.tensor_ir.indices.affine import Index, Size, plain
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.states import Growth, ends, growth
 from rutc.tensor_ir.verifier import verify

@@ -9,15 +9,15 @@ from rutc.base.cached import cached_property
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords, is_gathered
-from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.facts.outside import adds_nothing
+from rutc.tensor_ir.facts.windows import MOST_TAPS, partners, share_inside, window
 from rutc.tensor_ir.graph import Nest, Value
+from rutc.tensor_ir.indices.affine import Index, Range, Size, plain, typical
+from rutc.tensor_ir.indices.ranges import common_sizes
 from rutc.tensor_ir.lower import beyond
 from rutc.tensor_ir.machine import FEWEST_LANES, NARROWEST_MASKED, NEAR_STRIDES
-from rutc.tensor_ir.outside import adds_nothing
-from rutc.tensor_ir.ranges import common_sizes
-from rutc.tensor_ir.windows import MOST_TAPS, partners, share_inside, window
 
 MOST_HALO = 4
 """A value takes at most so many times its own memory with a halo."""

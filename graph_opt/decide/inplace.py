@@ -18,7 +18,6 @@ from dataclasses import replace
 from rutc.base.record import record
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.exprs import is_plain, node_reads
-from rutc.tensor_ir.affine import ONE, ZERO, Index
 from rutc.tensor_ir.expr import Read, point
 from rutc.tensor_ir.graph import (
     Body,
@@ -34,6 +33,7 @@ from rutc.tensor_ir.graph import (
     outs,
     used_deep,
 )
+from rutc.tensor_ir.indices.affine import ONE, ZERO, Index
 
 Orders = Mapping[str, tuple[str, ...]]
 

@@ -17,8 +17,8 @@ from rutc.graph_opt.decide.joins import Concatenation, Joinable, Piece, concaten
 from rutc.graph_opt.decide.own_lines import ALIGNMENT
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Illegal, InTurn, Plan, groups_of
-from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.graph import used_deep
+from rutc.tensor_ir.indices.affine import typical
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
 

@@ -23,12 +23,12 @@ from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.exprs import below_zero, index_coords, is_gathered, side_by_side
 from rutc.graph_opt.plan import Illegal
-from rutc.tensor_ir.affine import ZERO, Index, Size, plain
-from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.expr import Apply, Expr, Lit, Read, map_index, substitute
 from rutc.tensor_ir.graph import Graph, Nest, Node, Value, bound_symbols, used, walk_nodes
+from rutc.tensor_ir.indices.affine import ZERO, Index, Size, plain
+from rutc.tensor_ir.indices.dim_ranges import dim_range
 from rutc.tensor_ir.layout import Axis, Layout
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 from rutc.tensor_ir.verifier import verify
 
 ONE = Index.of(1)

@@ -15,8 +15,8 @@ from collections.abc import Set as AbstractSet
 from rutc.base.record import record
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.nest_cost import NestCost
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.facts.products import factor_reads
 from rutc.tensor_ir.graph import (
     Call,
     Const,
@@ -32,8 +32,8 @@ from rutc.tensor_ir.graph import (
     outs,
     walk_nodes,
 )
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.products import factor_reads
 
 SWEEPS = 4
 LESS = 0.999

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from rutc.base.record import record
 from rutc.graph_opt.decide.chains import MOST_MEMBERS, Chain
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
-from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.indices.affine import Size
 from rutc.tensor_ir.lower import Group
 
 

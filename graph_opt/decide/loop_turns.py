@@ -21,12 +21,12 @@ from rutc.graph_opt.decide.chains import leader
 from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES
 from rutc.graph_opt.decide.turns import Turns
 from rutc.graph_opt.plan import Illegal, InTurn, PlanStep, Repeat, Run
-from rutc.tensor_ir.affine import Size, typical
 from rutc.tensor_ir.graph import Const
+from rutc.tensor_ir.indices.affine import Size, typical
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.machine import FEWEST_LANES
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 
 
 @record

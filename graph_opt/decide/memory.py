@@ -40,9 +40,9 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
-from rutc.tensor_ir.affine import Index, Range, Size, maximum, plain, typical
-from rutc.tensor_ir.division import at_least
 from rutc.tensor_ir.graph import Graph, Value, bound_symbols, used
+from rutc.tensor_ir.indices.affine import Index, Range, Size, maximum, plain, typical
+from rutc.tensor_ir.indices.division import at_least
 from rutc.tensor_ir.layout import Layout
 
 ROUNDS = 64

@@ -31,7 +31,7 @@ from rutc.graph_opt.decide.stored_types import NARROW, fixed_types, step_dims, w
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Run
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.graph import Nest, walk_nodes
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 
 BLOCKS = (8, 16)
 """Indices of a block of a dim."""

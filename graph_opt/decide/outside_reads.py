@@ -22,10 +22,10 @@ from rutc.graph_opt.exprs import index_coords, is_gathered, side_by_side
 from rutc.graph_opt.plan import Illegal
 from rutc.graph_opt.rules.algebra import simplify
 from rutc.graph_opt.rules.views import can_leave, leaves_together
-from rutc.tensor_ir.affine import FloorDiv, Index
 from rutc.tensor_ir.expr import Apply, Expr, Lit, Read, reads, substitute, transform, walk
 from rutc.tensor_ir.graph import Nest
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.indices.affine import FloorDiv, Index
+from rutc.tensor_ir.textual.text import value_name
 
 
 def inlined_outside(n: Nest, r: Read, producer: Nest, editor: Editor) -> Nest:

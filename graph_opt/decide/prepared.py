@@ -18,8 +18,8 @@ from rutc.graph_opt.decide.layout import fixed_orders
 from rutc.graph_opt.decide.loop_orders import loop_orders
 from rutc.graph_opt.decide.numbering import numbered
 from rutc.graph_opt.editor import Editor
-from rutc.tensor_ir.affine import Index, Range, Size, fewest, plain, typical
 from rutc.tensor_ir.graph import Graph, mentioned, walk_nodes
+from rutc.tensor_ir.indices.affine import Index, Range, Size, fewest, plain, typical
 from rutc.tensor_ir.verifier import verify
 
 

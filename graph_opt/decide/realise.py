@@ -41,7 +41,6 @@ from rutc.graph_opt.plan import (
     Write,
     fails,
 )
-from rutc.tensor_ir.affine import ZERO, Size, plain
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import (
@@ -60,10 +59,11 @@ from rutc.tensor_ir.graph import (
     used_deep,
     walk_nodes,
 )
+from rutc.tensor_ir.indices.affine import ZERO, Size, plain
 from rutc.tensor_ir.layout import Layout, dense, in_nibbles
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 from rutc.tensor_ir.verifier import verify
 
 _STAGES = {

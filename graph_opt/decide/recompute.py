@@ -16,7 +16,7 @@ from rutc.graph_opt.plan import Illegal
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import Nest, Node, used_deep, with_bodies
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 
 MOST_FOLLOWING = 64
 """Operations in a row that readers compute anew: functions that walk expressions call themselves a

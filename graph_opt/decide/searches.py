@@ -33,7 +33,7 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.expr import children, index_names, reads, transform, walk
-from rutc.tensor_ir.interpret import interpret_values
+from rutc.tensor_ir.interpreter.interpret import interpret_values
 
 MOST_POINTS = 1 << 26
 """Of the table's reduction, which is computed while compiling."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.machine import Machine
 
 Number = TypeVar("Number", int, Index)

@@ -29,8 +29,8 @@ from rutc.graph_opt.decide.likeness import Found, Likeness
 from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES, SHARED_TURNS, even_slices
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.graph_opt.row_runs import ROWS, matrix_factors, rows_of_sum
-from rutc.tensor_ir.affine import Index, Size, typical
 from rutc.tensor_ir.coefficients import Slices
+from rutc.tensor_ir.indices.affine import Index, Size, typical
 from rutc.tensor_ir.lower import Group
 
 Along = Callable[[str], tuple[Member, ...]]

@@ -36,7 +36,7 @@ from rutc.tensor_ir import Cast, Const, DType, Expr, Graph, Lit, Nest, Node, Rea
 from rutc.tensor_ir.expr import coord_names, index_names, transform
 from rutc.tensor_ir.graph import outs, used, walk_nodes, with_bodies
 from rutc.tensor_ir.terms import factors, product_of
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 
 NARROW = (DType.BF16, DType.F16)
 """The types of floats in which values of f32 may be stored."""

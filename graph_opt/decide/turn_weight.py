@@ -8,10 +8,10 @@ from math import prod
 from rutc.base.record import record
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
-from rutc.tensor_ir.affine import Index, Size, typical
 from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.indices.affine import Index, Size, typical
+from rutc.tensor_ir.indices.ranges import midway
 from rutc.tensor_ir.lower import Group
-from rutc.tensor_ir.ranges import midway
 
 Passed = tuple[tuple[int, int], ...]
 """Values that pass from kernel to kernel: the step that stores one, and bytes of an index of it."""

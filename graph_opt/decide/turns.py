@@ -42,11 +42,11 @@ from rutc.graph_opt.plan import (
     Run,
     groups_of,
 )
-from rutc.tensor_ir.affine import Index, Size, plain, typical
 from rutc.tensor_ir.expr import IndexValue, walk
+from rutc.tensor_ir.indices.affine import Index, Size, plain, typical
 from rutc.tensor_ir.layout import Axis, Layout
 from rutc.tensor_ir.lower import Group, Slice
-from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.textual.text import value_name
 
 Ahead = dict[Size, list[SectionPart | None]]
 """Trips -> what each step may be of a section; None for one that may not."""

@@ -35,10 +35,10 @@ from rutc.tensor_ir import (
     apply,
     cast,
 )
-from rutc.tensor_ir.affine import floordiv, maximum, minimum, mod
-from rutc.tensor_ir.comparing import compared
-from rutc.tensor_ir.evaluate import evaluate_expr
 from rutc.tensor_ir.expr import transform, walk
+from rutc.tensor_ir.indices.affine import floordiv, maximum, minimum, mod
+from rutc.tensor_ir.indices.comparing import compared
+from rutc.tensor_ir.interpreter.evaluate import evaluate_expr
 
 COMMUTATIVE = frozenset(
     ("add", "mul", "min", "max", "and", "or", "xor", "bitand", "bitor", "bitxor", "eq", "ne")

@@ -10,8 +10,8 @@ from rutc.graph_opt.exprs import map_expressions, node_reads
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
-from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.expr import transform
+from rutc.tensor_ir.indices.affine import Range
 
 
 @matches("view", "elementwise", "reduction")

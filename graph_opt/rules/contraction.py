@@ -10,8 +10,8 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.sum_weights import WIDE
 from rutc.tensor_ir import Apply, Cast, Expr, Index, Lit, Nest, Node, Read, apply
-from rutc.tensor_ir.affine import ZERO
 from rutc.tensor_ir.expr import index_names, substitute, transform, walk
+from rutc.tensor_ir.indices.affine import ZERO
 from rutc.tensor_ir.terms import factors
 
 FOLDS = frozenset(("sum", "prod", "max", "maxnum", "min", "any", "all", "bitand"))

@@ -23,9 +23,9 @@ from rutc.tensor_ir import (
     Scatter,
     While,
 )
-from rutc.tensor_ir.affine import FloorDiv, Max, Min, Mod, Var
 from rutc.tensor_ir.expr import substitute, transform
 from rutc.tensor_ir.graph import Body, bodies, outs, walk_nodes
+from rutc.tensor_ir.indices.affine import FloorDiv, Max, Min, Mod, Var
 
 
 @record

@@ -17,7 +17,7 @@ from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import Const, Data, DType, Graph, If, Index, Lit, Nest, Node, Read
 from rutc.tensor_ir.expr import index_names, point
 from rutc.tensor_ir.graph import mentioned, outs
-from rutc.tensor_ir.interpret import interpret_values
+from rutc.tensor_ir.interpreter.interpret import interpret_values
 from rutc.tensor_ir.terms import factors
 
 

@@ -21,9 +21,9 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
-from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.expr import Coord, index_names, reads, substitute, transform
 from rutc.tensor_ir.graph import Origin
+from rutc.tensor_ir.indices.affine import product
 from rutc.tensor_ir.reducer import reducer
 from rutc.tensor_ir.terms import factors
 

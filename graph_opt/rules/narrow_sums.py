@@ -9,8 +9,8 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.rules.narrow import may_be_finite, produced
 from rutc.tensor_ir import Cast, DType, Expr, Nest, Node, Read, Value, apply
-from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.expr import index_names
+from rutc.tensor_ir.indices.affine import product
 from rutc.tensor_ir.reducer import reducer
 
 LARGEST_SUM = (1 << 31) // 255

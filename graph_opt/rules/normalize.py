@@ -18,8 +18,8 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import Change, over_budget, rounds
 from rutc.graph_opt.sum_weights import WIDE
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
-from rutc.tensor_ir.affine import floordiv
 from rutc.tensor_ir.expr import point, reads, substitute
+from rutc.tensor_ir.indices.affine import floordiv
 from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
 
 SAMPLES = 16

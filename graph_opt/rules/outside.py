@@ -10,9 +10,9 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.constants import range_of
 from rutc.tensor_ir import Const, Expr, Index, Nest, Node, Read
-from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.expr import reads, substitute, transform
-from rutc.tensor_ir.outside import adds_nothing
+from rutc.tensor_ir.facts.outside import adds_nothing
+from rutc.tensor_ir.indices.affine import Range
 
 
 @matches("reduction")

@@ -9,8 +9,8 @@ from rutc.graph_opt.exprs import index_coords, side_by_side
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import DType, Expr, Index, Lit, Nest, Node, Read, Scatter
-from rutc.tensor_ir.affine import ZERO, floordiv
 from rutc.tensor_ir.expr import point, reads, reads_plainly, substitute, transform
+from rutc.tensor_ir.indices.affine import ZERO, floordiv
 
 
 @matches("scatter")

@@ -27,8 +27,8 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
-from rutc.tensor_ir.affine import ZERO
 from rutc.tensor_ir.expr import index_names, substitute
+from rutc.tensor_ir.indices.affine import ZERO
 from rutc.tensor_ir.lower import beyond
 from rutc.tensor_ir.terms import factors, product_of
 

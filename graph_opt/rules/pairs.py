@@ -34,9 +34,9 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.expr import index_names, reads, substitute
+from rutc.tensor_ir.facts.products import are_small, pairs_are_small, summed_along
+from rutc.tensor_ir.facts.windows import MOST_TAPS, partners
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
-from rutc.tensor_ir.products import are_small, pairs_are_small, summed_along
-from rutc.tensor_ir.windows import MOST_TAPS, partners
 
 
 @matches("reduction")

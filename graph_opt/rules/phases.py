@@ -12,8 +12,8 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
-from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod
 from rutc.tensor_ir.expr import map_index, substitute, walk
+from rutc.tensor_ir.indices.affine import ZERO, Mod, floordiv, mod
 
 C = TypeVar("C")
 

@@ -19,7 +19,7 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.row_runs import Rows, row_runs
 from rutc.tensor_ir import DType, Index, Nest, Read
-from rutc.tensor_ir.affine import minimum
+from rutc.tensor_ir.indices.affine import minimum
 
 Orders = Callable[[], Mapping[str, tuple[str, ...]]]
 """The dim orders that values are to have, their innermost dims apart."""

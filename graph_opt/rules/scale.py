@@ -35,8 +35,8 @@ from rutc.graph_opt.sum_weights import (
     weights_of,
 )
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply
-from rutc.tensor_ir.affine import FloorDiv
 from rutc.tensor_ir.expr import index_names, map_index, reads, substitute, walk
+from rutc.tensor_ir.indices.affine import FloorDiv
 from rutc.tensor_ir.terms import factors, product_of
 
 MOST_STEPS = 8

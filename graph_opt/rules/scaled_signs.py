@@ -32,8 +32,8 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.expr import transform
+from rutc.tensor_ir.facts.products import LARGEST_SIZE, are_small, scaled, whole_product
 from rutc.tensor_ir.machine import COMMON, QUAD, Machine
-from rutc.tensor_ir.products import LARGEST_SIZE, are_small, scaled, whole_product
 from rutc.tensor_ir.reducer import reducer
 
 LARGEST_HALVES = 1 << 24

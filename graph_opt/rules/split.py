@@ -18,9 +18,9 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.views import can_leave
 from rutc.tensor_ir import Expr, Index, Nest, Node, Read, Value
-from rutc.tensor_ir.affine import ONE, ZERO, FloorDiv, Mod, Range, floordiv, mod
-from rutc.tensor_ir.dim_ranges import dim_range
 from rutc.tensor_ir.expr import map_index, substitute
+from rutc.tensor_ir.indices.affine import ONE, ZERO, FloorDiv, Mod, Range, floordiv, mod
+from rutc.tensor_ir.indices.dim_ranges import dim_range
 
 
 @record

@@ -35,7 +35,7 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.cost import vector_cycles
 from rutc.tensor_ir.expr import index_names, point, transform, walk
-from rutc.tensor_ir.interpret import interpret_values
+from rutc.tensor_ir.interpreter.interpret import interpret_values
 from rutc.tensor_ir.machine import COMMON, Machine
 
 NUMBERS = 256

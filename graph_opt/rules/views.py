@@ -10,9 +10,9 @@ from rutc.graph_opt.exprs import as_view, atoms, index_coords, is_plain, map_exp
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Equal, Reason, Result
 from rutc.tensor_ir import Const, Coord, Expr, Index, Input, Nest, Node, Read, Scatter
-from rutc.tensor_ir.affine import FloorDiv, Mod, Var
-from rutc.tensor_ir.dim_ranges import is_positive
 from rutc.tensor_ir.expr import substitute, transform
+from rutc.tensor_ir.indices.affine import FloorDiv, Mod, Var
+from rutc.tensor_ir.indices.dim_ranges import is_positive
 
 
 @matches("view", "elementwise", "reduction", "scatter")

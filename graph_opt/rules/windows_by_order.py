@@ -14,8 +14,8 @@ from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.windows_narrow import ORDERS
 from rutc.tensor_ir import DType, Expr, Lit, Nest, Node, Read, Value, apply
-from rutc.tensor_ir.evaluate import evaluate_expr
 from rutc.tensor_ir.expr import BitCast
+from rutc.tensor_ir.interpreter.evaluate import evaluate_expr
 from rutc.tensor_ir.reducer import highest, reducer
 
 HALVES = (DType.F16, DType.BF16)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, apply, cast
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf, sqrt
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import add, scaled
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.cuts import concat
@@ -23,11 +24,10 @@ from rutc.importer.ops.normalization import softmax_over
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape
-from rutc.importer.proto import dtype_of
+from rutc.importer.reading.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv
+from rutc.tensor_ir.indices.affine import ONE, ZERO, floordiv
 
 Change = Callable[[Expr, Sequence[Axis]], Expr]
 Conditions = Callable[[Index, Index, Index, Index], Sequence[Expr]]

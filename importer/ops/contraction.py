@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import KnownSizesError, OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import KnownSizesError, OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, apply, cast
 
 

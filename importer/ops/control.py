@@ -19,13 +19,13 @@ from rutc.importer.boxes import (
     type_of,
     unpacked,
 )
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import Item, Tensor, TensorType, Type
 from rutc.importer.registry import operator
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import Item, Tensor, TensorType, Type
 from rutc.tensor_ir import Body, Call, DType, If, Index, IndexValue, Node, apply
-from rutc.tensor_ir.affine import ONE
+from rutc.tensor_ir.indices.affine import ONE
 
 Results = Callable[[], Sequence[Item]]
 """Builds one branch and gives its results."""

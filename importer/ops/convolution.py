@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import KnownSizesError, OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import KnownSizesError, OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor, shape_text
 from rutc.importer.ops.activations import add
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.fit import of_shape
@@ -14,9 +15,8 @@ from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.size_operands import sizes
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor, shape_text
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, mod, product
+from rutc.tensor_ir.indices.affine import ONE, ZERO, floordiv, maximum, mod, product
 
 
 @operator("Conv")

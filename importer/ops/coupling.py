@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.scans import repeated, scanned
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Index, IndexValue, apply
 
 ROUNDS = 100

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import FEW, KnownSizesError, OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import FEW, KnownSizesError, OperatorError, lit
+from rutc.importer.building.size_builder import MANY
+from rutc.importer.building.tensor import Tensor
+from rutc.importer.free_sizes.pieces import Pieces, pieces
 from rutc.importer.ops.operands import axes_of, axis_of, indices, ints
 from rutc.importer.ops.run_time_axes import sliced
 from rutc.importer.ops.size_operands import (
@@ -17,12 +20,9 @@ from rutc.importer.ops.size_operands import (
     number,
     split_dynamic,
 )
-from rutc.importer.pieces import Pieces, pieces
 from rutc.importer.registry import operator
-from rutc.importer.size_builder import MANY
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, Range, floordiv, maximum, minimum
+from rutc.tensor_ir.indices.affine import ONE, ZERO, Range, floordiv, maximum, minimum
 
 FAR = (1 << 63) - 1
 """An end behind all elements."""

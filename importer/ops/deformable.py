@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.convolution import grouped_product, kernel_of, with_bias
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, floordiv
+from rutc.tensor_ir.indices.affine import ONE, floordiv
 
 
 @operator("DeformConv")

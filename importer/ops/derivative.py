@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import pi, sqrt
 from typing import assert_never
 
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.expressions import OperatorError, lit
 from rutc.importer.ops.activations import add, mul, scaled, shifted, squared
 from rutc.tensor_ir import Apply, BitCast, Cast, Expr, IndexValue, Lit, Read, apply, cast
 from rutc.tensor_ir.expr import Local

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import scaled, shifted, softplus_of, thresholded_relu
 from rutc.importer.ops.cuts import slice_of
 from rutc.importer.ops.cuts import split as split_of
@@ -19,9 +20,8 @@ from rutc.importer.ops.normalization import mean_variance_normalization as norma
 from rutc.importer.ops.operands import array, axis_of, ints
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.registry import EARLY, operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Index, apply
-from rutc.tensor_ir.affine import mod
+from rutc.tensor_ir.indices.affine import mod
 
 
 @operator("Align", EARLY)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ml_dtypes
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import FEW, OperatorError, lit
-from rutc.importer.float_sizes import float_size
-from rutc.importer.proto import dtype_of
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import FEW, OperatorError, lit
+from rutc.importer.building.tensor import Item, Tensor
+from rutc.importer.free_sizes.float_sizes import float_size
+from rutc.importer.reading.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Item, Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, IndexValue, apply, cast
 from rutc.tensor_ir.expr import UNARY_FLOAT
 

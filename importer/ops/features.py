@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import mul, squared
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.movement import gather
@@ -16,7 +17,6 @@ from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.scores import ML, floats
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, Lit, apply, cast
 
 

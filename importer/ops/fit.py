@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, reduce
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
-from rutc.importer.open_sizes import must_equal
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor, shape_text
+from rutc.importer.free_sizes.open_sizes import must_equal
+from rutc.importer.free_sizes.overflow import differ
 from rutc.importer.ops.control import unless
-from rutc.importer.overflow import differ
-from rutc.importer.tensor import Tensor, shape_text
 from rutc.tensor_ir import Index, apply
 
 

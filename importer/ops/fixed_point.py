@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.reductions import reduced
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 LARGEST_SUM = (1 << 31) - 1
 UNITS = (1 << 7) - 1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.base.record import record
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.expressions import OperatorError
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
 """The comparisons of a branch; a mode is a position in this list."""

@@ -7,12 +7,12 @@ from math import prod
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
-from rutc.importer.tensor import Tensor
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Tensor
 from rutc.tensor_ir import Index, apply, cast
-from rutc.tensor_ir.affine import floordiv, mod
 from rutc.tensor_ir.coefficients import COEFFICIENTS
+from rutc.tensor_ir.indices.affine import floordiv, mod
 
 
 def factors_of(length: int, parts: int, shown: float) -> tuple[int, ...]:

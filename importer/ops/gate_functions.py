@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.expressions import OperatorError, lit
 from rutc.importer.ops.activations import (
     clamped,
     elu_of,

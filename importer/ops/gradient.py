@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Item, Tensor
 from rutc.importer.ops.activations import add, mul
 from rutc.importer.ops.derivative import derivative
 from rutc.importer.ops.scatter import scattered
 from rutc.importer.ops.training import DOMAIN
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Item, Tensor
 from rutc.tensor_ir import Expr, Index, Nest, Node, Read, apply
-from rutc.tensor_ir.affine import ONE, ZERO
 from rutc.tensor_ir.expr import point, reads, substitute, transform
 from rutc.tensor_ir.graph import outs, used_deep
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 Adjoints = dict[str, list[Tensor]]
 """Per value what its readers contribute, over its dims in order."""

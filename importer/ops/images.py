@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, apply, cast
-from rutc.tensor_ir.routines import ROUTINES, Job
+from rutc.tensor_ir.interpreter.routines import ROUTINES, Job
 
 LONGEST_SIDE = 1 << 20
 WEIGHTS = (19595, 38470, 7471)

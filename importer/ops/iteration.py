@@ -12,18 +12,18 @@ from rutc.base.earlier import Earlier
 from rutc.errors import UserError
 from rutc.importer.any_rank import NeedsRank
 from rutc.importer.boxes import inserted, length_of, only_element, type_of
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import Boxed, Item, ListType, Tensor, TensorType, known_ints
 from rutc.importer.ops.control import check_condition, tensors
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.operands import indices
 from rutc.importer.ops.scans import Carried, carries, counted, states_after
 from rutc.importer.ops.size_operands import number
 from rutc.importer.registry import operator
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import Boxed, Item, ListType, Tensor, TensorType, known_ints
 from rutc.tensor_ir import DType, Expr, Index, Lit, Node, While, apply
-from rutc.tensor_ir.affine import ZERO
+from rutc.tensor_ir.indices.affine import ZERO
 
 UNROLLED = 64
 """A loop whose states change shape or are sequences is written out up to this many trips."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.reductions import place_of_extreme
 from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 
 @operator("Det")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import add, mul, scaled, sigmoid_of
 from rutc.importer.ops.attention import split_heads
 from rutc.importer.ops.contraction import sum_products
@@ -17,9 +18,8 @@ from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Expr, Index, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv
+from rutc.tensor_ir.indices.affine import ONE, ZERO, floordiv
 
 States = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 RULES = {

@@ -7,8 +7,9 @@ from itertools import combinations
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import add, sigmoid_of
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.coupling import coupled
@@ -27,7 +28,6 @@ from rutc.importer.ops.scores import (
     transformed,
 )
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, apply, cast
 
 

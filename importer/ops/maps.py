@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor, TensorMap
 from rutc.importer.ops.elementwise import converted
 from rutc.importer.ops.scores import ML, matrix
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor, TensorMap
 from rutc.tensor_ir import DType
 
 _CASTS = {"TO_FLOAT": DType.F32, "TO_INT64": DType.I64, "TO_STRING": DType.STRING}

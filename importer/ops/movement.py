@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.open_sizes import must_equal
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import SMALL, Tensor, known_ints, shape_text
+from rutc.importer.free_sizes.open_sizes import must_equal
+from rutc.importer.free_sizes.overflow import differ
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axis_of, indices, static
@@ -27,12 +29,10 @@ from rutc.importer.ops.size_operands import (
     reshape_dynamic,
 )
 from rutc.importer.ops.size_operands import sizes as sizes_of
-from rutc.importer.overflow import differ
-from rutc.importer.proto import dtype_of
+from rutc.importer.reading.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import SMALL, Tensor, known_ints, shape_text
 from rutc.tensor_ir import Coord, DType, Index, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import ZERO, floordiv, maximum, mod, product
+from rutc.tensor_ir.indices.affine import ZERO, floordiv, maximum, mod, product
 
 
 @operator("Reshape")

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.lookup import COMPARED, mapped
 from rutc.importer.ops.scatter import scattered
 from rutc.importer.ops.tries import Trie
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import ZERO
+from rutc.tensor_ir.indices.affine import ZERO
 
 Gram = tuple[int | str, ...]
 

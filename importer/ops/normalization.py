@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor, is_const
 from rutc.importer.ops.activations import mul, shifted, squared
 from rutc.importer.ops.operands import axis_of, static
 from rutc.importer.ops.reductions import place_of_extreme, reduced
 from rutc.importer.ops.reshape import reshape
-from rutc.importer.proto import dtype_of
+from rutc.importer.reading.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor, is_const
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ZERO, floordiv
+from rutc.tensor_ir.indices.affine import ZERO, floordiv
 
 
 def widened(b: Builder, x: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rutc.importer.expressions import OperatorError
-from rutc.importer.tensor import Tensor, ints_of
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor, ints_of
 from rutc.tensor_ir import Index
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.operands import axes_of, ints
 from rutc.importer.ops.run_time_axes import for_every_axis
 from rutc.importer.ops.size_operands import bound, elements, number
 from rutc.importer.ops.size_operands import sizes as sizes_of
 from rutc.importer.registry import operator
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
-from rutc.tensor_ir.affine import ONE, ZERO, maximum, minimum, mod
+from rutc.tensor_ir.indices.affine import ONE, ZERO, maximum, minimum, mod
 
 
 @operator("Pad")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.reductions import divided, reduced
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum, product
+from rutc.tensor_ir.indices.affine import ONE, ZERO, floordiv, maximum, minimum, product
 from rutc.tensor_ir.reducer import lowest
 
 

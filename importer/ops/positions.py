@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.open_sizes import at_most
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
+from rutc.importer.free_sizes.open_sizes import at_most
 from rutc.importer.ops.operands import axis_of, indices
 from rutc.importer.ops.value_range import affine_in, as_index, definition, inside
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Call, Cast, Coord, DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, minimum
+from rutc.tensor_ir.indices.affine import ONE, ZERO, minimum
 
 MOST = (1 << 61) - 1
 """Positions farther out count as this one."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.operands import array, axis_of
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import one_axis
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 
 @operator("CumSum")

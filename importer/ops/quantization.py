@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import ml_dtypes
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import add, clamped
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.convolution import conv_integer
@@ -15,11 +16,10 @@ from rutc.importer.ops.elementwise import conversion
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.reductions import reduced
-from rutc.importer.proto import dtype_of
+from rutc.importer.reading.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import ONE, floordiv
+from rutc.tensor_ir.indices.affine import ONE, floordiv
 
 
 def _per_axis(

@@ -12,15 +12,15 @@ from math import pi
 
 import ml_dtypes
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Shape, Tensor
 from rutc.importer.ops.prefix import running
-from rutc.importer.proto import dtype_of
+from rutc.importer.reading.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Shape, Tensor
 from rutc.tensor_ir import DType, Expr, Index, Lit, apply, cast
-from rutc.tensor_ir.affine import ONE
-from rutc.tensor_ir.routines.random import LONG_BITS, SHORT_BITS
+from rutc.tensor_ir.indices.affine import ONE
+from rutc.tensor_ir.interpreter.routines.random import LONG_BITS, SHORT_BITS
 
 SEED_BYTES = 7
 

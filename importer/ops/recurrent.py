@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import add
 from rutc.importer.ops.gate_functions import Function, gate_functions
 from rutc.importer.ops.recurrent_layers import Layer, Operands
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Expr, Index, apply
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import add
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.cuts import concat
@@ -20,10 +22,8 @@ from rutc.importer.ops.positions import checked_lengths
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.scans import scanned
 from rutc.importer.ops.size_operands import bound
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 Step = Callable[[Index, Sequence[Tensor]], tuple[Tensor, ...]]
 

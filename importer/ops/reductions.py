@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import squared
 from rutc.importer.ops.operands import axes_of, axis_of, ints
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import Named, named_axes
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Local, apply, cast, reducer
-from rutc.tensor_ir.affine import ONE, maximum, product
+from rutc.tensor_ir.indices.affine import ONE, maximum, product
 
 Lift = Callable[[Expr], Expr]
 

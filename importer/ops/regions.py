@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.positions import column, element_at, position_in
 from rutc.importer.ops.selection import most
 from rutc.importer.ops.size_operands import number
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.reducer import lowest
 

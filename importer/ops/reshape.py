@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.tensor import Shape, Tensor, shape_text
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Shape, Tensor, shape_text
 from rutc.tensor_ir import DType, Index, Lit
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, mod, product
+from rutc.tensor_ir.indices.affine import ONE, ZERO, floordiv, maximum, mod, product
 
 Group = tuple[list[int], list[int]]
 

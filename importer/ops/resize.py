@@ -9,8 +9,9 @@ from math import inf
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import scaled
 from rutc.importer.ops.operands import axes_of
 from rutc.importer.ops.resize_dynamic import (
@@ -25,9 +26,8 @@ from rutc.importer.ops.resize_steps import ResizedAxis, Step, filtered, interpol
 from rutc.importer.ops.size_operands import bound, number
 from rutc.importer.ops.size_operands import sizes as sizes_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import ZERO, floordiv
+from rutc.tensor_ir.indices.affine import ZERO, floordiv
 
 _LARGEST = 1 << 24
 """The largest extent that a table of positions is made for."""

@@ -13,13 +13,13 @@ from math import ceil
 import numpy as np
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.resize_positions import Scheme
 from rutc.importer.ops.resize_steps import ResizedAxis, Step, filtered, move
 from rutc.importer.ops.size_operands import bound, number
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 
 REAL = DType.F32

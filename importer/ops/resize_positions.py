@@ -15,7 +15,7 @@ from math import ceil, floor, lcm
 import numpy as np
 
 from rutc.base.record import record
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.expressions import OperatorError
 
 HALF = Fraction(1, 2)
 Scale = Fraction | float

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
-from rutc.importer.tensor import Tensor
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import floordiv
+from rutc.tensor_ir.indices.affine import floordiv
 
 Step = Callable[[Tensor], Tensor]
 """A tensor resized along one axis."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import mul
 from rutc.importer.ops.attention import merge_heads, split_heads
 from rutc.importer.ops.control import unless
@@ -18,9 +19,8 @@ from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.size_operands import number
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv, mod
+from rutc.tensor_ir.indices.affine import ONE, ZERO, floordiv, mod
 
 Row = Callable[[Index, Index], Sequence[Coord]]
 """(batch, place in the sequence) -> the coordinates of the caches' row for it."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, check_rank
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, check_rank
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import Shape, Tensor
 from rutc.importer.ops.size_operands import bound, cut_by, elements, most_of, number
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import Shape, Tensor
 from rutc.tensor_ir import DType, Expr, Index, Lit, apply, cast
-from rutc.tensor_ir.affine import ONE
+from rutc.tensor_ir.indices.affine import ONE
 
 FALSE = Lit(False, DType.BOOL)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.operands import static
@@ -13,7 +14,6 @@ from rutc.importer.ops.resize_dynamic import cubic_weights
 from rutc.importer.ops.size_operands import sizes
 from rutc.importer.ops.window import spatial_roles
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
 
 _CUBIC = -0.75

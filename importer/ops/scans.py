@@ -25,12 +25,10 @@ from rutc.importer.boxes import (
     type_of,
     unpacked,
 )
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.operands import axis_of
-from rutc.importer.registry import operator
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import (
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import (
     Absent,
     Axis,
     Boxed,
@@ -41,8 +39,10 @@ from rutc.importer.tensor import (
     TensorType,
     Type,
 )
+from rutc.importer.ops.operands import axis_of
+from rutc.importer.registry import operator
 from rutc.tensor_ir import Carry, DType, Index, IndexValue, Scan, While, apply
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 Step = Callable[[Index, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Tensor]]]
 """(trip, states) -> (the states after it, what is collected of it)."""

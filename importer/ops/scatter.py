@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axis_of, static
 from rutc.importer.ops.positions import column, position_in
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.size_operands import bound, checked, number, sizes
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Scatter, apply, cast, reducer
-from rutc.tensor_ir.affine import ONE, ZERO, product
+from rutc.tensor_ir.indices.affine import ONE, ZERO, product
 
 _REDUCERS = {"none": None, "add": "sum", "mul": "prod", "max": "max", "min": "min"}
 

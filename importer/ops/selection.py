@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.positions import gathered
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Index, Lit, apply, cast
-from rutc.tensor_ir.affine import ZERO, minimum
+from rutc.tensor_ir.indices.affine import ZERO, minimum
 
 
 def most(b: Builder, extent: Index) -> int:

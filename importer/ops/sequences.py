@@ -20,17 +20,9 @@ from rutc.importer.boxes import (
     length_of,
     listed,
 )
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
-from rutc.importer.ops.control import tensors
-from rutc.importer.ops.cuts import concat, split
-from rutc.importer.ops.operands import axis_of, ints, static
-from rutc.importer.ops.scans import collected
-from rutc.importer.ops.size_operands import bound, checked, number
-from rutc.importer.ops.unit_axes import squeezed, unsqueeze
-from rutc.importer.ops.value_range import definition
-from rutc.importer.registry import operator
-from rutc.importer.tensor import (
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import (
     Absent,
     Boxed,
     Item,
@@ -41,6 +33,14 @@ from rutc.importer.tensor import (
     TensorType,
     known_ints,
 )
+from rutc.importer.ops.control import tensors
+from rutc.importer.ops.cuts import concat, split
+from rutc.importer.ops.operands import axis_of, ints, static
+from rutc.importer.ops.scans import collected
+from rutc.importer.ops.size_operands import bound, checked, number
+from rutc.importer.ops.unit_axes import squeezed, unsqueeze
+from rutc.importer.ops.value_range import definition
+from rutc.importer.registry import operator
 from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, apply, cast
 
 

@@ -10,18 +10,18 @@ from functools import partial, reduce
 
 import numpy as np
 
-from rutc.importer.broadcast import learn_stride
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, check_rank, lit
+from rutc.importer.building.broadcast import learn_stride
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, check_rank, lit
+from rutc.importer.building.size_builder import MOST
+from rutc.importer.building.tensor import Tensor, ints_of
+from rutc.importer.free_sizes.overflow import LONGEST, holds
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import linear
-from rutc.importer.overflow import LONGEST, holds
-from rutc.importer.size_builder import MOST
-from rutc.importer.tensor import Tensor, ints_of
 from rutc.importer.told import told
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import floordiv
+from rutc.tensor_ir.indices.affine import floordiv
 
 
 def number(value: int | Index) -> Expr:

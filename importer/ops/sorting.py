@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.reductions import extreme_and_place, keep_units
 from rutc.importer.ops.selection import most
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 
 @operator("TopK")

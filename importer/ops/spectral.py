@@ -6,19 +6,19 @@ from math import log
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import mul
 from rutc.importer.ops.fourier_stages import factors_of, staged
 from rutc.importer.ops.operands import array, axis_of, static
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import one_axis
 from rutc.importer.ops.size_operands import sizes
-from rutc.importer.proto import dtype_of
+from rutc.importer.reading.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import floordiv, maximum, minimum, mod
+from rutc.tensor_ir.indices.affine import floordiv, maximum, minimum, mod
 
 
 @operator("DFT")

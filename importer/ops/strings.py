@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.selection import positions
 from rutc.importer.regex import RegexError, program_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, IndexValue, Lit, apply
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 
 @operator("StringConcat")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.forest import LEAF, MODES, Forest, Walk
 from rutc.importer.ops.sieves import SieveTables
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, apply, cast
 
 _COMPARE = dict(zip(MODES, ("le", "lt", "ge", "gt", "eq", "ne"), strict=True))

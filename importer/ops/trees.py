@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.forest import (
     Branches,
     Forest,
@@ -41,7 +42,6 @@ from rutc.importer.ops.scores import (
 from rutc.importer.ops.sieves import BITS, Sieves, SieveTables, sieves_of
 from rutc.importer.ops.thresholds import compared, holds, narrowed, or_missing, passes
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, Index, IndexValue, apply, cast
 
 UNROLLED = 24

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.errors import UserError
-from rutc.importer.broadcast import may_be_one
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.broadcast import may_be_one
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Item, Tensor
 from rutc.importer.ops.control import branched, tensors, unless
 from rutc.importer.ops.operands import axes_of, ints
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import named_axes
 from rutc.importer.ops.size_operands import elements
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Item, Tensor
 from rutc.tensor_ir import DType, IndexValue, Lit, apply
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 
 @operator("Squeeze")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rutc.importer.builder import Builder
+from rutc.importer.building.builder import Builder
 from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Index, IndexValue, Lit, Nest, Read
-from rutc.tensor_ir.affine import Range
-from rutc.tensor_ir.dim_ranges import is_positive
 from rutc.tensor_ir.dtype import integer_range
 from rutc.tensor_ir.expr import substitute
 from rutc.tensor_ir.graph import outs
+from rutc.tensor_ir.indices.affine import Range
+from rutc.tensor_ir.indices.dim_ranges import is_positive
 
 DEEPEST = 24
 """Operations on one path that are looked through."""

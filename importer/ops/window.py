@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
-from rutc.importer.open_sizes import not_empty
-from rutc.importer.tensor import Axis, Shape
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Axis, Shape
+from rutc.importer.free_sizes.open_sizes import not_empty
 from rutc.tensor_ir import Index
-from rutc.tensor_ir.affine import ZERO, floordiv, maximum, minimum
+from rutc.tensor_ir.indices.affine import ZERO, floordiv, maximum, minimum
 
 SPATIAL_ROLES = {1: ("x",), 2: ("y", "x"), 3: ("z", "y", "x")}
 KERNEL_ROLES = {1: ("kx",), 2: ("ky", "kx"), 3: ("kz", "ky", "kx")}

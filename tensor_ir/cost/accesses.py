@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from math import ceil
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Var
 from rutc.tensor_ir.cost.addresses import Names, Places
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, executions
 from rutc.tensor_ir.cost.operations import DIVIDED, JOINED
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.facts.lane_runs import divided_along, shuffled_runs, spread_parts
+from rutc.tensor_ir.indices.affine import Index, Var
 from rutc.tensor_ir.kernel import Access, Buffer, Kernel
-from rutc.tensor_ir.lane_runs import divided_along, shuffled_runs, spread_parts
 from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, QUAD, Machine
 
 

@@ -7,8 +7,6 @@ from itertools import product
 from math import ceil
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, typical
-from rutc.tensor_ir.comparing import compared
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, Space, executions
 from rutc.tensor_ir.cost.strides import Step, steps_of
 from rutc.tensor_ir.cost.work import Tally
@@ -24,6 +22,8 @@ from rutc.tensor_ir.expr import (
     index_names,
     reads,
 )
+from rutc.tensor_ir.indices.affine import Index, typical
+from rutc.tensor_ir.indices.comparing import compared
 from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.machine import QUAD, Machine
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from math import ceil
 from typing import assert_never
 
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.cost.accesses import Accesses, Load
 from rutc.tensor_ir.cost.addresses import NONE, Names, region_of, union
 from rutc.tensor_ir.cost.frames import Frame, Frames, Role, copies_held, executions
@@ -37,7 +36,9 @@ from rutc.tensor_ir.expr import (
     index_names,
     plain_names,
 )
-from rutc.tensor_ir.gradual import row_chosen, table_along
+from rutc.tensor_ir.facts.gradual import row_chosen, table_along
+from rutc.tensor_ir.facts.products import narrow_factors
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -55,7 +56,6 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.kernel import Space as Memory
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
-from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.reducer import as_locals
 from rutc.tensor_ir.statements import walk_within
 

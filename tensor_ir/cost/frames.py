@@ -13,11 +13,11 @@ from enum import Enum
 from math import ceil, prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.facts.narrow_ends import end_lanes, has_narrow_ends
+from rutc.tensor_ir.indices.affine import Index, Range
+from rutc.tensor_ir.indices.ranges import common_sizes
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Merge, Stmt
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.narrow_ends import end_lanes, has_narrow_ends
-from rutc.tensor_ir.ranges import common_sizes
 from rutc.tensor_ir.statements import walk_stmts
 
 SAMPLES = 16

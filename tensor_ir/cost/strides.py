@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd
 
-from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Var
 from rutc.tensor_ir.cost.frames import Frame, Space
+from rutc.tensor_ir.indices.affine import FloorDiv, Index, Mod, Var
 
 Step = tuple[float, float]
 """(How far it is from a place to the next one, places)."""

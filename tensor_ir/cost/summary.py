@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.cost.counting import Counter
 from rutc.tensor_ir.cost.footprint import Footprints
 from rutc.tensor_ir.cost.frames import Role
 from rutc.tensor_ir.cost.work import Region, total
+from rutc.tensor_ir.indices.affine import typical
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space
 from rutc.tensor_ir.machine import Machine
 

@@ -11,9 +11,9 @@ from math import gcd
 from typing import TypeVar
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ONE, ZERO, Index, Min, Range, floordiv, maximum, minimum
 from rutc.tensor_ir.canonical import renamed
 from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.indices.affine import ONE, ZERO, Index, Min, Range, floordiv, maximum, minimum
 from rutc.tensor_ir.kernel import Assign, Branch, Init, Kernel, Kind, Loop, Put, Stmt
 from rutc.tensor_ir.statements import accesses, exprs, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.moved import Moved

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Access, Branch, Kernel, Kind, Loop, Stmt
 from rutc.tensor_ir.statements import Around, exprs
 from rutc.tensor_ir.steps.step import NotApplicable

@@ -7,11 +7,21 @@ from dataclasses import replace
 from functools import cache, reduce
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import FloorDiv, Index, Max, Min, Range, Var, floordiv, maximum, minimum
-from rutc.tensor_ir.division import close_bounds, extreme_operands
 from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.facts.outside import outside_adds_nothing
+from rutc.tensor_ir.indices.affine import (
+    FloorDiv,
+    Index,
+    Max,
+    Min,
+    Range,
+    Var,
+    floordiv,
+    maximum,
+    minimum,
+)
+from rutc.tensor_ir.indices.division import close_bounds, extreme_operands
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, Update
-from rutc.tensor_ir.outside import outside_adds_nothing
 from rutc.tensor_ir.statements import Around, exprs, rewrite, walk_stmts
 from rutc.tensor_ir.steps.step import (
     NotApplicable,

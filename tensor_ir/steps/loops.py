@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import assert_never
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, Range, floordiv, mod
-from rutc.tensor_ir.comparing import chosen
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range, floordiv, mod
+from rutc.tensor_ir.indices.comparing import chosen
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Merge, Space, Stmt, Update
 from rutc.tensor_ir.statements import accesses, rewrite, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.step import (

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, point, transform
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,

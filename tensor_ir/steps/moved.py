@@ -6,8 +6,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Kernel, Stmt
 from rutc.tensor_ir.statements import rewrite
 from rutc.tensor_ir.steps.step import with_index

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.indices.affine import Size
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import Layout, dense, in_nibbles
 from rutc.tensor_ir.statements import accesses, walk_stmts

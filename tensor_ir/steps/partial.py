@@ -8,9 +8,10 @@ from functools import reduce
 from math import prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Cast, Expr, Lit, Read, apply, cast, index_names, reads
+from rutc.tensor_ir.facts.products import whole_product
+from rutc.tensor_ir.indices.affine import ZERO, Index
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -25,7 +26,6 @@ from rutc.tensor_ir.kernel import (
     Update,
 )
 from rutc.tensor_ir.layout import Axis
-from rutc.tensor_ir.products import whole_product
 from rutc.tensor_ir.reducer import Reducer, reducer
 from rutc.tensor_ir.statements import Around, accesses, exprs, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.step import (

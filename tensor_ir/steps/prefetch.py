@@ -9,9 +9,9 @@ from functools import partial
 from math import prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ONE, ZERO, Index, Range
-from rutc.tensor_ir.division import maximum
 from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.indices.affine import ONE, ZERO, Index, Range
+from rutc.tensor_ir.indices.division import maximum
 from rutc.tensor_ir.kernel import Access, Assign, Branch, Kernel, Kind, Loop, Prefetch, Stmt, Update
 from rutc.tensor_ir.statements import Around, reads_in, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.hints import address_of, reads_of, with_hints

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import product
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch
 from rutc.tensor_ir.statements import Around, walk_loops
 from rutc.tensor_ir.steps.hints import address_of, reads_of, with_hints

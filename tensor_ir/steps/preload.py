@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, point, reads_plainly, transform
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, Space, Stmt
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.statements import reads_in, rewrite

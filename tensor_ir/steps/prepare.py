@@ -6,8 +6,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Expr, Read, index_names, point, reads, transform, walk
+from rutc.tensor_ir.facts.outside import is_finite
+from rutc.tensor_ir.indices.affine import ZERO, Index
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -21,7 +22,6 @@ from rutc.tensor_ir.kernel import (
     Update,
 )
 from rutc.tensor_ir.layout import dense
-from rutc.tensor_ir.outside import is_finite
 from rutc.tensor_ir.statements import rewrite, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.step import (
     NotApplicable,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.indices.affine import ZERO, Index, minimum
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,

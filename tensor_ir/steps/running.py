@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.indices.affine import ZERO, Index
 from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Loop, Stmt, Update
 from rutc.tensor_ir.running import Prefix, running
 from rutc.tensor_ir.statements import walk_loops

@@ -10,8 +10,8 @@ from functools import cache, lru_cache
 from itertools import groupby
 from operator import is_
 
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain, quoted
 from rutc.tensor_ir.expr import coord_names, plain_names, reads
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range, Size, minimum, plain, quoted
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import assert_never
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index, Range, maximum, minimum
 from rutc.tensor_ir.expr import Expr, IndexValue, Read, plain_names, point, transform, walk
+from rutc.tensor_ir.indices.affine import ZERO, Index, Range, maximum, minimum
 from rutc.tensor_ir.kernel import Access, Branch, Kernel, Kind, Loop, Space, Stmt
 from rutc.tensor_ir.layout import Axis, Layout
 from rutc.tensor_ir.statements import accesses, exprs, reads_in, rewrite, walk_stmts

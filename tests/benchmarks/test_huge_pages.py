@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.in_process import in_huge_pages
-from rutc.emit.elf import HUGE_PAGE_BYTES
+from rutc.emit.linking.elf import HUGE_PAGE_BYTES
 
 
 @pytest.mark.parametrize("size", [0, 1, 4097, HUGE_PAGE_BYTES - 1, 3 * HUGE_PAGE_BYTES + 5])

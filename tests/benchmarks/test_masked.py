@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rutc.emit.toolchain import find_toolchain
+from rutc.emit.linking.toolchain import find_toolchain
 from tests.masked.__main__ import HERE, main, mask
 
 pytestmark = [

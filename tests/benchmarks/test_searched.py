@@ -13,11 +13,11 @@ from rutc.driver.timing.trials import Outcome, Timing
 from rutc.driver.tuning.schedule_search import Tried, kernel_after
 from rutc.driver.tuning.tuning_records import origin_of, rows_of
 from rutc.tensor_ir.cost import summarise
-from rutc.tuner.cost_model import CostModel
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.nest_features import features
-from rutc.tuner.search import Candidate, Search
+from rutc.tuner.search.cost_model import CostModel
+from rutc.tuner.search.nest_features import features
+from rutc.tuner.search.search import Candidate, Search
 from tests.tuner.test_seeds import product
 
 SUBJECT = product(32, 48, 64)

@@ -6,11 +6,11 @@ from benchmarks import coefficients, sensitivity, varied
 from benchmarks.varied import Network, Subject, number_of, others_of
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
-from rutc.tensor_ir.affine import plain
+from rutc.tensor_ir.indices.affine import plain
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 
 PRODUCT = """
 graph "product"

@@ -18,7 +18,7 @@ from rutc.driver.tuning.schedule_search import kernel_after
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.search import Candidate, Met, Search
+from rutc.tuner.search.search import Candidate, Met, Search
 from tests.machines import V3
 from tests.tuner.subjects import PRODUCT, of_text
 

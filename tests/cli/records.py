@@ -17,10 +17,10 @@ from rutc.importer import import_model
 from rutc.tensor_ir.steps import print_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.trial import Trial, digest
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.search import text_of
-from rutc.tuner.trial import Trial, digest
+from rutc.tuner.search.search import text_of
 
 MACHINE = native_target().machine
 

@@ -190,7 +190,7 @@ def test_output_folder_is_not_writable(
     rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Permissions do not stop the super-user, so the answer of the system is replaced.
-    monkeypatch.setattr("rutc.emit.files.os.access", lambda path, mode: not mode & os.W_OK)
+    monkeypatch.setattr("rutc.base.files.os.access", lambda path, mode: not mode & os.W_OK)
     result = rutc("compile", model, "-o", tmp_path / "out.so")
     assert result.status == 2
     assert "not writable" in result.stderr

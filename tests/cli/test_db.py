@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rutc.tuner.database import Database
-from rutc.tuner.trial import Trial
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.trial import Trial
 from tests.cli.conftest import Outcome, Rutc
 from tests.tuner.trials import ORIGIN, trial
 

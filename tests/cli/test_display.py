@@ -21,7 +21,7 @@ from rutc.report.display import (
 from rutc.report.inside_library import inspect_library
 from rutc.report.shown_values import values_json
 from rutc.runtime import ProfileEntry
-from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.textual.parse import parse_index
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rutc.graph_opt.decide.neighbours import legal, neighbours
 from rutc.report.explain import explain_model
 from rutc.runtime.artifact import open_artifact
 from rutc.tuner import choose
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 from tests.cli.conftest import Rutc
 from tests.cli.records import MACHINE, another, put_on_record, subject_of
 

@@ -14,7 +14,7 @@ import pytest
 
 import rutc as package
 from rutc.emit import cache
-from rutc.emit.toolchain import Toolchain
+from rutc.emit.linking.toolchain import Toolchain
 from rutc.errors import InternalError, UserError
 from tests.cli.conftest import Outcome, Rutc
 

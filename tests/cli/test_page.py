@@ -15,14 +15,14 @@ from rutc.driver.api import compile
 from rutc.driver.compiler import compile_model
 from rutc.driver.options import Options
 from rutc.driver.plans import planning
-from rutc.emit.library import build_library
-from rutc.emit.program import Program
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.library import build_library
 from rutc.graph_opt import optimize
 from rutc.graph_opt.versions import Version
 from rutc.report.printable import printable
 from rutc.runtime.artifact import OUTLINE_SECTION, open_artifact
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.textual.parse import parse_index
 from tests.cli.conftest import Rutc
 from tests.cli.pages import Page, read
 from tests.onnx_files import write_model

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 import rutc as package
-from rutc.emit import files
+from rutc.base import files
 from tests.cli.conftest import build, weight
 from tests.signals import as_in_foreground
 
@@ -26,7 +26,7 @@ WAIT = "(open('reached', 'w').close(), time.sleep(60))"
 STAGES = {
     "import": f"import rutc.driver.plans.planning as c\nc.import_model = lambda *a, **m: {WAIT}",
     "kernels": f"import rutc.driver.parts.compilation as c\nc.make = lambda *a: {WAIT}",
-    "link": f"import rutc.emit.library as l\nl.append_segment = lambda *a: {WAIT}",
+    "link": f"import rutc.emit.linking.library as l\nl.append_segment = lambda *a: {WAIT}",
     "cache": f"import rutc.driver.reuse as r\nr.archive.store = lambda *a: {WAIT}",
     "verify": f"import rutc.verify as v\nv.verify_model = lambda *a, **m: {WAIT}",
 }
@@ -215,7 +215,7 @@ def _older(folder: Path) -> None:
 
 
 PUBLISH = """
-import rutc.emit.files as files
+import rutc.base.files as files
 moved = files.Path.replace
 
 def replace(self, target):

@@ -40,7 +40,7 @@ from rutc.report.tune_command import plan_line, seconds_of
 from rutc.tensor_ir.steps import print_schedule
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 from tests.cli.conftest import Rutc
 from tests.cli.records import another, others, put_on_record, subject_of, usual_of
 from tests.signals import as_in_foreground

@@ -33,9 +33,9 @@ from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide.neighbours import legal, neighbours
 from rutc.tuner.analysis import analyse
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 from rutc.tuner.heuristic import spaces
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.cli.conftest import Rutc
 from tests.close import assert_close
 

@@ -14,7 +14,7 @@ from rutc.driver.plans.planning import imported, planned
 from rutc.driver.timing.model_bench import Planned
 from rutc.driver.tuning.tuning_records import known_of, origin_of
 from rutc.graph_opt import versions
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 from tests.cli.conftest import Rutc
 from tests.cli.records import MACHINE
 

@@ -15,8 +15,8 @@ from rutc.driver.tuning.confirm import Confirmed, needed
 from rutc.driver.tuning.schedule_search import SearchLimits
 from rutc.driver.tuning.search_terms import Searched
 from rutc.tuner.choice import Choice
-from rutc.tuner.database import Database
-from rutc.tuner.search import text_of
+from rutc.tuner.database.database import Database
+from rutc.tuner.search.search import text_of
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -19,7 +19,7 @@ from onnx import ModelProto
 
 import rutc
 from rutc.driver.parts.build import Builder
-from rutc.emit.library import build_library
+from rutc.emit.linking.library import build_library
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
@@ -28,7 +28,7 @@ from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.conformance.modes import MODES, Variants
 from tests.conformance.suite import Case, graph_inputs

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from onnx import defs
 
-from rutc.importer.first_opsets import WITHDRAWN
 from rutc.importer.functions import is_function
+from rutc.importer.opsets.first_opsets import WITHDRAWN
 from rutc.importer.registry import OPERATORS
 from tests.conformance.expected import read_expected
 from tests.conformance.modes import MODES

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from rutc.emit.toolchain import cache_directory
+from rutc.emit.linking.toolchain import cache_directory
 from tests.conformance.adapter import Result
 
 CONFORMANCE = Path(__file__).resolve().parent

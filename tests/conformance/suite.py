@@ -13,8 +13,8 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-from rutc.emit.files import write_atomically
-from rutc.emit.toolchain import cache_directory
+from rutc.base.files import write_atomically
+from rutc.emit.linking.toolchain import cache_directory
 
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted", "real")
 

@@ -21,7 +21,7 @@ from rutc.driver.tuning.schedule_search import (
     Seen,
     Tuning,
 )
-from rutc.tuner.search import Candidate, Met, Search
+from rutc.tuner.search.search import Candidate, Met, Search
 
 
 class Numbers:

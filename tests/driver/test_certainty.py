@@ -14,7 +14,7 @@ import pytest
 from rutc.driver.timing import launch_times
 from rutc.driver.timing.certainty import CERTAIN, MOST_RUNS, Asked, Question, clear, known
 from rutc.driver.timing.launch_times import FEWEST_RUNS, Profiled, TimedLibrary, run_in_turns
-from rutc.verify.compare import Value
+from rutc.verify.judging.compare import Value
 
 RUNS = 100
 

@@ -14,11 +14,11 @@ from rutc.driver.parts.compile_job import Chooser
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import parse_schedule
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from tests.compiled import build, plan_or_reject, run

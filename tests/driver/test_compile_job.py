@@ -23,18 +23,18 @@ from rutc.driver.parts.compile_job import (
 )
 from rutc.emit import cache
 from rutc.emit.cache import lookup
-from rutc.emit.codegen import compile_object
+from rutc.emit.llvm.codegen import compile_object
 from rutc.emit.targets import target_named
 from rutc.errors import InternalError
 from rutc.graph_opt.decide import decide
-from rutc.tensor_ir.affine import Index, plain
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.cost.fitted import FITTED
+from rutc.tensor_ir.indices.affine import Index, plain
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse, parse_index
 from rutc.tensor_ir.steps import Pack
+from rutc.tensor_ir.textual.parse import parse, parse_index
 from rutc.tuner.choice import Choice
 from rutc.tuner.sharing import Piece, Way
 

@@ -18,7 +18,7 @@ from rutc.driver.timing.side_by_side import Beside, Runs, ratio_of, thread_count
 from rutc.driver.tuning import confirm as confirmed
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner.choice import Choice
 from tests.driver.test_model_bench import PRODUCTS, others_of
 

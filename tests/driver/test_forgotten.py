@@ -11,7 +11,7 @@ from rutc.driver.parts import compilation
 from rutc.driver.parts import weights as packing
 from rutc.driver.parts.build import Builder
 from rutc.driver.parts.weights import Weights
-from rutc.emit.program import padded
+from rutc.emit.host_program.program import padded
 from rutc.emit.targets import target_named
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
@@ -20,7 +20,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Const
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.nodes import Value
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 
 T = TypeVar("T")
 

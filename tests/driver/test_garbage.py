@@ -13,7 +13,7 @@ import rutc
 from rutc.base.garbage import uncollected
 from rutc.driver import api
 from rutc.importer import import_model
-from rutc.importer.builder import Builder
+from rutc.importer.building.builder import Builder
 from tests.onnx_files import write_model
 
 

@@ -20,11 +20,11 @@ from rutc.driver.timing.model_bench import HandedOut, ModelBench, Planned, Subje
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError, UserError
 from rutc.graph_opt import versions
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
-from rutc.verify.compare import Value
+from rutc.verify.judging.compare import Value
 from tests.graph_opt.test_decide_slices import SOFTMAX
 from tests.signals import crash
 

@@ -11,7 +11,7 @@ from rutc.driver.timing.answering_process import Served
 from rutc.driver.tuning import tune_model as tuning
 from rutc.driver.tuning.schedule_search import SearchLimits
 from rutc.errors import UserError
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 
 MORE_CPUS = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="OpenBLAS has one thread where there is one CPU"

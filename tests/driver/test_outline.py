@@ -14,7 +14,7 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Nest
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.compiled import plan_or_reject
 from tests.examples import examples
 from tests.graph_opt.networks import NETWORKS, graph_of

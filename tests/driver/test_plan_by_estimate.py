@@ -22,7 +22,7 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.neighbours import legal, neighbours
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.graph_opt.networks import Net, graph_of
 from tests.machines import V3, weighing
 from tests.optimum import CLOSE, chosen, gaps, mixed_graph, small_graph

@@ -44,9 +44,9 @@ from rutc.graph_opt.decide.neighbours import legal, neighbours
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph
-from rutc.tuner.database import Database
-from rutc.verify.compare import Value
-from rutc.verify.tolerance import Level
+from rutc.tuner.database.database import Database
+from rutc.verify.judging.compare import Value
+from rutc.verify.judging.tolerance import Level
 from tests.cli.conftest import build
 from tests.close import assert_close
 from tests.precision.test_bf16_pairs import PAIRS

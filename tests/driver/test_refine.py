@@ -16,9 +16,9 @@ from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import MOST_FOLLOWING, may_be_anew
 from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.graph import Nest, outs
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.ranges import SOME
+from rutc.tensor_ir.indices.ranges import SOME
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from tests.graph_opt.networks import Net
 from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree

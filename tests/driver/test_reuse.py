@@ -19,8 +19,8 @@ from rutc.driver import reuse
 from rutc.driver.options import Options, Report
 from rutc.driver.reuse import Entry, entry
 from rutc.emit import archive, cache
+from rutc.emit.linking.toolchain import Toolchain, find_toolchain
 from rutc.emit.targets import native_target
-from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.errors import UserError
 from rutc.runtime import load
 from tests.cli.conftest import write_small

@@ -9,9 +9,9 @@ from rutc.driver.parts.plan_cost import cycles_of, no_more
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
-from rutc.tensor_ir.affine import Index, Range, Size, Var
+from rutc.tensor_ir.indices.affine import Index, Range, Size, Var
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner.sharing import MOST_CYCLES
 from tests.machines import V3, V4
 

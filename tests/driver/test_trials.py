@@ -19,7 +19,7 @@ from rutc.emit.targets import native_target
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner import choose
-from rutc.tuner.trial import State
+from rutc.tuner.database.trial import State
 from tests.signals import crash
 from tests.tiles import FEATURES
 from tests.tuner.subjects import of_text

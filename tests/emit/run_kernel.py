@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from benchmarks.in_process import KernelCode
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from tests.machines import emulated, lacking, runnable

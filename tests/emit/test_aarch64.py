@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.driver.compiler import Options, compile_model
 from rutc.models.zoo import find
 from rutc.runtime import ModelError, load
-from rutc.verify.compare import compare_outputs
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.compare import compare_outputs
+from rutc.verify.judging.tolerance import Level
 from tests.emulated import MISSING, run_emulated
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit import bulk
-from rutc.emit.bulk import Span, copied, digest_of
+from rutc.base import bulk
+from rutc.base.bulk import Span, copied, digest_of
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import rutc as package
+from rutc.base.bulk import digest_of
 from rutc.driver.parts.compile_job import Made
 from rutc.emit import archive, cache
-from rutc.emit.bulk import digest_of
 from rutc.errors import UserError
 from tests.cli.conftest import invoke, write_small
 

@@ -4,8 +4,8 @@ import os
 import signal
 import threading
 
-from rutc.emit.codegen import compile_assembly
-from rutc.emit.ir_module import REPEATS
+from rutc.emit.llvm.codegen import compile_assembly
+from rutc.emit.llvm.ir_module import REPEATS
 from rutc.emit.targets import target_named
 
 MODULE = """

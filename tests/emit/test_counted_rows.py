@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.affine import Range, Size
 from rutc.tensor_ir.expr import Read, point
 from rutc.tensor_ir.graph import Nest, Value
+from rutc.tensor_ir.indices.affine import Range, Size
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower

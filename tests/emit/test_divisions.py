@@ -10,8 +10,8 @@ from rutc.tensor_ir import Nest
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner import choose
 from tests.emit.run_kernel import run_as_interpreted
 from tests.machines import V4, on_machines

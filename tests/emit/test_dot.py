@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rutc.driver.parts.compile_job import with_schedule
-from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
+from rutc.emit.llvm.codegen import compile_assembly
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel, Small
 from rutc.tensor_ir.machine import Machine

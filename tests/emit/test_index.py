@@ -2,11 +2,11 @@
 
 import pytest
 
-from rutc.emit import ir
 from rutc.emit.index import IndexEmitter
-from rutc.emit.ir_vectors import I64
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.parse import parse_index
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.ir_vectors import I64
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.textual.parse import parse_index
 
 RANGES = {"n": (1, 100), "z": (0, 100)}
 

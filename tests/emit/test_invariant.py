@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from rutc.emit.invariant import repeats
-from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Lit, Read, apply
+from rutc.tensor_ir.indices.affine import ZERO, Index
 from rutc.tensor_ir.kernel import Access, Assign, Branch, Buffer, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.machine import Machine

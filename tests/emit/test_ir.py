@@ -7,8 +7,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from rutc.emit import ir
-from rutc.emit.codegen import start
+from rutc.emit.llvm import ir
+from rutc.emit.llvm.codegen import start
 
 I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 F32, F64 = ir.FloatType(), ir.DoubleType()

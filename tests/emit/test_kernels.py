@@ -11,7 +11,7 @@ from rutc.emit.kernel import emit_kernel, parallel_loops
 from rutc.tensor_ir import DType, Index, Lit
 from rutc.tensor_ir.expr import IndexValue, Read, apply
 from rutc.tensor_ir.graph import Value
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import halo_kernel

@@ -9,14 +9,14 @@ import pytest
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.cost import summarise
+from rutc.tensor_ir.facts.narrow_ends import end_lanes, has_narrow_ends
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.narrow_ends import end_lanes, has_narrow_ends
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tensor_ir.steps.text import parse_schedule
+from rutc.tensor_ir.textual.parse import parse
 from tests.close import assert_close
 from tests.emit.run_kernel import run_kernel
 from tests.machines import V3, V4, on_machines

@@ -7,8 +7,8 @@ from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
+from rutc.tensor_ir.textual.parse import parse
 from tests.emit.run_kernel import run_near
 from tests.kernels import Case
 from tests.machines import on_machines

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
+from rutc.emit.llvm.codegen import compile_assembly
 from rutc.errors import InternalError
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel
 from rutc.tensor_ir.layout import dense, from_nibbles, in_nibbles, nibble_pairs, pack
 from rutc.tensor_ir.machine import Machine

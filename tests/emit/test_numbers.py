@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from rutc.emit import ir
 from rutc.emit.cast import splat_int, splat_real
+from rutc.emit.llvm import ir
 from rutc.emit.numbers import F32, I32, Numbers, operand
 
 LANES = ir.VectorType(F32, 8)

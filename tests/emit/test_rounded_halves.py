@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
+from rutc.emit.llvm.codegen import compile_assembly
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
 from tests.emit.run_kernel import run_as_interpreted

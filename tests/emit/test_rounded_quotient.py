@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.in_process import Elementwise
 from rutc.emit.cast import emit_clamped_round, emit_saturated_round
-from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
+from rutc.emit.llvm.codegen import compile_assembly
 from rutc.emit.rounded_quotient import Reciprocal, rounded_by
 from rutc.tensor_ir.dtype import DType, integer_range
 from rutc.tensor_ir.machine import Machine

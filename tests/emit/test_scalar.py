@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from benchmarks.in_process import Elementwise
-from rutc.emit import ir
 from rutc.emit.cast import splat_int
+from rutc.emit.llvm import ir
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
 from rutc.emit.short_quotient import EXACT_BITS
 from rutc.emit.targets.select import native_target, target_named
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.evaluate import convert, evaluate_expr, reinterpret
 from rutc.tensor_ir.expr import BITWISE, COMPARE, UNARY_FLOAT, Local, apply
+from rutc.tensor_ir.interpreter.evaluate import convert, evaluate_expr, reinterpret
 from rutc.tensor_ir.machine import Machine
 from tests.machines import V3, V4, lacking
 

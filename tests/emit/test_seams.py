@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.lane_runs import divided_along
+from rutc.tensor_ir.facts.lane_runs import divided_along
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
+from rutc.tensor_ir.textual.parse import parse_index
 from tests.emit.run_kernel import run_as_interpreted
 from tests.machines import on_machines
 from tests.tensor_ir.test_steps import kernel_of

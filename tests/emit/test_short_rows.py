@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.emit.llvm.codegen import compile_assembly
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule

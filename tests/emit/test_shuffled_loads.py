@@ -8,10 +8,10 @@ import pytest
 
 from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.affine import floordiv, mod
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.gradual import gradual_tables
+from rutc.tensor_ir.facts.gradual import gradual_tables
 from rutc.tensor_ir.graph import Const, Data, Nest, Value
+from rutc.tensor_ir.indices.affine import floordiv, mod
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower

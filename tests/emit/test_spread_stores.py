@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
-from rutc.emit.spread_store import runs_of
+from rutc.emit.llvm.codegen import compile_assembly
+from rutc.emit.loads.spread_store import runs_of
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Nest, Value

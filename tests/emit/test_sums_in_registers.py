@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
+from rutc.emit.llvm.codegen import compile_assembly
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
 from tests.machines import V3
 from tests.tensor_ir.test_steps import kernel_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule, parse_schedule
 from tests.emit.run_kernel import run_as_interpreted, run_kernel

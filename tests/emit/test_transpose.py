@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
-from rutc.emit.lane_masks import pieces
+from rutc.emit.loads.lane_masks import pieces
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.affine import Range, Size, plain
 from rutc.tensor_ir.expr import Lit, Read, apply, cast, point
 from rutc.tensor_ir.graph import Nest, Value
+from rutc.tensor_ir.indices.affine import Range, Size, plain
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower

@@ -13,7 +13,7 @@ import pytest
 from scipy import special
 
 from benchmarks.in_process import Elementwise
-from rutc.emit import ir
+from rutc.emit.llvm import ir
 from rutc.emit.targets.select import native_target, target_named
 from rutc.emit.vector_math import (
     BINARY_OPS,

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
+from rutc.emit.llvm.codegen import compile_assembly
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import rewrite, walk_loops
 from rutc.tensor_ir.steps import Inside, Part, Reorder, Schedule, Split
+from rutc.tensor_ir.textual.parse import parse
 from tests.emit.run_kernel import run_kernel
 from tests.emit.test_kernels import tuned
 from tests.examples import examples

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.driver.bisect import Divergence, bisect
 from rutc.driver.compiler import Options, Report, compile_model
 from rutc.runtime import ModelError
-from rutc.verify.compare import Value
+from rutc.verify.judging.compare import Value
 from tests.onnx_files import write_model
 from tests.run_time_structure.models import PAIRS, floats, graph, ints, rows
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, TypeProto, helper
 import rutc
 from rutc.importer import import_model
 from rutc.runtime.errors import ModelError
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.verify import verify_model
 
 FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 2])

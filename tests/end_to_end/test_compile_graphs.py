@@ -20,10 +20,10 @@ from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph, Index
-from rutc.tensor_ir.affine import Size
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.indices.affine import Size
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from rutc.tuner.sharing import Shared
 from tests import machines

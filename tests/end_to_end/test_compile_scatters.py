@@ -16,9 +16,9 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Write
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples

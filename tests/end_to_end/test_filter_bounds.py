@@ -13,8 +13,8 @@ from onnx import helper
 from typer.testing import CliRunner
 
 import rutc
+from rutc.base.files import TEMPORARY
 from rutc.cli import app
-from rutc.emit.files import TEMPORARY
 from rutc.errors import UserError
 from rutc.graph_opt import EXACT, optimize
 from rutc.graph_opt.algorithms import Algorithms
@@ -26,7 +26,7 @@ from rutc.graph_opt.pipeline import FILTERING, PIPELINE
 from rutc.graph_opt.rewrite import Sweep
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Nest
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.verify.filtering import Filter, lossy, measure, refusals
 from rutc.verify.reference import Reference
 from tests.onnx_files import write_model
@@ -368,7 +368,7 @@ def test_layers_of_large_pictures_are_looked_at_in_small_ones(
 
     monkeypatch.setattr("rutc.verify.filtering.lossy", looking)
     assert not refusals(path, library)
-    monkeypatch.setattr("rutc.verify.sizes.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("rutc.verify.feeding.sizes.MOST_BYTES", 1 << 20)
     assert not refusals(path, library)
     usual, small = seen
     assert prod(small) < prod(usual)

@@ -15,8 +15,8 @@ from rutc.graph_opt.pipeline import PIPELINE
 from rutc.graph_opt.rewrite import Sweep
 from rutc.importer import import_model
 from rutc.tensor_ir.machine import Machine
+from rutc.verify.judging.tolerance import Level, tolerance
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
 from tests.machines import on_native_and_v3
 from tests.onnx_files import write_model

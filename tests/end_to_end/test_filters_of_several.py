@@ -14,11 +14,11 @@ from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.versions import Version, versions
 from rutc.runtime import load
 from rutc.tensor_ir import Data, Graph
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.ranges import SOME, common_sizes
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.indices.ranges import SOME, common_sizes
+from rutc.tensor_ir.textual.parse import parse
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.machines import V4, lacking, weighing
 from tests.window_model import window_model

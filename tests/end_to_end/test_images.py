@@ -10,7 +10,7 @@ from onnx import helper
 from PIL import Image
 
 from rutc.driver.parts.build import Builder
-from rutc.emit.library import build_library
+from rutc.emit.linking.library import build_library
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
@@ -18,8 +18,8 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import DType
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.routines import ROUTINES, Job, Result
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.interpreter.routines import ROUTINES, Job, Result
 from tests.machines import NATIVE
 
 RNG = np.random.default_rng(0)

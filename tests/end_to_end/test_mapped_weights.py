@@ -14,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.base.mapped import drop_pages, is_mapped
 from rutc.driver.parts.weights import Weights
-from rutc.emit.elf import replace_bytes
-from rutc.emit.program import Program
-from rutc.emit.weight_data import Late, byte_count, byte_view
-from rutc.emit.weight_image import weight_image
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.elf import replace_bytes
+from rutc.emit.linking.weight_data import Late, byte_count, byte_view
+from rutc.emit.linking.weight_image import weight_image
 from rutc.errors import InternalError
 from rutc.runtime import load
 from rutc.tensor_ir.data import Data
@@ -25,7 +25,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Const
 from rutc.tensor_ir.layout import Axis, Layout, dense, in_nibbles
 from rutc.tensor_ir.nodes import Value
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 
 DEEP, LAYERS = 2048, 8
@@ -131,7 +131,7 @@ def test_late_weights_are_made_in_order_and_forgotten_once_written() -> None:
 
 
 def test_bytes_are_replaced_where_they_are(tmp_path: Path) -> None:
-    from rutc.emit.library import build_library
+    from rutc.emit.linking.library import build_library
 
     data = np.frombuffer(b"other bytes" * 9, np.uint8)
     program = Program("m", (), (), 0, (), ((0, data),), 128)

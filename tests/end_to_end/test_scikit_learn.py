@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rutc
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 
 pytest.importorskip("skl2onnx")

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rutc
 from rutc.driver.parts.build import Builder
-from rutc.emit.library import TargetFacts, build_library
+from rutc.emit.linking.library import TargetFacts, build_library
 from rutc.emit.targets import target_named, targets_named
 from rutc.emit.targets.select import save_native
 from rutc.errors import UserError

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from rutc import cli
 from rutc.driver.api import compile
-from rutc.emit.bundle import write_loader
-from rutc.emit.elf import HUGE_PAGE_BYTES, seal
+from rutc.emit.linking.bundle import write_loader
+from rutc.emit.linking.elf import HUGE_PAGE_BYTES, seal
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession, ModelError, load
-from rutc.verify.tolerance import Level
-from rutc.verify.whole import WholeSession
+from rutc.verify.feeding.whole import WholeSession
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.runtime.conftest import run_c
 

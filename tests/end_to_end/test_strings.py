@@ -17,7 +17,7 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.regex import RegexError, program_of
 from rutc.runtime.errors import ModelError
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.regex import full_match
 
 pytestmark = pytest.mark.sampled(6)

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 
 import rutc
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.close import assert_close
 
 ROWS = [

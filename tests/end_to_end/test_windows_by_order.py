@@ -9,9 +9,9 @@ from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import pipeline_for
 from rutc.tensor_ir import DType
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.compiled import build, run
 from tests.machines import on_machines
 

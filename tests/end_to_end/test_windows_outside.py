@@ -14,7 +14,7 @@ from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, on_native_and_v3

@@ -30,7 +30,7 @@ from zlib import crc32
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rutc.emit.toolchain import cache_directory
+from rutc.emit.linking.toolchain import cache_directory
 from tests.conformance.results import sources_digest
 from tests.fuzz.campaign import BATCH, Campaign, Tally
 from tests.fuzz.cases import PRECISIONS, missing, operators

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rutc.driver.options import FP32
-from rutc.verify.budget import relative_error
-from rutc.verify.tolerance import Level, is_float, tolerance
+from rutc.verify.judging.budget import relative_error
+from rutc.verify.judging.tolerance import Level, is_float, tolerance
 from tests.fuzz.cases import Case
 from tests.fuzz.child import INTERPRETED, Answer
 from tests.fuzz.oracles import open_elements, reduction_of

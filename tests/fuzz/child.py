@@ -28,10 +28,10 @@ from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.verify.budget import budget_of
-from rutc.verify.npz import save_npz
+from rutc.verify.feeding.npz import save_npz
+from rutc.verify.judging.budget import budget_of
 from tests.conformance.adapter import SIZES_DIFFER
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.fuzz.cases import Case

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rutc.verify.tolerance import is_float
+from rutc.verify.judging.tolerance import is_float
 
 FLAVORS = ("small", "normal", "special")
 """Small whole numbers, whose sums are exact; normal ones; those with NaN, infinities and limits."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from onnx import printer
 
-from rutc.verify.npz import save_npz
+from rutc.verify.feeding.npz import save_npz
 from tests.fuzz.cases import Case
 from tests.fuzz.check import Verdict
 from tests.fuzz.rules import operator_name

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import GraphProto, NodeProto, defs, helper, numpy_helper
 
-from rutc.verify.tolerance import is_float
+from rutc.verify.judging.tolerance import is_float
 from tests.fuzz.data import array_of, dtype_named
 from tests.fuzz.oracles import DOMAINS, captured, evaluate, value_info
 from tests.fuzz.rules import CONTRIB, Array

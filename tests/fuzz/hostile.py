@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import NodeProto
 
-from rutc.verify.tolerance import is_float
+from rutc.verify.judging.tolerance import is_float
 from tests.fuzz.data import is_integer
 from tests.fuzz.oracles import nested
 from tests.fuzz.rules import operator_name

@@ -7,7 +7,8 @@ the disputed.
 
 Both are only as exact as their own arithmetic, and a function that jumps makes much of a
 rounding error. So a graph is computed four times: by the oracle that counts, by the other one, and
-twice with results moved by as much as two implementations may differ (`rutc.verify.tolerance`).
+twice with results moved by as much as two implementations may differ
+(`rutc.verify.judging.tolerance`).
 How far the four are apart is what a result may be away, over the tolerance of its own node.
 """
 
@@ -34,7 +35,7 @@ from onnx import (
 )
 from onnx.reference import ReferenceEvaluator
 
-from rutc.verify.tolerance import Level, is_float, tolerance
+from rutc.verify.judging.tolerance import Level, is_float, tolerance
 from tests.fuzz import decomposed
 from tests.fuzz.data import finfo, iinfo
 from tests.fuzz.rules import (

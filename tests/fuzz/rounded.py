@@ -6,10 +6,10 @@
 | the importer's, in which nothing is rounded | those of the precision, too | what is rounded |
 
 Noise moves each input, constant and computed value, at random: by some roundings of its type
-(`rutc.verify.tolerance`), and in the importer's graph by what the artifact's manifest says that is
-rounded. Subnormal numbers become zeros in every other run, as they may in the artifact. In two of
-four runs of the importer's graph, sums that the artifact filters are NaN where a NaN, an infinity
-or a number that overflows there may spoil them, as docs/filtering.md has it.
+(`rutc.verify.judging.tolerance`), and in the importer's graph by what the artifact's manifest says
+that is rounded. Subnormal numbers become zeros in every other run, as they may in the artifact.
+In two of four runs of the importer's graph, sums that the artifact filters are NaN where a NaN, an
+infinity or a number that overflows there may spoil them, as docs/filtering.md has it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rutc.errors import InternalError, UserError
 from rutc.tensor_ir import Const, DType, Graph, Input, Nest, Node
 from rutc.tensor_ir.expr import coord_names, reads
 from rutc.tensor_ir.graph import Call, outs, walk_nodes
-from rutc.tensor_ir.interpret import Run
-from rutc.tensor_ir.routines import ROUTINES
-from rutc.verify.tolerance import STORED, is_float, roundings, unit_roundoff
-from rutc.verify.weight_noise import moved_weights, stored_type, with_made_weights
+from rutc.tensor_ir.interpreter.interpret import Run
+from rutc.tensor_ir.interpreter.routines import ROUTINES
+from rutc.verify.judging.tolerance import STORED, is_float, roundings, unit_roundoff
+from rutc.verify.truth.weight_noise import moved_weights, stored_type, with_made_weights
 from tests.fuzz.data import finfo
 
 NOISY = 16

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from rutc.verify.tolerance import is_float
+from rutc.verify.judging.tolerance import is_float
 from tests.fuzz import rules_contrib
 
 Array = Any

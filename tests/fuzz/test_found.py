@@ -16,7 +16,7 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import ModelError
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.compiled import build, run
 from tests.machines import NATIVE
 

@@ -16,7 +16,7 @@ from rutc.driver.compiler import compile_model
 from rutc.driver.options import Options
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.fuzz.cases import Case, DataSet
 from tests.fuzz.check import judge
 from tests.fuzz.child import Child

@@ -11,14 +11,14 @@ from onnx import TensorProto, helper
 
 from rutc.driver.options import AUTO, BF16, FP32, INT8, W4
 from rutc.driver.parts.weights import Weights
-from rutc.emit import ir
 from rutc.emit.dot import DotEmitter
-from rutc.emit.kernel_call import Ref
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.llvm import ir
 from rutc.graph_opt import quantise
 from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
 from rutc.tensor_ir import Const, DType
 from rutc.tensor_ir.layout import Layout
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.fuzz.cases import Case, DataSet
 from tests.fuzz.check import Verdict, beyond, differs, judge, within
 from tests.fuzz.child import INTERPRETED, Answer, Child

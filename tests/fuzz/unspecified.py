@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto
 
-from rutc.verify.tolerance import Level, is_float, tolerance
+from rutc.verify.judging.tolerance import Level, is_float, tolerance
 from tests.fuzz.data import finfo, iinfo, is_integer
 from tests.fuzz.rules import CONTRIB, LARGE, Feed
 

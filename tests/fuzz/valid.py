@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from onnx import NodeProto
 
-from rutc.verify.tolerance import is_float
+from rutc.verify.judging.tolerance import is_float
 from tests.fuzz import rules_contrib
 from tests.fuzz.data import finfo, iinfo
 from tests.fuzz.rules import ABSOLUTE, LARGE, Array, Feed, finite

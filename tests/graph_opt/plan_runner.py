@@ -28,13 +28,13 @@ from rutc.graph_opt.plan import (
     Write,
 )
 from rutc.tensor_ir import Bind, Call, Const
-from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.indices.affine import Index, Range, Size, plain
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.interpreter.routines import ROUTINES, Job, Result
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import pack
 from rutc.tensor_ir.lower import halo_kernel, lower, lower_scatter
-from rutc.tensor_ir.routines import ROUTINES, Job, Result
 
 GARBAGE = 0x5A
 

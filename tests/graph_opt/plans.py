@@ -15,7 +15,7 @@ from rutc.graph_opt.plan import Plan, Run
 from rutc.tensor_ir import Call, Graph, While
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.machines import V4

@@ -22,9 +22,9 @@ from rutc.graph_opt.decide.realise import realise
 from rutc.graph_opt.plan import Illegal
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.lexer import ParseError
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.lexer import ParseError
+from rutc.tensor_ir.textual.parse import parse
 from tests.examples import examples
 from tests.graph_opt.networks import NETWORKS, Net
 from tests.graph_opt.plan_runner import run_plan

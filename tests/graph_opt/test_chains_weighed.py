@@ -19,10 +19,10 @@ from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.slice_sizes import even_slices
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Run
-from rutc.tensor_ir.affine import Index, maximum, minimum
 from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.indices.affine import Index, maximum, minimum
 from rutc.tensor_ir.lower import Group
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.examples import examples
 from tests.graph_opt.test_decide_slices import BATCH, HEADS, SOFTMAX
 from tests.machines import V4

@@ -8,7 +8,7 @@ from rutc.graph_opt.assignment import Copy
 from rutc.graph_opt.decide.copies import with_copies
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 
 # A place that data tell, by places that data tell.
 PLACES = """

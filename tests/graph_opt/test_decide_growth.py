@@ -6,10 +6,10 @@ import pytest
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Joined, Plan
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.states import NoState, growth
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.close import assert_close
 from tests.graph_opt.plan_runner import run_plan

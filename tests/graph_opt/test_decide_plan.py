@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from tests.close import assert_close
 from tests.graph_opt.plan_runner import PlanFailed, run_plan
 from tests.graph_opt.plans import kernels, plan_of, planned, some_plans

@@ -14,11 +14,11 @@ from rutc.graph_opt.decide.chains import Chain, Member
 from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES
 from rutc.graph_opt.plan import Illegal, Plan, Repeat
 from rutc.runtime import InferenceSession
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.compiled import build, run
 from tests.graph_opt.plan_runner import run_plan

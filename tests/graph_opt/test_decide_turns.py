@@ -11,11 +11,11 @@ from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import FillHalo, Illegal, InTurn, Plan, Repeat, groups_of
 from rutc.runtime import InferenceSession
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.compiled import build
 from tests.graph_opt.plan_runner import run_plan

@@ -17,7 +17,7 @@ from rutc.graph_opt.rounded_filters import RoundedFilter
 from rutc.graph_opt.versions import versions
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Const, Output
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.graph_opt.networks import Net
 from tests.machines import V3, V4

@@ -15,8 +15,8 @@ from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation, realise
 from rutc.graph_opt.plan import Illegal, Joined, Plan
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.graph_opt.plan_runner import run_plan
 from tests.machines import V3, V4

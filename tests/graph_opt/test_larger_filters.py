@@ -15,7 +15,7 @@ from rutc.graph_opt.quantise import normal, sites
 from rutc.graph_opt.rounded_filters import RoundedFilter, lost_by_rounding
 from rutc.graph_opt.versions import versions
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.graph_opt.networks import Net
 from tests.graph_opt.test_filtered_instead import BOTH, PAIRS, TWICE, graph_of, noise, slopes

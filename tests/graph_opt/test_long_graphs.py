@@ -25,7 +25,7 @@ from rutc.graph_opt.versions import better_filtered
 from rutc.tensor_ir import DType, Index, Nest, Node, Read
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.layout import Layout
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.machines import V3
 
 NODES = 100

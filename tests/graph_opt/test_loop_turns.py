@@ -15,8 +15,8 @@ from rutc.graph_opt.decide.neighbours import neighbours
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.plan import Illegal, InTurn, Joined, Plan
 from rutc.runtime import InferenceSession
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from tests.compiled import build
 from tests.graph_opt.plan_runner import run_plan
 from tests.graph_opt.plans import assigned, plan_of

@@ -12,9 +12,9 @@ from rutc.graph_opt.pipeline import optimize, pipeline_for
 from rutc.graph_opt.rewrite import Sweep
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
-from rutc.verify.tolerance import Level
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.examples import examples
 from tests.golden import before

@@ -28,9 +28,9 @@ from rutc.tensor_ir import (
     apply,
     reducer,
 )
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.verifier import verify
-from rutc.verify.tolerance import Level, tolerance
+from rutc.verify.judging.tolerance import Level, tolerance
 from tests.examples import examples
 
 ALWAYS = MinimalFiltering(inf, -inf)

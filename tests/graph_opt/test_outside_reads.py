@@ -9,8 +9,8 @@ from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, reads, walk
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from tests.graph_opt.plan_runner import run_plan
 from tests.machines import V4
 from tests.strategies import random_inputs

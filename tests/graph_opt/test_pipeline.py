@@ -15,7 +15,7 @@ from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.rules.split import split_free_dim
 from rutc.graph_opt.rules.views import compose_views
 from rutc.tensor_ir import Graph, Nest, Node, apply
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.machines import TILES, weighing
 
 TEXT = """

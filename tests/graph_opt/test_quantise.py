@@ -26,10 +26,10 @@ from rutc.graph_opt.quantise import (
 )
 from rutc.tensor_ir import Apply, DType, Graph, Nest
 from rutc.tensor_ir.expr import reads, walk
+from rutc.tensor_ir.facts.products import SMALL, fours_are_small
 from rutc.tensor_ir.graph import constants_of
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.products import SMALL, fours_are_small
 from tests.graph_opt.networks import Net
 from tests.machines import V3, V4
 

@@ -17,8 +17,8 @@ from rutc.graph_opt.rounding import BUDGET, Change, over_budget, rounding_of
 from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale
 from rutc.tensor_ir import DType, Graph
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.graph_opt.truth import assert_as_close, root_mean_square, truth

@@ -22,9 +22,9 @@ from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.scale import join_weights
 from rutc.tensor_ir import Graph, Nest
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import COMMON
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.graph_opt.truth import assert_as_close, root_mean_square, truth

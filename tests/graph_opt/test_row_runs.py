@@ -4,7 +4,7 @@ import pytest
 
 from rutc.graph_opt.row_runs import matrix_factors, row_runs, rows_in_use, rows_of_sum
 from rutc.tensor_ir import Index, Nest
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 
 N, V, ROW, J = map(Index.of, "nvij")
 EXTENTS = {"n": 8, "y": 16, "v": 7, "i": 4, "j": 3, "a": 5}

@@ -8,9 +8,9 @@ import pytest
 
 from rutc.graph_opt.decide.decide import decide
 from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES, TILE_VECTORS, least_size
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.graph_opt.test_decide_slices import HEADS, check, in_part
 from tests.machines import V3, V4
 

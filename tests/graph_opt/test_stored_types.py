@@ -17,11 +17,11 @@ from rutc.graph_opt.decide.stored_types import NARROW, holds, keeps, weights
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir import Const, Data, DType, Graph, Value
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import BF16_VECTORS, Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.compiled import build, run
 from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree

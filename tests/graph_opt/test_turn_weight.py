@@ -9,8 +9,8 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.decide.turn_weight import SectionPart, TurnWeight, _again
 from rutc.graph_opt.plan import Run
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.ranges import midway
+from rutc.tensor_ir.indices.ranges import midway
+from rutc.tensor_ir.textual.parse import parse
 from tests.machines import V4
 
 SHARE = V4.coefficients.tiles.stream

@@ -13,7 +13,7 @@ from rutc.graph_opt.alternatives.choices import with_algorithms
 from rutc.graph_opt.alternatives.split_precision import SAID, SAID_ROUNDED, MultiplyParts
 from rutc.graph_opt.leeway import Leeway
 from rutc.tensor_ir import Data, Graph, Index
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 
 PLAIN = target_named("x86-64-v4").machine
 ABLE = replace(PLAIN, features=PLAIN.features | {"amx-tile", "amx-bf16"})

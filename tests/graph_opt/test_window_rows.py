@@ -11,9 +11,9 @@ from rutc.driver.parts.build import Builder
 from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Graph, Index
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import TILES_V3

@@ -21,7 +21,7 @@ from rutc.tensor_ir import (
     reducer,
 )
 from rutc.tensor_ir.expr import transform
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 
 ULP = 4
 """Units in the last place of the largest result that any rewrite may cost."""

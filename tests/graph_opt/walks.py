@@ -24,9 +24,9 @@ from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.pipeline import pipeline_for
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.compiled import build, run
 from tests.graph_opt.networks import NETWORKS, graph_of
 from tests.graph_opt.plan_runner import run_plan

@@ -27,7 +27,7 @@ FILES = (
     "driver/parts/plan_cost.py",
     "emit/dot.py",
     "importer/ops/sieves.py",
-    "tensor_ir/windows.py",
+    "tensor_ir/facts/windows.py",
 )
 
 LIMITS: dict[str, tuple[str, ...]] = {
@@ -85,19 +85,19 @@ LIMITS: dict[str, tuple[str, ...]] = {
     ),
     "tensor_ir/cost/summary.py": ("RECENT",),
     "tensor_ir/cost/work.py": ("LEVELS",),
-    "tensor_ir/windows.py": ("MOST_TAPS",),
-    "tuner/columns.py": ("COLUMNS",),
+    "tensor_ir/facts/windows.py": ("MOST_TAPS",),
+    "tuner/tiles/columns.py": ("COLUMNS",),
     "tuner/across.py": ("WORD",),
     "tuner/arms.py": ("LONGEST", "MOST_ARMS", "MOST_TURNS"),
-    "tuner/engine.py": ("PATIENCE_S", "PAUSE_S", "COLLISIONS", "REACH_S"),
-    "tuner/exchange.py": ("FORMAT", "LONGEST"),
+    "tuner/database/engine.py": ("PATIENCE_S", "PAUSE_S", "COLLISIONS", "REACH_S"),
+    "tuner/database/exchange.py": ("FORMAT", "LONGEST"),
     "tuner/factors.py": ("OPERATIONS",),
     "tuner/passes.py": ("MOST_PARTS", "MOST_TILES"),
     "tuner/sharing.py": ("SWEEPS", "MOST_CYCLES"),
     "tuner/space.py": ("MOST_TRIED",),
-    "tuner/stored.py": ("CHUNK",),
+    "tuner/database/stored.py": ("CHUNK",),
     "tuner/sums.py": ("PAIRED", "SUMMANDS"),
-    "tuner/tables.py": ("VERSION",),
+    "tuner/database/tables.py": ("VERSION",),
     "tuner/templates/matrix.py": (
         "ROWS",
         "GROUP_BYTES",
@@ -110,24 +110,24 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "tuner/templates/running.py": ("MOST_PERMUTED",),
     "tuner/templates/scatter.py": ("MOST_PERMUTED",),
     "tuner/templates/tiled.py": ("MOST_WRITTEN_OUT", "MOST_OF_LONG", "MOST_BETWEEN"),
-    "tuner/tile_prefetch.py": ("MOST_LINES",),
+    "tuner/tiles/tile_prefetch.py": ("MOST_LINES",),
     "tuner/templates/tilings.py": ("SHORTEST_BLOCK",),
     "tuner/templates/windows.py": ("MOST_PERMUTED",),
     "tuner/vectors.py": ("MOST_AT_ONCE",),
-    "tuner/window_tiles.py": (
+    "tuner/tiles/window_tiles.py": (
         "MOST_WRITTEN_OUT",
         "MOST_APART",
         "MOST_ROWS",
         "LOADED",
         "SORTED",
     ),
-    "tuner/tile_registers.py": ("LONGEST_UNROLLED",),
-    "tuner/tiles.py": ("MOST_VECTORS",),
+    "tuner/tiles/tile_registers.py": ("LONGEST_UNROLLED",),
+    "tuner/tiles/tiles.py": ("MOST_VECTORS",),
 }
 """File -> the limits in it."""
 
 SEARCHES: dict[str, tuple[str, ...]] = {
-    "tuner/search.py": (
+    "tuner/search/search.py": (
         "FIRST",
         "DRAWN",
         "CHAINS",
@@ -142,7 +142,7 @@ SEARCHES: dict[str, tuple[str, ...]] = {
         "NOISE",
         "SCALE",
     ),
-    "tuner/seeds.py": ("SEEDS",),
+    "tuner/search/seeds.py": ("SEEDS",),
 }
 """File -> how a search goes about it: it changes which schedules are tried, not what one does."""
 
@@ -185,19 +185,19 @@ FACTS: dict[str, tuple[float, ...]] = {
     "importer/ops/sieves.py": (16, 27, 28, 32, 2479, 125613361),
     "tensor_ir/cost/counting.py": (3, 4, 5),
     "tensor_ir/cost/frames.py": (0.5,),
-    "tensor_ir/windows.py": (4096,),
+    "tensor_ir/facts/windows.py": (4096,),
     "tuner/choice.py": (1e-9,),
-    "tuner/exchange.py": (6,),
-    "tuner/faults.py": (255,),
-    "tuner/nest_features.py": (32, 1000),
+    "tuner/database/exchange.py": (6,),
+    "tuner/database/faults.py": (255,),
+    "tuner/search/nest_features.py": (32, 1000),
     "tuner/passes.py": (3,),
-    "tuner/search.py": (0.001, 0.5),
-    "tuner/seeds.py": (0.001,),
-    "tuner/tables.py": (16, 64),
+    "tuner/search/search.py": (0.001, 0.5),
+    "tuner/search/seeds.py": (0.001,),
+    "tuner/database/tables.py": (16, 64),
     "tuner/templates/tiled.py": (4,),
-    "tuner/tile_loads.py": (4096,),
-    "tuner/tile_registers.py": (4,),
-    "tuner/trial.py": (31,),
+    "tuner/tiles/tile_loads.py": (4096,),
+    "tuner/tiles/tile_registers.py": (4,),
+    "tuner/database/trial.py": (31,),
 }
 """File -> numbers in expressions that are facts of a type, a format, an instruction or a form of
 code, or that bound code, time or memory."""
@@ -218,11 +218,11 @@ DEFAULTS: dict[str, tuple[float, ...]] = {
 WEIGHTS: dict[str, tuple[float, ...]] = {
     "graph_opt/decide/operand_copies.py": (4,),
     "graph_opt/nest_cost.py": (0.5,),
-    "tuner/blocking.py": (4,),
+    "tuner/tiles/blocking.py": (4,),
     "tuner/choice.py": (4,),
     "tuner/templates/matrix.py": (3, 4),
-    "tuner/tile_loads.py": (1.5,),
-    "tuner/tile_prefetch.py": (4,),
+    "tuner/tiles/tile_loads.py": (1.5,),
+    "tuner/tiles/tile_prefetch.py": (4,),
 }
 """File -> numbers in expressions that say what something costs, or from where on it pays."""
 

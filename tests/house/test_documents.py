@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from rutc.cli import app
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 from tests.documents import blocks, in_shell, run_document
 from tests.tuner.trials import trial
 

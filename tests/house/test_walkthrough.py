@@ -18,13 +18,13 @@ from rutc.graph_opt.rewrite import Reason, rule_name
 from rutc.importer import import_model
 from rutc.report.explain import explain
 from rutc.tensor_ir import Data, Graph, expr, graph, kernel
-from rutc.tensor_ir import text as text_form
 from rutc.tensor_ir.graph import constants_of
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.lexer import ParseError
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.reducer import REDUCERS, Reducer
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
+from rutc.tensor_ir.textual import text as text_form
+from rutc.tensor_ir.textual.lexer import ParseError
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.close import assert_close
 from tests.documents import blocks, run_document

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from rutc.importer import import_model
 from rutc.tensor_ir import DType, Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.verifier import verify
 from tests.reference import oracle
 

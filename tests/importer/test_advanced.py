@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.importer import import_model
 from rutc.tensor_ir import Nest, Scan, While
 from rutc.tensor_ir.expr import Apply, reads, walk
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.onnx_files import i64
 
 

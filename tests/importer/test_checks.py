@@ -11,8 +11,8 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Learn, Run
 from rutc.importer import import_model
 from rutc.tensor_ir import If, Scan
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.ranges import without_common
+from rutc.tensor_ir.indices.ranges import without_common
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.machines import NATIVE
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]> '

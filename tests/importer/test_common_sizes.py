@@ -16,10 +16,10 @@ from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.report.arguments import parse_dims
-from rutc.tensor_ir.affine import Index, typical
-from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import CommonRange, common_size, common_sizes, with_common
-from rutc.verify.session_values import session_values
+from rutc.tensor_ir.indices.affine import Index, typical
+from rutc.tensor_ir.indices.ranges import CommonRange, common_size, common_sizes, with_common
+from rutc.tensor_ir.textual.parse import parse_index
+from rutc.verify.feeding.session_values import session_values
 
 Shapes = Mapping[str, list[str | int]]
 

@@ -11,7 +11,7 @@ from rutc.errors import UserError
 from rutc.importer import import_model, model
 from rutc.tensor_ir import Bind, If, Scan, While
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.close import assert_close
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, 2.5, 3.5, 1e30, -1e30, np.inf, -np.inf, np.nan], "f4")
 UNARY = (

@@ -10,8 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from rutc.errors import UserError
-from rutc.importer import import_model, proto
-from rutc.importer.proto import load, subgraphs
+from rutc.importer import import_model
+from rutc.importer.reading import proto
+from rutc.importer.reading.proto import load, subgraphs
 from rutc.tensor_ir import Const, Data
 
 X = np.zeros((2, 3), "f4")

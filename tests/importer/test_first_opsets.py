@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.conversion_errors import refusal
-from rutc.tensor_ir.interpret import interpret
+from rutc.importer.opsets.conversion_errors import refusal
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.close import assert_close
 from tests.importer.conftest import build, node
 

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rutc.importer import import_model
-from rutc.tensor_ir.ranges import without_common
+from rutc.tensor_ir.indices.ranges import without_common
 
 OPERATORS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 ROUND = {"Ceil": np.ceil, "Floor": np.floor}

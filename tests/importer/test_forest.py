@@ -29,7 +29,7 @@ from rutc.importer.ops.sieves import (
     possible_sieves,
     sieves_of,
 )
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 
 COMPARE = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 

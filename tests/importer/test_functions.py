@@ -10,7 +10,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.verifier import verify
 from tests.close import assert_close
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.verifier import verify
 from tests.close import assert_close
 

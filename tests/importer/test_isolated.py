@@ -19,7 +19,7 @@ from onnx import parser
 import rutc
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.isolated import EndedError, isolated
+from rutc.importer.opsets.isolated import EndedError, isolated
 from tests.signals import is_gone
 
 FIRST = '<ir_version: 7, opset_import: ["" : {}]> '
@@ -90,7 +90,7 @@ def test_a_call_that_the_system_kills() -> None:
 
 WAITING = """
 import os, threading, time
-from rutc.importer.isolated import isolated
+from rutc.importer.opsets.isolated import isolated
 from tests.importer.test_isolated import {way}, wait
 with {way}():
     isolated(wait, {file!r})

@@ -17,9 +17,9 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.importer.ops.sieves import SHORT
 from rutc.runtime import load
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.verifier import verify
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build
 from tests.machines import on_machines

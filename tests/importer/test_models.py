@@ -12,7 +12,7 @@ import pytest
 from rutc.importer import import_model
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.verifier import verify
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from rutc.importer import import_model
 from rutc.tensor_ir import Nest, Read
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.onnx_files import i64
 
 

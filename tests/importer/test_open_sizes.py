@@ -7,21 +7,21 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
-from rutc.emit.step_tables import MAX_SYMBOLS
+from rutc.emit.host_program.step_tables import MAX_SYMBOLS
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
-from rutc.importer.common_sizes import SIDE
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.expressions import OperatorError
 from rutc.importer.fitting import fitted
-from rutc.importer.inputs import Inputs
+from rutc.importer.free_sizes.common_sizes import SIDE
+from rutc.importer.free_sizes.inputs import Inputs
 from rutc.importer.registry import OPERATORS
 from rutc.runtime import ModelError
 from rutc.tensor_ir import If
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.ranges import COMMON_SIZE, common_sizes, without_common
-from rutc.verify.tolerance import Level
+from rutc.tensor_ir.indices.ranges import COMMON_SIZE, common_sizes, without_common
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.onnx_files import i64
 

@@ -18,10 +18,10 @@ from onnx.reference import ReferenceEvaluator
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.convert import OPSET, _is_changed
-from rutc.importer.proto import subgraphs
-from rutc.tensor_ir.interpret import interpret
-from rutc.verify.tolerance import Level
+from rutc.importer.opsets.convert import OPSET, _is_changed
+from rutc.importer.reading.proto import subgraphs
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 
 X = np.random.default_rng(0).standard_normal((2, 6, 8, 8)).astype("f4")
@@ -325,9 +325,9 @@ def test_what_did_not_change_is_not_converted(
     path = tmp_path / "m.onnx"
     onnx.save(model, path)
     with monkeypatch.context() as patch:
-        patch.setattr("rutc.importer.convert._SETTLED", OPSET)
+        patch.setattr("rutc.importer.opsets.convert._SETTLED", OPSET)
         converted = import_model(path)
-    patched = "rutc.importer.convert.version_converter.convert_version"
+    patched = "rutc.importer.opsets.convert.version_converter.convert_version"
     monkeypatch.setattr(patched, refuse)
     assert str(import_model(path)) == str(converted)
 
@@ -438,8 +438,8 @@ def test_weights_in_nested_graphs_and_functions_are_not_converted(
         given.append(model.ByteSize())
         return call(model, *args)
 
-    monkeypatch.setattr("rutc.importer.convert.isolated", converted)
-    monkeypatch.setattr("rutc.importer.wire.LEAST_BYTES", kept)
+    monkeypatch.setattr("rutc.importer.opsets.convert.isolated", converted)
+    monkeypatch.setattr("rutc.importer.reading.wire.LEAST_BYTES", kept)
     k, x = normal(40, 50), normal(2, 40, 50)[0]
     model = in_function(k) if source == "function" else in_nested_graph(k, source)
     assert model.ByteSize() > k.nbytes
@@ -459,7 +459,7 @@ def test_weights_that_are_nodes_are_not_converted(tmp_path, monkeypatch):
         given.append(model.ByteSize())
         return call(model, *args)
 
-    monkeypatch.setattr("rutc.importer.convert.isolated", converted)
+    monkeypatch.setattr("rutc.importer.opsets.convert.isolated", converted)
     model = _with_constants(normal(40, 50))
     assert model.ByteSize() > 2 * 4 * 40 * 50
     onnx.save(model, tmp_path / "m.onnx")

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.order import sort_nodes
+from rutc.importer.opsets.order import sort_nodes
 
 X = np.array([[1, -2, 3], [4, 5, -6]], "f4")
 FLOAT = TensorProto.FLOAT

@@ -7,10 +7,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.pieces import pieces
+from rutc.importer.free_sizes.pieces import pieces
 from rutc.tensor_ir import Index
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.ranges import without_common
+from rutc.tensor_ir.indices.ranges import without_common
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.onnx_files import i64
 
 ROWS = 9

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.tensor_ir import If, Index, Scan
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.close import assert_close
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

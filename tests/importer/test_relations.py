@@ -11,11 +11,11 @@ import rutc
 from rutc.driver.api import compile
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.relations import relations
+from rutc.importer.free_sizes.relations import relations
 from rutc.report.arguments import parse_dims
 from rutc.runtime import ModelError
-from rutc.tensor_ir.affine import Index
-from rutc.verify.session_values import session_values
+from rutc.tensor_ir.indices.affine import Index
+from rutc.verify.feeding.session_values import session_values
 from tests.onnx_files import write_model
 
 

@@ -9,7 +9,7 @@ from rutc.graph_opt.pipeline import optimize
 from rutc.importer import import_model
 from rutc.tensor_ir import Call, Nest
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.onnx_files import i64
 
 

@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
-from rutc.verify.tolerance import Level
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.importer.scoped_models import SHAPE, random_model
 

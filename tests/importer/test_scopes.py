@@ -13,9 +13,9 @@ from onnx import ModelProto, parser
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.proto import subgraphs
-from rutc.importer.scopes import name_values, number_values
-from rutc.tensor_ir.interpret import interpret
+from rutc.importer.opsets.scopes import name_values, number_values
+from rutc.importer.reading.proto import subgraphs
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.close import assert_close
 
 BRANCHES = """<ir_version: 6, opset_import: ["" : {opset}]>

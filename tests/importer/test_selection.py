@@ -10,7 +10,7 @@ from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.tensor_ir import Bind, Call
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.close import assert_close
 from tests.reference import oracle
 

@@ -12,10 +12,10 @@ from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.tensor_ir import Bind, Nest
-from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import outs
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.indices.affine import plain
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.close import assert_close
 from tests.onnx_files import i64
 

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.close import assert_close
 
 DENSE = np.array([[0, 0, 2.5, 0], [-1, 0, 0, 0], [0, 0, 0, 4]], "f4")

@@ -14,7 +14,7 @@ from rutc.importer.ops.sieves import SHORT, SieveTables
 from rutc.importer.ops.thresholds import passes
 from rutc.runtime import load
 from rutc.tensor_ir.graph import Const, Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 
 TINY, LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 THRESHOLDS = (0.0, -0.0, TINY, -TINY, 1.0, -1.0, 3e-30, LARGEST, -LARGEST, np.inf, -np.inf)

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 
 X = np.array([10, 20], "f4")
 

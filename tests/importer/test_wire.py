@@ -13,9 +13,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.external import ModelFolder
-from rutc.importer.proto import array_of, load
-from rutc.importer.wire import INSIDE, LEAST_BYTES, without_elements
+from rutc.importer.reading.external import ModelFolder
+from rutc.importer.reading.proto import array_of, load
+from rutc.importer.reading.wire import INSIDE, LEAST_BYTES, without_elements
 
 LARGE = LEAST_BYTES // 4 + 3
 

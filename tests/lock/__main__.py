@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rutc.emit.files import write_atomically
+from rutc.base.files import write_atomically
 from tests.lock.digests import digests
 from tests.lock.texts import KINDS, TARGETS
 

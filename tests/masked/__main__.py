@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rutc.emit.toolchain import cache_directory, find_toolchain
+from rutc.emit.linking.toolchain import cache_directory, find_toolchain
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = ("numpy", "onnxruntime", "llvmlite", "openvino")

@@ -23,7 +23,7 @@ from onnx.reference import ReferenceEvaluator
 
 from rutc.importer import import_model
 from rutc.tensor_ir import DType
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.verifier import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import DAYS, examples

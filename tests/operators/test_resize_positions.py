@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.importer import import_model
 from rutc.importer.ops.resize_positions import Scheme
 from rutc.runtime import InferenceSession
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.compiled import build, plan_or_reject
 from tests.examples import DAYS
 from tests.machines import NATIVE

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.compiled import build, plan_or_reject, run
 from tests.machines import RUNNABLE
 from tests.operators.oracle import Case, agree, expected_of, make, tries

@@ -18,7 +18,7 @@ from onnx import NodeProto, defs, helper, numpy_helper
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run
 from tests.machines import on_machines

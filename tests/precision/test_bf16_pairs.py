@@ -15,7 +15,7 @@ from rutc.driver.compiler import compile_model
 from rutc.driver.options import Options
 from rutc.driver.parts.build import Builder
 from rutc.driver.plans.planning import versions_for
-from rutc.emit.codegen import compile_assembly
+from rutc.emit.llvm.codegen import compile_assembly
 from rutc.graph_opt import EXACT, optimize, pipeline_for
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives import Assigned
@@ -28,11 +28,11 @@ from rutc.graph_opt.leeway import Leeway
 from rutc.graph_opt.rewrite import Sweep
 from rutc.importer import import_model
 from rutc.tensor_ir import DType, Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import PAIR, Machine
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
+from rutc.verify.truth.weight_noise import stored_type
 from rutc.verify.verify import verify_model
-from rutc.verify.weight_noise import stored_type
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net

@@ -25,10 +25,10 @@ from rutc.importer import import_model
 from rutc.models import digits
 from rutc.runtime import load
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.verify import VerificationFailed
-from rutc.verify.budget import relative_error
-from rutc.verify.compare import Value
+from rutc.verify.judging.budget import relative_error
+from rutc.verify.judging.compare import Value
 from tests.cli.conftest import invoke
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net

@@ -12,12 +12,12 @@ import rutc
 from rutc.driver.parts.compile_job import draft, make
 from rutc.driver.parts.plan_steps import PlanSteps
 from rutc.driver.parts.weights import Weights
-from rutc.emit.elf import is_object
+from rutc.emit.linking.elf import is_object
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Data, DType
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from tests.machines import NATIVE
 
 KINDS = {"int4": (ml_dtypes.int4, -8), "uint4": (ml_dtypes.uint4, 0)}

@@ -14,11 +14,11 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.tensor_ir import Const, Data, DType, Graph, Nest
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.facts.products import fours_are_small, small_factors
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import PAIR, Machine
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.products import fours_are_small, small_factors
+from rutc.tensor_ir.textual.parse import parse
 from tests.compiled import build, run
 from tests.machines import NATIVE, TILES, TILES_V3, V3, V4, lacking
 

@@ -16,8 +16,8 @@ from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import BF16_VECTORS, Machine
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net

@@ -26,13 +26,13 @@ from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.tensor_ir import Const, DType, Graph
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.indices.ranges import without_common
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import without_common
 from rutc.tensor_ir.steps import MatrixTile, PartialSums, Step
+from rutc.verify.judging.tolerance import Level, tolerance
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level, tolerance
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import NATIVE, TILES, TILES_V3, V3, V4, needs

@@ -28,10 +28,10 @@ from rutc.report.explain import explain
 from rutc.runtime import load
 from rutc.tensor_ir import Data, DType
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.verify import verify_model
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level
 from tests.cli.conftest import invoke
 from tests.close import assert_close
 from tests.compiled import build, run

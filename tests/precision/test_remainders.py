@@ -13,10 +13,10 @@ from rutc.graph_opt.alternatives.choices import offers
 from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.rewrite import Pass
 from rutc.tensor_ir import Const, DType, Graph, Index
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.facts.products import fours_are_small
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.products import fours_are_small
+from rutc.tensor_ir.textual.parse import parse
 from tests import byte_products
 from tests.byte_products import MACHINES, VNNI, with_rule, with_weights, without_sums
 from tests.lock.texts import TARGETS

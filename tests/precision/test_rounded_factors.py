@@ -20,11 +20,11 @@ from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Index, Nest
 from rutc.tensor_ir.graph import used
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.statements import walk_loops
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net

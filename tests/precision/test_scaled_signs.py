@@ -9,11 +9,11 @@ from rutc.graph_opt import optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.scaled_signs import LARGEST_HALVES
 from rutc.tensor_ir import DType, Graph, Nest
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.facts.products import magnitudes, small_factors
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.products import magnitudes, small_factors
+from rutc.tensor_ir.textual.parse import parse
 from tests.byte_products import MACHINES, VNNI, with_weights, without_sums
 from tests.close import assert_close
 from tests.compiled import build, run

@@ -16,10 +16,10 @@ from rutc.graph_opt.alternatives.ways import Way
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rewrite import Pass
 from rutc.tensor_ir import DType, Graph, Nest
+from rutc.tensor_ir.facts.products import factors_of, fours_are_small, magnitudes, small_factors
 from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import QUAD, Machine
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.products import factors_of, fours_are_small, magnitudes, small_factors
+from rutc.tensor_ir.textual.parse import parse
 from tests import byte_products
 from tests.byte_products import MACHINES, VNNI, with_rule, with_weights, without_sums
 from tests.lock.texts import TARGETS

@@ -12,8 +12,8 @@ from rutc.graph_opt import optimize, pipeline_for
 from rutc.runtime import load
 from rutc.tensor_ir import Cast, Nest, Read
 from rutc.tensor_ir.expr import walk
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from rutc.verify.reference import Reference
 from tests.close import assert_close
 from tests.graph_opt.networks import Net

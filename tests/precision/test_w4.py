@@ -13,10 +13,10 @@ from rutc.graph_opt.four_bits import candidates, in_blocks, in_blocks_of_four_bi
 from rutc.report.explain import explain
 from rutc.runtime import load
 from rutc.tensor_ir import Const, Data, DType
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from rutc.verify import verify_model
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net

@@ -23,12 +23,12 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.leeway import Leeway
 from rutc.importer import import_model
 from rutc.tensor_ir import DType
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.facts.products import terms_of
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.kernel import Kernel, Kind, Stmt, Update
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.statements import walk_loops, walk_stmts
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import TILES

@@ -17,7 +17,7 @@ from rutc.graph_opt.pipeline import rounded_by
 from rutc.graph_opt.quantise import ROUNDED, WAYS, in_ways, normal, sites, ways_of
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph
-from rutc.verify.compare import Value
+from rutc.verify.judging.compare import Value
 from tests.graph_opt.networks import Net
 from tests.machines import needs
 from tests.precision.test_bf16_pairs import PAIRS

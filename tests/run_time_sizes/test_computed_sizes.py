@@ -11,13 +11,13 @@ import pytest
 from onnx import NodeProto, helper, numpy_helper
 
 from rutc.driver.parts.build import Builder
-from rutc.emit.library import build_library
+from rutc.emit.linking.library import build_library
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.machines import NATIVE
 

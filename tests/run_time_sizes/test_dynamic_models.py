@@ -21,8 +21,8 @@ from rutc.models.dynamic import DynamicModel, find
 from rutc.models.sources import Source, WheelFile
 from rutc.models.stateful import Arrays, Run, generate
 from rutc.runtime import InferenceSession, ModelError, load
-from rutc.verify.compare import compare_outputs
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.compare import compare_outputs
+from rutc.verify.judging.tolerance import Level
 
 pytestmark = pytest.mark.sampled(10, whole=True)
 

@@ -10,9 +10,9 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.exprs import indices
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Index, Nest
-from rutc.tensor_ir.affine import FloorDiv, Mod
+from rutc.tensor_ir.indices.affine import FloorDiv, Mod
 from rutc.tensor_ir.machine import Machine
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import on_native_and_v3

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.parts.build import Builder
-from rutc.emit.library import build_library
+from rutc.emit.linking.library import build_library
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model

@@ -13,7 +13,7 @@ from rutc.driver.options import Options
 from rutc.driver.parts.build import Builder
 from rutc.driver.plans.estimates import AtSizes, estimate_plan
 from rutc.driver.plans.planning import ModelPlan, imported, model_plan, versions_for
-from rutc.emit.library import build_library
+from rutc.emit.linking.library import build_library
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives import Assigned
@@ -23,11 +23,11 @@ from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import realise
 from rutc.graph_opt.versions import beyond
 from rutc.runtime import load
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.indices.ranges import common_sizes, with_common
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import common_sizes, with_common
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level
 from tests.close import assert_close
 from tests.window_model import window_model
 

@@ -14,8 +14,8 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.runtime import ModelError
 from rutc.tensor_ir import Call, Graph
-from rutc.tensor_ir.interpret import interpret
-from rutc.verify.tolerance import Level
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.onnx_files import i64
 from tests.run_time_sizes.test_computed_sizes import compiled

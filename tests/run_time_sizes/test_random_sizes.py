@@ -18,7 +18,7 @@ from rutc.graph_opt.decide import decide
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir import Bind, DType, Graph, Index, IndexValue, Input, Nest, Node, Value
 from rutc.tensor_ir.expr import apply, cast
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.verifier import verify
 from tests import machines
 from tests.compiled import build

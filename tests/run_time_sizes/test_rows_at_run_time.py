@@ -10,8 +10,8 @@ from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import BlockReduction, Even, Peel, Split, Tile
+from rutc.tensor_ir.textual.parse import parse
 from tests.compiled import build, run
 from tests.conformance.guarded import guarded_copy
 from tests.machines import V3, V4, needs, on_native_and_v3

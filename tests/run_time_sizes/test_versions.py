@@ -12,8 +12,8 @@ from rich.console import Console
 import rutc.driver.plans.planning
 from rutc.driver.compiler import Options, compile_model
 from rutc.driver.parts.build import Builder, Built, PlanVersion
-from rutc.emit import host_steps as host
-from rutc.emit.library import build_library
+from rutc.emit.host_program import host_steps as host
+from rutc.emit.linking.library import build_library
 from rutc.emit.targets import target_named
 from rutc.errors import InternalError
 from rutc.graph_opt import Version, optimize
@@ -24,9 +24,9 @@ from rutc.report.inside_library import inspect_library
 from rutc.runtime import load
 from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.reference import Reference
-from rutc.verify.tolerance import Level
 from tests.close import assert_close
 
 NATIVE = target_named("native").machine

@@ -18,8 +18,8 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Mark, Peel, Tile
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces, usual

@@ -12,10 +12,10 @@ from onnx import helper
 import rutc
 from rutc.importer import import_model
 from rutc.tensor_ir.graph import constants_of
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from rutc.verify import verify_model
-from rutc.verify.ports import graph_inputs, graph_outputs, ports_of
+from rutc.verify.feeding.ports import graph_inputs, graph_outputs, ports_of
 from tests.run_time_structure.models import same
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rutc.emit.host_runtime import HOST_SOURCES
-from rutc.emit.host_steps import Step
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
+from rutc.emit.host_program.host_steps import Step
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.host_runtime import HOST_SOURCES
+from rutc.emit.linking.library import build_library
 from tests.launches import Launches
 
 KERNEL = "(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)"

@@ -14,17 +14,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rutc.emit.bundle import write_loader
-from rutc.emit.elf import seal
-from rutc.emit.host_steps import Copy
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
+from rutc.emit.host_program.host_steps import Copy
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.bundle import write_loader
+from rutc.emit.linking.elf import seal
+from rutc.emit.linking.library import build_library
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.runtime.artifact import open_artifact
 from rutc.runtime.ports import Ports
-from rutc.verify.whole import WholeSession
+from rutc.verify.feeding.whole import WholeSession
 from tests.cli.conftest import invoke
 from tests.runtime.conftest import simple
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rutc.emit.bundle import RUNTIME_SOURCES, loader_source, write_loader
+from rutc.emit.linking.bundle import RUNTIME_SOURCES, loader_source, write_loader
 from rutc.errors import UserError
 
 

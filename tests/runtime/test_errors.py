@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.host_runtime import HOST_SOURCES
-from rutc.emit.library import build_library
+from rutc.emit.linking.host_runtime import HOST_SOURCES
+from rutc.emit.linking.library import build_library
 from rutc.emit.targets.select import host_features
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import simple

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.host_steps import Branch, Copy, Fail, Repeat, Step
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
+from rutc.emit.host_program.host_steps import Branch, Copy, Fail, Repeat, Step
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.library import build_library
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import simple
 

@@ -11,8 +11,8 @@ import rutc
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.runtime import ModelError, load
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 SHAPE = np.array([3, 2])

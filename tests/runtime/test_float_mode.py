@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rutc.emit.library import build_library
+from rutc.emit.linking.library import build_library
 from tests.runtime.conftest import Compile, elementwise, run_c, simple, unary
 
 MODES = """

@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.host_runtime import (
+from rutc.emit.host_program.host_steps import Call, Copy, Step
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.host_runtime import (
     HOST_SOURCES,
     ROUTINE_SOURCES,
     HostRuntime,
     calling_units,
     runtime_units,
 )
-from rutc.emit.host_steps import Call, Copy, Step
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
+from rutc.emit.linking.library import build_library
+from rutc.emit.linking.toolchain import Running, Toolchain, find_toolchain
 from rutc.emit.targets.measured import SOURCE as RATES
-from rutc.emit.toolchain import Running, Toolchain, find_toolchain
 from rutc.errors import UserError
 from rutc.runtime import load
 

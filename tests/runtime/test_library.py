@@ -17,18 +17,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rutc.emit import toolchain
-from rutc.emit.c_text import c_comment, c_string
-from rutc.emit.elf import HUGE_PAGE_BYTES, append_segment
-from rutc.emit.host_runtime import HOST_SOURCES
-from rutc.emit.host_steps import Copy, Launch
-from rutc.emit.kernel_call import KernelId, Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
-from rutc.emit.program_source import symbol_prefix
-from rutc.emit.toolchain import find_toolchain
-from rutc.emit.weight_image import weight_image
+from rutc.emit.host_program.c_text import c_comment, c_string
+from rutc.emit.host_program.host_steps import Copy, Launch
+from rutc.emit.host_program.kernel_call import KernelId, Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.host_program.program_source import symbol_prefix
+from rutc.emit.linking import toolchain
+from rutc.emit.linking.elf import HUGE_PAGE_BYTES, append_segment
+from rutc.emit.linking.host_runtime import HOST_SOURCES
+from rutc.emit.linking.library import build_library
+from rutc.emit.linking.toolchain import find_toolchain
+from rutc.emit.linking.weight_image import weight_image
 from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
 from tests.launches import Launches

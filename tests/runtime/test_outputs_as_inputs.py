@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.host_steps import Bind, Reserve
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
+from rutc.emit.host_program.host_steps import Bind, Reserve
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.library import build_library
 from rutc.runtime import load
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.indices.affine import Index
 from tests.launches import Launches
 from tests.runtime.conftest import Compile, kernel, run_c
 

@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from rutc.emit.host_runtime import HOST_SOURCES
+from rutc.emit.linking.host_runtime import HOST_SOURCES
 from rutc.runtime.c_interface import CPU, DLTensor
 
 

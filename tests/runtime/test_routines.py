@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.call_source import call_tables
-from rutc.emit.host_steps import Attribute, Call, Operand
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
-from rutc.emit.size_source import SizeTable
+from rutc.emit.host_program.call_source import call_tables
+from rutc.emit.host_program.host_steps import Attribute, Call, Operand
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.host_program.size_source import SizeTable
+from rutc.emit.linking.library import build_library
 from rutc.emit.targets import target_named
 from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
 from rutc.tensor_ir import DType
-from rutc.tensor_ir.routines import ROUTINES, Job, Result
+from rutc.tensor_ir.interpreter.routines import ROUTINES, Job, Result
 
 KINDS = ["bool", "u8", "i8", "i16", "u32", "i64", "u64", "f16", "bf16", "f32", "f64"]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
-from rutc.tensor_ir.affine import Index
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.library import build_library
+from rutc.tensor_ir.indices.affine import Index
 from tests.launches import Launches
 from tests.runtime.conftest import Compile, kernel, run_c
 

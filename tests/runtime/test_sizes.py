@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.host_steps import Branch, Copy, Repeat
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
-from rutc.emit.size_source import SizeTable
+from rutc.emit.host_program.host_steps import Branch, Copy, Repeat
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.host_program.size_source import SizeTable
+from rutc.emit.linking.library import build_library
 from rutc.errors import InternalError
 from rutc.runtime import ModelError, load
-from rutc.tensor_ir.affine import Index, maximum, minimum
+from rutc.tensor_ir.indices.affine import Index, maximum, minimum
 from tests.launches import Launches
 from tests.runtime.conftest import kernel
 

@@ -14,20 +14,20 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from rutc.emit.elf import seal
-from rutc.emit.host_runtime import TARGETS, runtime_units, suffixes
-from rutc.emit.host_steps import Call, Copy
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import TargetFacts, build_library
-from rutc.emit.manifest import manifest_json
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
-from rutc.emit.toolchain import find_toolchain
-from rutc.emit.weight_image import PAGE_BYTES, weight_image
+from rutc.emit.host_program.host_steps import Call, Copy
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.elf import seal
+from rutc.emit.linking.host_runtime import TARGETS, runtime_units, suffixes
+from rutc.emit.linking.library import TargetFacts, build_library
+from rutc.emit.linking.manifest import manifest_json
+from rutc.emit.linking.toolchain import find_toolchain
+from rutc.emit.linking.weight_image import PAGE_BYTES, weight_image
 from rutc.errors import InternalError
 from rutc.runtime import ModelError, load
 from rutc.runtime.artifact import programs_of
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.indices.affine import Index
 from tests.masked.__main__ import HERE, mask
 from tests.runtime.conftest import Compile, elementwise, run_c, simple, unary
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.host_runtime import HOST_SOURCES
-from rutc.emit.host_steps import Copy, Step
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
+from rutc.emit.host_program.host_steps import Copy, Step
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.host_runtime import HOST_SOURCES
+from rutc.emit.linking.library import build_library
 from rutc.runtime import load
 from tests.launches import Launches
 from tests.runtime.conftest import Compile, kernel, simple

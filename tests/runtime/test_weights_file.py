@@ -18,17 +18,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import rutc.emit.library as emitted
-from rutc.emit import files
-from rutc.emit.elf import HUGE_PAGE_BYTES
-from rutc.emit.host_runtime import HOST_SOURCES
-from rutc.emit.host_steps import Copy
-from rutc.emit.kernel_call import Ref
-from rutc.emit.library import build_library
-from rutc.emit.placement import EMBED_LIMIT_BYTES, weights_file
-from rutc.emit.ports import Port
-from rutc.emit.program import Program
-from rutc.emit.weight_image import Placed, WeightImage
+import rutc.emit.linking.library as emitted
+from rutc.base import files
+from rutc.emit.host_program.host_steps import Copy
+from rutc.emit.host_program.kernel_call import Ref
+from rutc.emit.host_program.ports import Port
+from rutc.emit.host_program.program import Program
+from rutc.emit.linking.elf import HUGE_PAGE_BYTES
+from rutc.emit.linking.host_runtime import HOST_SOURCES
+from rutc.emit.linking.library import build_library
+from rutc.emit.linking.placement import EMBED_LIMIT_BYTES, weights_file
+from rutc.emit.linking.weight_image import Placed, WeightImage
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import run_c, simple
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rutc.tensor_ir import division
-from rutc.tensor_ir.affine import (
+from rutc.tensor_ir.indices import division
+from rutc.tensor_ir.indices.affine import (
     FloorDiv,
     Index,
     Range,
@@ -17,8 +17,8 @@ from rutc.tensor_ir.affine import (
     mod,
     product,
 )
-from rutc.tensor_ir.division import at_least, close_bounds
-from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.indices.division import at_least, close_bounds
+from rutc.tensor_ir.textual.parse import parse_index
 from tests.examples import examples
 from tests.strategies import indices
 

@@ -7,18 +7,18 @@ import pytest
 
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Repeat, Run
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.canonical import renamed
 from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.graph import Graph
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.indices.affine import Index
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Space
 from rutc.tensor_ir.lower import Slice, lower
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import accesses, walk_stmts
 from rutc.tensor_ir.steps import Inside, apply_schedule
 from rutc.tensor_ir.steps.inside import without_fills
+from rutc.tensor_ir.textual.parse import parse
 from tests.close import assert_close
 from tests.emit.run_kernel import run_kernel
 from tests.graph_opt.plans import assigned

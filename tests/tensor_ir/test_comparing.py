@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from rutc.tensor_ir import Apply, DType, Expr, Index, Lit
-from rutc.tensor_ir.comparing import chosen, compared
 from rutc.tensor_ir.expr import IndexValue, Local
+from rutc.tensor_ir.indices.comparing import chosen, compared
 
 OPS: dict[str, Callable[[int, int], bool]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")

@@ -25,8 +25,8 @@ from rutc.tensor_ir.expr import ELEMENTARY
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Pack, parse_schedule
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from tests.examples import examples

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.tensor_ir.affine import Index, floordiv, maximum, mod
-from rutc.tensor_ir.dim_ranges import DimRange, dim_range, is_positive
-from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import Range
+from rutc.tensor_ir.indices.affine import Index, floordiv, maximum, mod
+from rutc.tensor_ir.indices.dim_ranges import DimRange, dim_range, is_positive
+from rutc.tensor_ir.indices.ranges import Range
+from rutc.tensor_ir.textual.parse import parse_index
 from tests.examples import examples
 from tests.strategies import indices
 

@@ -8,7 +8,7 @@ from onnx import parser
 
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
-from rutc.tensor_ir.divisors import divisors
+from rutc.tensor_ir.facts.divisors import divisors
 
 MODELS = [
     ("g (int64[n] x, int64[n] d) => (int64[n] y) { y = Div (x, d) }", {"d"}),

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from rutc.tensor_ir import Nest
-from rutc.tensor_ir.affine import plain
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.indices.affine import plain
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import (
     Balance,
@@ -24,6 +23,7 @@ from rutc.tensor_ir.steps import (
     parse_schedule,
 )
 from rutc.tensor_ir.steps.tile import MOST_EXACT, numbers_of_rows, rows_apart
+from rutc.tensor_ir.textual.parse import parse
 
 pytestmark = pytest.mark.sampled(6)
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from rutc.errors import InternalError, UserError
-from rutc.tensor_ir.interpret import interpret, interpret_values
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret, interpret_values
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 
 GRAPH = """

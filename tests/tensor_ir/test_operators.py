@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rutc.tensor_ir import DType, Local, apply
-from rutc.tensor_ir.evaluate import convert, evaluate_expr
 from rutc.tensor_ir.expr import OPS
+from rutc.tensor_ir.interpreter.evaluate import convert, evaluate_expr
 from rutc.tensor_ir.typecheck import type_fault
 from tests.close import assert_close
 from tests.tensor_ir import naive

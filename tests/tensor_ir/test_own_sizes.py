@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from rutc.tensor_ir import Index, Nest
-from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.indices.affine import plain
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Buffer, Kernel, Space
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, Slice, lower
 from rutc.tensor_ir.own_sizes import OwnSizes, own_sizes
-from rutc.tensor_ir.parse import parse, parse_index
 from rutc.tensor_ir.steps import parse_schedule
 from rutc.tensor_ir.steps.step import apply_schedule
+from rutc.tensor_ir.textual.parse import parse, parse_index
 
 OPEN = "1..2147483648"
 SCHEDULES = (

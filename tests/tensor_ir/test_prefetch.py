@@ -7,14 +7,14 @@ from itertools import product
 import pytest
 
 from rutc.tensor_ir import Nest
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import walk_loops, walk_stmts
 from rutc.tensor_ir.steps import BlockReduction, Part, PrefetchBlock, Split, Step, Tile
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
+from rutc.tensor_ir.textual.parse import parse
 
 SOURCE = """
 graph "a product for any number of rows of any batch"

@@ -3,12 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir import interpret as interpret_module
 from rutc.tensor_ir.graph import constants_of
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter import interpret as interpret_module
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.examples import examples
 from tests.strategies import graphs, random_inputs

@@ -5,8 +5,8 @@ from typing import get_args
 
 from rutc.tensor_ir import Value
 from rutc.tensor_ir.graph import Node, defined, used_deep, walk_nodes
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.rebuilder import Rebuilder
+from rutc.tensor_ir.textual.parse import parse
 from tests.tensor_ir.test_text import EXAMPLE
 
 GRAPH = parse(EXAMPLE)

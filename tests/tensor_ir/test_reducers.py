@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.tensor_ir import DType, Reducer, reducer
-from rutc.tensor_ir.evaluate import evaluate_expr, literal
-from rutc.tensor_ir.interpret import State, fold, merge
+from rutc.tensor_ir.interpreter.evaluate import evaluate_expr, literal
+from rutc.tensor_ir.interpreter.interpret import State, fold, merge
 from rutc.tensor_ir.reducer import REDUCERS, as_locals
 from rutc.tensor_ir.typecheck import reducer_fault
 from tests.close import assert_close

@@ -5,8 +5,8 @@ import pytest
 
 from rutc.errors import UserError
 from rutc.tensor_ir import DType
-from rutc.tensor_ir.routines import ROUTINES, Job, Result
-from rutc.tensor_ir.routines.random import philox
+from rutc.tensor_ir.interpreter.routines import ROUTINES, Job, Result
+from rutc.tensor_ir.interpreter.routines.random import philox
 
 
 def _call(routine, args, results, **attributes):

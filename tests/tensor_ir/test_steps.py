@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 from rutc.errors import InternalError
 from rutc.tensor_ir import DType, Index, Lit, Nest
-from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Value
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.indices.affine import plain
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Access, Assign, Branch, Buffer, Kernel, Kind, Loop, Space, Stmt
 from rutc.tensor_ir.layout import dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import walk_stmts
 from rutc.tensor_ir.steps import (
     BlockReduction,
@@ -41,6 +40,7 @@ from rutc.tensor_ir.steps import (
     print_schedule,
 )
 from rutc.tensor_ir.steps.text import STEPS
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.kernels import Case, cases, scheduled

@@ -13,11 +13,11 @@ from rutc.driver.precision.calibration import RunningLibrary
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession
-from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.table_rows import table_rows
-from rutc.verify.input_spec import InputSpec
-from rutc.verify.input_values import generate
-from rutc.verify.ports import input_specs
+from rutc.tensor_ir.facts.table_rows import table_rows
+from rutc.tensor_ir.textual.parse import parse
+from rutc.verify.feeding.input_spec import InputSpec
+from rutc.verify.feeding.input_values import generate
+from rutc.verify.feeding.ports import input_specs
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]> '
 TABLES = {"w": (61, 3), "v": (7, 3), "l": (3, 61)}

@@ -20,9 +20,9 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.expr import OPS
 from rutc.tensor_ir.graph import constants_of
-from rutc.tensor_ir.lexer import ParseError
-from rutc.tensor_ir.parse import parse, parse_expr
-from rutc.tensor_ir.text import print_expr
+from rutc.tensor_ir.textual.lexer import ParseError
+from rutc.tensor_ir.textual.parse import parse, parse_expr
+from rutc.tensor_ir.textual.text import print_expr
 from rutc.tensor_ir.typecheck import type_fault
 from tests.examples import examples
 from tests.strategies import indices

@@ -5,7 +5,7 @@ import pytest
 
 from rutc.errors import InternalError
 from rutc.tensor_ir import DType, Expr, Graph, Index, Lit, Local, Nest, Value, While
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import VerifyError, verify
 
 GRAPH = """

@@ -10,7 +10,7 @@ from onnx import helper, parser
 from rutc.driver.api import compile, verify
 from rutc.graph_opt import optimize
 from rutc.importer import import_model
-from rutc.tensor_ir.vocabulary import MOST_TEXTS, known_texts
+from rutc.tensor_ir.facts.vocabulary import MOST_TEXTS, known_texts
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "ai.onnx.ml" : 4]> '
 

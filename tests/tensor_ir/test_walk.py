@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
@@ -23,6 +22,7 @@ from rutc.tensor_ir.expr import (
     transform,
     walk,
 )
+from rutc.tensor_ir.indices.affine import Index
 
 X = Read("x", (("i", Index.of("i")),), DType.F32)
 TWICE = Apply("add", (X, X))

@@ -14,14 +14,14 @@ from rutc.driver.parts.compile_job import with_schedule
 from rutc.emit.kernel import parallel_loops
 from rutc.emit.targets import aarch64, x86
 from rutc.tensor_ir import Graph, Nest, Scatter
-from rutc.tensor_ir.interpret import interpret_values
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.interpreter.interpret import interpret_values
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel, Loop
 from rutc.tensor_ir.layout import dense, pack
 from rutc.tensor_ir.lower import Group, lower, lower_scatter
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import walk_stmts
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
 from rutc.tuner.choice import Choice
 from tests.emit.run_kernel import run_kernel

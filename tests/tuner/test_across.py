@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rutc.emit.targets import x86
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.statements import walk_loops, walk_stmts

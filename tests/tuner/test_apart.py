@@ -6,9 +6,9 @@ import pytest
 
 from rutc.emit.targets import aarch64
 from rutc.tensor_ir.cost import estimate, summarise
+from rutc.tensor_ir.indices.ranges import CommonRange
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import CommonRange
 from rutc.tensor_ir.steps import Apart, apply_schedule
 from rutc.tuner import choose
 from tests.machines import V3, V4

@@ -10,8 +10,8 @@ from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Split, apply_sch
 from rutc.tuner import choose
 from rutc.tuner.analysis import analyse
 from rutc.tuner.choice import Choice
-from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tiles import choose_tile
+from rutc.tuner.tiles.register_tile import RegisterTile
+from rutc.tuner.tiles.tiles import choose_tile
 from tests.tensor_ir.test_steps import kernel_of
 from tests.tuner.test_schedules import lowered, tile_of
 

@@ -18,12 +18,12 @@ from sqlalchemy import Connection, text
 from rutc.base.location import located
 from rutc.emit.targets import x86
 from rutc.errors import UserError
-from rutc.tuner import database as module
-from rutc.tuner import tables
-from rutc.tuner import trial as records
-from rutc.tuner.database import Database
-from rutc.tuner.stored import Added
-from rutc.tuner.trial import Origin, Task, Trial, digest, facts, like, plain_json
+from rutc.tuner.database import database as module
+from rutc.tuner.database import tables
+from rutc.tuner.database import trial as records
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.stored import Added
+from rutc.tuner.database.trial import Origin, Task, Trial, digest, facts, like, plain_json
 from tests.examples import examples
 from tests.tuner.trials import ORIGIN, TASK, trial, trials
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 
 from rutc.errors import UserError
-from rutc.tuner import engine
-from rutc.tuner.database import Database
-from rutc.tuner.trial import Task, Trial
+from rutc.tuner.database import engine
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.trial import Task, Trial
 from tests.tuner.trials import FORK, NOBODY, TASK, elsewhere, trial
 
 ROUNDS = 20

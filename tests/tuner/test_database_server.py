@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rutc.errors import UserError
-from rutc.tuner.database import Database
-from rutc.tuner.stored import Added
-from rutc.tuner.trial import Task, like
+from rutc.tuner.database.database import Database
+from rutc.tuner.database.stored import Added
+from rutc.tuner.database.trial import Task, like
 from tests.cli.conftest import invoke
 from tests.tuner.test_database_faults import (
     BATCH,

@@ -5,9 +5,9 @@ import pytest
 from rutc.emit.targets import x86
 from rutc.tuner.access import Reduction
 from rutc.tuner.analysis import analyse
-from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_loads import kept_places
-from rutc.tuner.tile_registers import crowded
+from rutc.tuner.tiles.register_tile import RegisterTile
+from rutc.tuner.tiles.tile_loads import kept_places
+from rutc.tuner.tiles.tile_registers import crowded
 from tests.tuner.test_schedules import kernel_of
 
 # A phase of a transposed convolution of 4x4 windows in steps of two.

@@ -16,7 +16,7 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.nest_features import NAMES, features
+from rutc.tuner.search.nest_features import NAMES, features
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases
 from tests.machines import V3, V4

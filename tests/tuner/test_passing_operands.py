@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from rutc.emit.targets import x86
+from rutc.tensor_ir.facts.products import Small
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.products import Small
 from rutc.tuner.access import Shape
 from rutc.tuner.analysis import analyse
-from rutc.tuner.tile_cost import costed
-from rutc.tuner.tile_registers import LONGEST_UNROLLED, crowded
-from rutc.tuner.tiles import choose_tile
+from rutc.tuner.tiles.tile_cost import costed
+from rutc.tuner.tiles.tile_registers import LONGEST_UNROLLED, crowded
+from rutc.tuner.tiles.tiles import choose_tile
 from tests.tuner.test_schedules import kernel_of
 
 GATES = """

@@ -13,8 +13,8 @@ from benchmarks.learned_page import judged
 from rutc.errors import InternalError
 from rutc.tensor_ir.cost import summarise
 from rutc.tensor_ir.cost.estimate import fitted
-from rutc.tuner.nest_features import NAMES, features
-from rutc.tuner.ranker import LEARNED, Ranker, Trees
+from rutc.tuner.search.nest_features import NAMES, features
+from rutc.tuner.search.ranker import LEARNED, Ranker, Trees
 from tests.close import assert_close
 from tests.machines import V4
 from tests.tuner.test_nest_features import candidates

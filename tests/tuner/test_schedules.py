@@ -7,29 +7,29 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Const, Nest
-from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.graph import walk_nodes
+from rutc.tensor_ir.indices.affine import plain
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Small, Stmt, Update
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import QUAD, Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import walk_loops, walk_stmts
 from rutc.tensor_ir.steps import Fuse, Pack, PrefetchBlock, Prepare, Split, apply_schedule
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner import choose
 from rutc.tuner.access import Shape
 from rutc.tuner.analysis import analyse
 from rutc.tuner.arms import choosing_loops, turns
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.templates.pointwise import Form
 from rutc.tuner.templates.rows import Lane, Rows, rows
 from rutc.tuner.templates.tiled import tiled
 from rutc.tuner.templates.tilings import default_tiling
-from rutc.tuner.tile_cost import costed
-from rutc.tuner.tile_registers import product_registers
-from rutc.tuner.tiles import choose_tile, even_tile
+from rutc.tuner.tiles.register_tile import RegisterTile
+from rutc.tuner.tiles.tile_cost import costed
+from rutc.tuner.tiles.tile_registers import product_registers
+from rutc.tuner.tiles.tiles import choose_tile, even_tile
 from tests.graph_opt.plans import plan_of
 from tests.tensor_ir.test_steps import kernel_of
 

@@ -16,9 +16,18 @@ from rutc.tensor_ir.steps import Mark
 from rutc.tuner import choose
 from rutc.tuner.analysis import analyse
 from rutc.tuner.choice import Choice
-from rutc.tuner.cost_model import CostModel
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.search import CHAINS, FIRST, Candidate, Corrected, Judged, Place, Search, text_of
+from rutc.tuner.search.cost_model import CostModel
+from rutc.tuner.search.search import (
+    CHAINS,
+    FIRST,
+    Candidate,
+    Corrected,
+    Judged,
+    Place,
+    Search,
+    text_of,
+)
 from tests.machines import V3
 from tests.tuner.subjects import PRODUCT, of_text
 

@@ -12,12 +12,12 @@ from rutc.driver.timing.model_bench import Subject, Try, Usual
 from rutc.driver.timing.trials import Outcome, Timing
 from rutc.driver.tuning.schedule_search import SearchLimits, Tried, Tuning, kernel_after
 from rutc.driver.tuning.tuning_records import origin_of, rows_of, seeds_in, task_of
-from rutc.tuner.cost_model import CostModel
-from rutc.tuner.database import Database
+from rutc.tuner.database.database import Database
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.search import Candidate, Search
-from rutc.tuner.seeds import SEEDS, Seed, adapted, first_proposals, nearest, plain
+from rutc.tuner.search.cost_model import CostModel
+from rutc.tuner.search.search import Candidate, Search
+from rutc.tuner.search.seeds import SEEDS, Seed, adapted, first_proposals, nearest, plain
+from rutc.tuner.tiles.register_tile import RegisterTile
 from tests.machines import V3
 from tests.tuner.subjects import of_text
 

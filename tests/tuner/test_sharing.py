@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rutc.emit.kernel import parallel_loops
-from rutc.tensor_ir.affine import ONE, ZERO, Index
+from rutc.tensor_ir.indices.affine import ONE, ZERO, Index
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.steps import Mark, Part, Peel, apply_schedule
 from rutc.tuner import choose

@@ -14,14 +14,14 @@ import rutc
 from rutc.emit.targets import x86
 from rutc.runtime import load
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.affine import ZERO
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.indices.affine import ZERO
+from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kind, Loop
 from rutc.tensor_ir.machine import BF16_VECTORS, Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose, partial_sums
 from rutc.tuner.sums import SUMMANDS, _extent
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.tuner.test_schedules import lowered
 

@@ -8,25 +8,25 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
-from rutc.tensor_ir.affine import plain
+from rutc.tensor_ir.facts.windows import Window, share_inside
+from rutc.tensor_ir.indices.affine import plain
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import ROW_REGISTERS, Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import Inside, PrefetchBlock, PrefetchResult, apply_schedule
-from rutc.tensor_ir.windows import Window, share_inside
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner import choose
 from rutc.tuner.access import Shape, Touch
 from rutc.tuner.analysis import analyse
-from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.templates.tiled import Tiling, tiled
-from rutc.tuner.tile_cost import lanes_cost
-from rutc.tuner.tile_cycles import TileCosts
-from rutc.tuner.tile_loads import _crammed, kept_places
-from rutc.tuner.tile_prefetch import stays_until_used
-from rutc.tuner.tiles import choose_tile, register_tiles
+from rutc.tuner.tiles.register_tile import RegisterTile
+from rutc.tuner.tiles.tile_cost import lanes_cost
+from rutc.tuner.tiles.tile_cycles import TileCosts
+from rutc.tuner.tiles.tile_loads import _crammed, kept_places
+from rutc.tuner.tiles.tile_prefetch import stays_until_used
+from rutc.tuner.tiles.tiles import choose_tile, register_tiles
 from tests.tuner.subjects import of_text
 from tests.tuner.test_schedules import PRODUCTS, lowered
 

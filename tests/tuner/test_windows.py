@@ -6,14 +6,14 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir import Nest
-from rutc.tensor_ir.affine import plain
+from rutc.tensor_ir.indices.affine import plain
 from rutc.tensor_ir.kernel import Kind, Loop
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import Pack, PrefetchBlock, apply_schedule
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tuner import choose
 from rutc.tuner.heuristic import spaces
 

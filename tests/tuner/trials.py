@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from rutc.tuner.trial import STATES, STATUSES, Origin, Task, Trial
+from rutc.tuner.database.trial import STATES, STATUSES, Origin, Task, Trial
 
 T = TypeVar("T")
 FORK = multiprocessing.get_context("fork")

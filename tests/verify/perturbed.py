@@ -50,10 +50,10 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
-from rutc.verify.axis_slices import slices
-from rutc.verify.oracle import RUNS
-from rutc.verify.traits import value_traits
-from rutc.verify.truth import Truth
+from rutc.verify.judging.axis_slices import slices
+from rutc.verify.judging.traits import value_traits
+from rutc.verify.truth.oracle import RUNS
+from rutc.verify.truth.truth import Truth
 from rutc.verify.verification import Verification
 from rutc.verify.verify import verify_model
 

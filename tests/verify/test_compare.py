@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.verify.compare import OutputComparison, Value, compare_outputs, compare_values
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.compare import OutputComparison, Value, compare_outputs, compare_values
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.verification import Verification
 
 

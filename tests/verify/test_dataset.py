@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.api import compile, verify
 from rutc.errors import UserError
-from rutc.importer.tensor_file import read_value
-from rutc.verify.compare import OutputComparison, Value
-from rutc.verify.dataset import sample_paths
-from rutc.verify.tolerance import Level
+from rutc.importer.reading.tensor_file import read_value
+from rutc.verify.feeding.dataset import sample_paths
+from rutc.verify.judging.compare import OutputComparison, Value
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.verification import Verification, keep, together
 from rutc.verify.verify import RANDOM as RANDOM_OUTPUT
 from rutc.verify.verify import expected

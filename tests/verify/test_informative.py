@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.api import compile
 from rutc.verify import Verification
-from rutc.verify.informative import says_nothing
+from rutc.verify.judging.informative import says_nothing
 from rutc.verify.verify import RANDOM
 
 

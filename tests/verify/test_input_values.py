@@ -13,11 +13,11 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from rutc.driver.api import compile, verify
 from rutc.errors import UserError
 from rutc.runtime import load
-from rutc.verify.input_files import read
-from rutc.verify.input_spec import InputSpec, spec
-from rutc.verify.input_values import gather, generate
-from rutc.verify.npz import open_npz
-from rutc.verify.session_values import session_values
+from rutc.verify.feeding.input_files import read
+from rutc.verify.feeding.input_spec import InputSpec, spec
+from rutc.verify.feeding.input_values import gather, generate
+from rutc.verify.feeding.npz import open_npz
+from rutc.verify.feeding.session_values import session_values
 
 X = InputSpec("x", np.dtype(np.float32), (1, 3, 4, 5))
 IDS = InputSpec("ids", np.dtype(np.int64), ("batch", 7))
@@ -315,7 +315,7 @@ def test_a_file_of_all_inputs_is_read_once(tmp_path: Path, monkeypatch: pytest.M
         opened.append(path)
         return open_npz(path)
 
-    monkeypatch.setattr("rutc.verify.input_files.open_npz", opening)
+    monkeypatch.setattr("rutc.verify.feeding.input_files.open_npz", opening)
     items = [InputSpec(name, np.dtype(np.float32), (3,)) for name in "xb"]
     found = gather(items, [str(path)])
     assert (found["x"].sum(), found["b"].sum()) == (3, 0)

@@ -23,8 +23,8 @@ from rutc.verify.bench import (
     run_onnxruntime,
     run_rutc,
 )
+from rutc.verify.feeding.whole import WholeSession
 from rutc.verify.interleaved import ROUNDS, Job, Run, require, take_turns
-from rutc.verify.whole import WholeSession
 
 FEW_FAULTS = 16
 """Pages; large arrays have at least twice as many, of the largest size."""
@@ -139,7 +139,7 @@ import sys
 from resource import RUSAGE_THREAD, getrusage
 import numpy as np
 from rutc.verify.bench import run_in_place
-from rutc.verify.whole import WholeSession
+from rutc.verify.feeding.whole import WholeSession
 x = np.ones((16, 1048576), np.float32)
 with WholeSession(sys.argv[1], threads=1) as session:
     run = run_in_place(session, {"x": x})

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.verify.axis_slices import slices
-from rutc.verify.compare import Array, OutputComparison, compare_values
-from rutc.verify.judge import judged, judged_by_reference
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.axis_slices import slices
+from rutc.verify.judging.compare import Array, OutputComparison, compare_values
+from rutc.verify.judging.judge import judged, judged_by_reference
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.verification import Verification
 
 MODEL = Level.MODEL

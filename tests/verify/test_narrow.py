@@ -14,8 +14,8 @@ from rutc.driver.compiler import Options, compile_model
 from rutc.importer import import_model
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
-from rutc.verify.budget import relative_error
-from rutc.verify.traits import output_traits
+from rutc.verify.judging.budget import relative_error
+from rutc.verify.judging.traits import output_traits
 
 RANDOM = np.random.default_rng(9)
 Nodes = Sequence[onnx.NodeProto]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rutc.errors import UserError
-from rutc.verify import npz
-from rutc.verify.npz import open_npz, save_npz
+from rutc.verify.feeding import npz
+from rutc.verify.feeding.npz import open_npz, save_npz
 from tests.verify.damaged import ARCHIVES
 
 TEXTS = [["", "a"], ["\0b", "längeres \U0001f600"]]

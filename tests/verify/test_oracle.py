@@ -11,8 +11,8 @@ from rutc.driver.api import compile
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.tensor_ir import Graph
-from rutc.verify.oracle import Effort, Oracle
-from rutc.verify.truth import Truth
+from rutc.verify.truth.oracle import Effort, Oracle
+from rutc.verify.truth.truth import Truth
 from tests.close import assert_close
 
 Nodes = list[onnx.NodeProto]

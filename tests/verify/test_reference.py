@@ -14,8 +14,8 @@ from rutc.driver.compiler import Options, compile_model
 from rutc.importer.restated import restated
 from rutc.runtime import load
 from rutc.verify.bench import exact_job, room_for
-from rutc.verify.input_spec import spec
-from rutc.verify.input_values import generate
+from rutc.verify.feeding.input_spec import spec
+from rutc.verify.feeding.input_values import generate
 from rutc.verify.interleaved import take_turns
 from rutc.verify.reference import Reference
 from rutc.verify.verify import verify_model

@@ -17,13 +17,13 @@ from rutc.report.display import verification_text
 from rutc.runtime import ModelError
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
-from rutc.verify.informative import says_nothing
-from rutc.verify.input_spec import InputSpec, spec
-from rutc.verify.input_values import generate
-from rutc.verify.rounds import Draw, sums_told
-from rutc.verify.session_values import run_once
-from rutc.verify.truth import Truth
-from rutc.verify.whole import WholeSession
+from rutc.verify.feeding.input_spec import InputSpec, spec
+from rutc.verify.feeding.input_values import generate
+from rutc.verify.feeding.rounds import Draw, sums_told
+from rutc.verify.feeding.session_values import run_once
+from rutc.verify.feeding.whole import WholeSession
+from rutc.verify.judging.informative import says_nothing
+from rutc.verify.truth.truth import Truth
 from tests.refusing import rows_of_48
 
 Weights = Mapping[str, np.ndarray]
@@ -154,7 +154,7 @@ def test_inputs_that_are_left_out_are_not_generated(
         made.append(seed)
         return generate(specs, seed, *more, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("rutc.verify.rounds.generate", counted)
+    monkeypatch.setattr("rutc.verify.feeding.rounds.generate", counted)
     path = _save(tmp_path, [helper.make_node("Neg", ["x"], ["y"])], {})
     compile_model(path, path.with_suffix(".so"), Options(), None)
     steps: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ from benchmarks.layers import quantised_lstm
 from rutc.driver.compiler import Options, compile_model
 from rutc.importer import import_model
 from rutc.importer.quantised import rounds_each_row
-from rutc.verify.truth import Truth, rounded_rows
+from rutc.verify.truth.truth import Truth, rounded_rows
 from rutc.verify.verify import verify_model
 
 

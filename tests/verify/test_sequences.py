@@ -11,9 +11,9 @@ from rutc.driver.api import compile, verify
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.verify import Verification
-from rutc.verify.input_values import check_sources
-from rutc.verify.ports import input_specs, ports_of
-from rutc.verify.session_values import session_values
+from rutc.verify.feeding.input_values import check_sources
+from rutc.verify.feeding.ports import input_specs, ports_of
+from rutc.verify.feeding.session_values import session_values
 from tests.run_time_structure.models import (
     BOOL,
     PAIRS,

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, save
 from rutc.driver.api import compile, verify
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession, load
-from rutc.tensor_ir.ranges import common_size
-from rutc.verify.session_values import session_values
-from rutc.verify.sizes import (
+from rutc.tensor_ir.indices.ranges import common_size
+from rutc.verify.feeding.session_values import session_values
+from rutc.verify.feeding.sizes import (
     held_bytes,
     modest,
     modest_common_sizes,
@@ -72,11 +72,11 @@ def test_what_a_run_holds_decides_at_which_sizes_a_model_is_verified(
     made = compile(_model(tmp_path), tmp_path / "masked.so", verify=False)
     with load(made.library) as session:
         assert modest(session, {"batch": 64, "seq": 64})
-        monkeypatch.setattr("rutc.verify.sizes.MOST_BYTES", 2 * 64 * 64 * 4)
+        monkeypatch.setattr("rutc.verify.feeding.sizes.MOST_BYTES", 2 * 64 * 64 * 4)
         assert modest(session, {"batch": 64, "seq": 8})
         assert not modest(session, {"batch": 64, "seq": 64})
         monkeypatch.undo()
-        monkeypatch.setattr("rutc.verify.sizes.MOST_FLOPS", 0)
+        monkeypatch.setattr("rutc.verify.feeding.sizes.MOST_FLOPS", 0)
         assert not modest(session, {"batch": 64, "seq": 8})
 
 
@@ -86,9 +86,9 @@ def test_sizes_that_are_planned_for_are_halved_until_a_run_is_modest(
     made = compile(_model(tmp_path), tmp_path / "m.so", dims={"seq": (3, 512)}, verify=False)
     with load(made.library) as session:
         assert modest_common_sizes(session) == {"batch": 1, "seq": 128}
-        monkeypatch.setattr("rutc.verify.sizes.MOST_BYTES", 4 * 32 * 4)
+        monkeypatch.setattr("rutc.verify.feeding.sizes.MOST_BYTES", 4 * 32 * 4)
         assert modest_common_sizes(session) == {"batch": 1, "seq": 32}
-        monkeypatch.setattr("rutc.verify.sizes.MOST_BYTES", 0)
+        monkeypatch.setattr("rutc.verify.feeding.sizes.MOST_BYTES", 0)
         assert modest_common_sizes(session) == {"batch": 1, "seq": 3}
 
 
@@ -101,7 +101,7 @@ def test_operations_are_those_of_the_sizes_that_were_planned_for(
         planned = {name: common_size(limits) for name, limits in ranges.items()}
         assert session_common_sizes(session, {}) == planned
         flops = session.manifest["flops"]
-        monkeypatch.setattr("rutc.verify.sizes.MOST_FLOPS", 1.5 * flops)
+        monkeypatch.setattr("rutc.verify.feeding.sizes.MOST_FLOPS", 1.5 * flops)
         assert modest(session, planned)
         assert not modest(session, {name: 2 * size for name, size in planned.items()})
         # As it is where images take turns in the same memory.
@@ -212,6 +212,6 @@ def test_memory_for_sizes_that_a_run_computes_is_counted_as_for_the_largest_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The length of a cache may be an element of an input, which no shape tells."""
-    monkeypatch.setattr("rutc.verify.sizes.port_bytes", lambda session, sizes: 100)
+    monkeypatch.setattr("rutc.verify.feeding.sizes.port_bytes", lambda session, sizes: 100)
     session = SimpleNamespace(manifest={"arena_bytes": "64 * n + 32 * total"})
     assert held_bytes(cast("InferenceSession", session), {"n": 3, "m": 7}) == 64 * 3 + 32 * 7 + 100

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from rutc.verify.compare import OutputComparison
-from rutc.verify.tolerance import Level
+from rutc.verify.judging.compare import OutputComparison
+from rutc.verify.judging.tolerance import Level
 from rutc.verify.verification import SILENT, Verification, confirmed_outputs, settled, together
 
 REMARK = "the whole: ONNX Runtime differs from float64, rutc does not"

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rutc.verify.tolerance import EXACT, Level, tolerance, unit_roundoff
+from rutc.verify.judging.tolerance import EXACT, Level, tolerance, unit_roundoff
 
 FLOATS = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
 

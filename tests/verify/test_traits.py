@@ -3,8 +3,8 @@
 import pytest
 
 from rutc.tensor_ir import DType
-from rutc.tensor_ir.parse import parse
-from rutc.verify.traits import Traits, output_traits
+from rutc.tensor_ir.textual.parse import parse
+from rutc.verify.judging.traits import Traits, output_traits
 
 GRAPHS = {
     "plain": (

@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.importer import import_model
 from rutc.tensor_ir import DType, Graph, Nest
 from rutc.tensor_ir.graph import outs, walk_nodes
-from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.interpreter.interpret import interpret
+from rutc.tensor_ir.textual.parse import parse
 from rutc.tensor_ir.verifier import verify
-from rutc.verify.float64 import widened
-from rutc.verify.tolerance import MULTIPLE, Level, unit_roundoff
-from rutc.verify.truth import TooMuchWork, Truth
-from rutc.verify.workload import MOVED_PER_S, NODE_S
+from rutc.verify.judging.tolerance import MULTIPLE, Level, unit_roundoff
+from rutc.verify.truth.float64 import widened
+from rutc.verify.truth.truth import TooMuchWork, Truth
+from rutc.verify.truth.workload import MOVED_PER_S, NODE_S
 from tests.close import assert_close
 
 RANDOM = np.random.default_rng(3)

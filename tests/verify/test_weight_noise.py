@@ -9,11 +9,11 @@ from onnx import numpy_helper, parser
 
 from rutc.driver.api import compile
 from rutc.tensor_ir import Const, DType
-from rutc.tensor_ir.parse import parse
-from rutc.verify.compare import compare_values
-from rutc.verify.judge import judged
-from rutc.verify.tolerance import BLOCK_STEP, MULTIPLE, WEIGHT_STEP, Level, unit_roundoff
-from rutc.verify.weight_noise import moved_weights, roundoff_of, stored_type
+from rutc.tensor_ir.textual.parse import parse
+from rutc.verify.judging.compare import compare_values
+from rutc.verify.judging.judge import judged
+from rutc.verify.judging.tolerance import BLOCK_STEP, MULTIPLE, WEIGHT_STEP, Level, unit_roundoff
+from rutc.verify.truth.weight_noise import moved_weights, roundoff_of, stored_type
 
 NETWORK = """
 graph "two constants"

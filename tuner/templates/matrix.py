@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import permutations
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.facts.products import terms_of
+from rutc.tensor_ir.indices.affine import ZERO, Index
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
-from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.statements import walk_loops
 from rutc.tensor_ir.steps import (
     Balance,
@@ -24,13 +24,13 @@ from rutc.tensor_ir.steps import (
     Step,
 )
 from rutc.tuner.access import Shape, Touch
-from rutc.tuner.blocking import stored_bytes
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
-from rutc.tuner.columns import COLUMNS
 from rutc.tuner.dot import dot_packing
-from rutc.tuner.packing import dim_of_loop, packed
 from rutc.tuner.space import Axis, Default, Template
-from rutc.tuner.tile_prefetch import comes_from_afar
+from rutc.tuner.tiles.blocking import stored_bytes
+from rutc.tuner.tiles.columns import COLUMNS
+from rutc.tuner.tiles.packing import dim_of_loop, packed
+from rutc.tuner.tiles.tile_prefetch import comes_from_afar
 
 ROWS = 16
 GROUP_BYTES = 4

@@ -14,8 +14,8 @@ from rutc.tensor_ir.statements import walk_loops, walk_stmts
 from rutc.tensor_ir.steps import Lanes, Mark, NotApplicable, Pack, Reorder, Step
 from rutc.tuner.access import Shape, Touch
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
-from rutc.tuner.packing import dim_of_loop, packed
 from rutc.tuner.space import Axis, Default, Template
+from rutc.tuner.tiles.packing import dim_of_loop, packed
 from rutc.tuner.vectors import MOST_AT_ONCE, copies_of_body, vectorised
 
 MOST_WRITTEN_OUT = 16

@@ -7,8 +7,8 @@ from itertools import permutations
 from math import inf, prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.expr import operations
+from rutc.tensor_ir.indices.affine import Size
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import FEWEST_LANES, Machine
 from rutc.tensor_ir.statements import exprs, walk_stmts
@@ -19,7 +19,7 @@ from rutc.tuner.choice import Choice, pays, shared_counts, shared_out, shared_te
 from rutc.tuner.collapse import fuse_innermost
 from rutc.tuner.lengths import leaves_rest
 from rutc.tuner.space import Axis, Default, Template
-from rutc.tuner.tile_registers import state_registers
+from rutc.tuner.tiles.tile_registers import state_registers
 from rutc.tuner.vectors import MOST_AT_ONCE
 
 VECTORS = (0, 1, 2, 4, 8, 16)

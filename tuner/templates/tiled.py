@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
@@ -28,16 +28,16 @@ from rutc.tensor_ir.steps import (
     Tile,
 )
 from rutc.tuner.access import Reduction, Shape, Touch, moves_evenly
-from rutc.tuner.blocking import batch_loops, sole_output, takes_one_more, tiles_at_once
 from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_steps, products_together
 from rutc.tuner.lengths import has_even_blocks
-from rutc.tuner.packing import grouped_packing, packed, packing
-from rutc.tuner.prepare import Prepared, prepared_operands
-from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cycles import block_loop, bound_order
-from rutc.tuner.tile_loops import reuse_loops, tile_loops
-from rutc.tuner.tile_prefetch import (
+from rutc.tuner.tiles.blocking import batch_loops, sole_output, takes_one_more, tiles_at_once
+from rutc.tuner.tiles.packing import grouped_packing, packed, packing
+from rutc.tuner.tiles.prepare import Prepared, prepared_operands
+from rutc.tuner.tiles.register_tile import RegisterTile
+from rutc.tuner.tiles.tile_cycles import block_loop, bound_order
+from rutc.tuner.tiles.tile_loops import reuse_loops, tile_loops
+from rutc.tuner.tiles.tile_prefetch import (
     comes_from_afar,
     far_rows_asked_for,
     panel_bytes,
@@ -47,7 +47,7 @@ from rutc.tuner.tile_prefetch import (
     stays_until_used,
     waits_for_pages,
 )
-from rutc.tuner.tile_registers import (
+from rutc.tuner.tiles.tile_registers import (
     LONGEST_UNROLLED,
     crowded,
     fewest_rows,

@@ -8,7 +8,12 @@ from math import inf
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import Shape
-from rutc.tuner.blocking import (
+from rutc.tuner.choice import worth_sharing
+from rutc.tuner.dot import products_together
+from rutc.tuner.repeats import outside_alike, row_of
+from rutc.tuner.space import Axis, Default, Template, spread
+from rutc.tuner.templates.tiled import Tiling, parts_groups, tiled
+from rutc.tuner.tiles.blocking import (
     batch_loops,
     chunk_block,
     counted_rows,
@@ -18,17 +23,12 @@ from rutc.tuner.blocking import (
     whole_rows,
     with_even_rows,
 )
-from rutc.tuner.choice import worth_sharing
-from rutc.tuner.dot import products_together
-from rutc.tuner.prepare import once_turned, operations_on_vectors, prepared_operands
-from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.repeats import outside_alike, row_of
-from rutc.tuner.space import Axis, Default, Template, spread
-from rutc.tuner.templates.tiled import Tiling, parts_groups, tiled
-from rutc.tuner.tile_cost import lanes_cost
-from rutc.tuner.tile_cycles import block_loop, bound_order
-from rutc.tuner.tile_loops import tile_loops
-from rutc.tuner.tiles import choose_tile, register_tiles, tile_along
+from rutc.tuner.tiles.prepare import once_turned, operations_on_vectors, prepared_operands
+from rutc.tuner.tiles.register_tile import RegisterTile
+from rutc.tuner.tiles.tile_cost import lanes_cost
+from rutc.tuner.tiles.tile_cycles import block_loop, bound_order
+from rutc.tuner.tiles.tile_loops import tile_loops
+from rutc.tuner.tiles.tiles import choose_tile, register_tiles, tile_along
 
 REUSES = (4, 8, 16, 32)
 """For how many tiles a block of the reduction may be used."""

@@ -18,8 +18,8 @@ from itertools import combinations, permutations
 from math import ceil
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import has_functions
+from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind
 from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
 from rutc.tensor_ir.statements import exprs, walk_stmts
@@ -40,7 +40,6 @@ from rutc.tuner.access import Shape
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.dot import products_together
 from rutc.tuner.lengths import leaves_rest, never_longer
-from rutc.tuner.packing import packed, packing
 from rutc.tuner.passes import (
     Pass,
     edge_parts,
@@ -51,9 +50,10 @@ from rutc.tuner.passes import (
     vectors_along,
     with_fused_loops,
 )
-from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.space import Axis, Default, Template
-from rutc.tuner.window_tiles import (
+from rutc.tuner.tiles.packing import packed, packing
+from rutc.tuner.tiles.register_tile import RegisterTile
+from rutc.tuner.tiles.window_tiles import (
     MOST_ROWS,
     MOST_WRITTEN_OUT,
     may_be_rows,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import (
     add,
     clamped,
@@ -24,7 +25,6 @@ from rutc.importer.ops.activations import (
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.operands import static
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Expr, Index, apply, cast
 
 Function = Callable[[Expr], Expr]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from math import inf
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import add
 from rutc.importer.ops.attention import (
     biased,
@@ -25,9 +26,8 @@ from rutc.importer.ops.microsoft.contraction import matmul_integer_to_float
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 
 @record

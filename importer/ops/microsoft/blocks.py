@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import mul
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.microsoft.packed import UNSIGNED, unpacked
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, floordiv
+from rutc.tensor_ir.indices.affine import ONE, ZERO, floordiv
 
 
 def _numbers(b: Builder, t: Tensor, bits: int, count: int | None) -> Tensor:

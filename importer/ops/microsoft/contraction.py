@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import add, mul, scaled, tanh_gelu_of
 from rutc.importer.ops.contraction import centered, gemm, matmul_of, sum_products
 from rutc.importer.ops.convolution import conv
@@ -15,9 +16,8 @@ from rutc.importer.ops.microsoft.activation import activated
 from rutc.importer.ops.movement import transpose
 from rutc.importer.ops.quantization import dynamic_quantize_linear
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Expr, apply, cast
-from rutc.tensor_ir.affine import ONE
+from rutc.tensor_ir.indices.affine import ONE
 
 
 def _turned(b: Builder, x: Tensor, *, last: int, batch: int) -> Tensor:

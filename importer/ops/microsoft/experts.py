@@ -16,8 +16,9 @@ from math import inf
 import numpy as np
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import (
     add,
     clamped,
@@ -36,9 +37,8 @@ from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.sorting import top_k
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import floordiv, product
+from rutc.tensor_ir.indices.affine import floordiv, product
 
 ACTIVATIONS = {
     "relu": relu_of,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import scaled
 from rutc.importer.ops.attention import (
     biased,
@@ -25,9 +26,8 @@ from rutc.importer.ops.operands import static
 from rutc.importer.ops.rotary import position_at, rotated
 from rutc.importer.ops.size_operands import sizes
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO, maximum
+from rutc.tensor_ir.indices.affine import ONE, ZERO, maximum
 
 
 @operator("RotaryEmbedding", DOMAIN)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Axis, Tensor
 from rutc.importer.ops.activations import add, mul, sigmoid_of
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.microsoft.contraction import with_channels_first, with_channels_last
@@ -18,7 +19,6 @@ from rutc.importer.ops.normalization import (
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, apply, cast
 
 

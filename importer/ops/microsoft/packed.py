@@ -7,8 +7,9 @@ from math import prod
 import numpy as np
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import add, mul
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.microsoft import DOMAIN
@@ -16,9 +17,8 @@ from rutc.importer.ops.movement import transpose
 from rutc.importer.ops.quantization import rounded_to
 from rutc.importer.quantised import rounds_to_bytes
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import floordiv
+from rutc.tensor_ir.indices.affine import floordiv
 
 UNSIGNED = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 """The type of packed numbers of so many bits."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import add, leaky_relu_of, mul, scaled, sigmoid_of
 from rutc.importer.ops.contraction import centered, matmul_of
 from rutc.importer.ops.cuts import concat
@@ -26,7 +27,6 @@ from rutc.importer.ops.quantization import dequantize_linear, qlinear_conv, quan
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr
 
 

@@ -7,8 +7,9 @@ from math import inf
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError, lit
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.elementwise import trilu
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.movement import gather_nd, range_of
@@ -20,7 +21,6 @@ from rutc.importer.ops.scans import scanned
 from rutc.importer.ops.unit_axes import unsqueeze
 from rutc.importer.registry import operator
 from rutc.importer.shapes import folded
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Index, IndexValue, apply, cast
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.activations import mul
 from rutc.importer.ops.fixed_point import stored
 from rutc.importer.ops.linear_attention import causal_conv_with_state, linear_attention
@@ -13,9 +14,8 @@ from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.recurrent import Gates, lstm_of
 from rutc.importer.ops.recurrent_layers import Operands
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir.indices.affine import ONE, ZERO
 
 
 @operator("LinearAttention", DOMAIN)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError
+from rutc.importer.building.builder import Builder
+from rutc.importer.building.expressions import OperatorError
+from rutc.importer.building.tensor import Tensor
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.strings import accepted
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
 
 BEGIN, END = "\x02", "\x03"

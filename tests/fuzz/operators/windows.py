@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rutc.verify.tolerance import is_float
+from rutc.verify.judging.tolerance import is_float
 from tests.fuzz.data import is_integer
 from tests.fuzz.graph import Build, Refused, Val, maker
 

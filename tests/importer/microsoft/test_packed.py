@@ -11,7 +11,7 @@ import rutc
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.ops.microsoft.packed import LEVELS
-from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpreter.interpret import interpret
 from tests.machines import NATIVE
 
 pytestmark = pytest.mark.sampled(8)

@@ -1,0 +1,1 @@
+"""The artifact: host program, kernels and weights in one library."""

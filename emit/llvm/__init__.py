@@ -1,0 +1,1 @@
+"""LLVM's language as text, and LLVM: modules in, machine code out."""

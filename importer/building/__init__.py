@@ -1,0 +1,1 @@
+"""What the operator functions build graphs with."""

@@ -1,0 +1,1 @@
+"""Models of any opset as models of the newest one."""

@@ -1,0 +1,1 @@
+"""Model files: read, and checked before anything is done with them."""

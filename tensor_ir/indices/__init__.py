@@ -1,0 +1,1 @@
+"""Index expressions: integers over named variables, and their ranges."""

@@ -1,0 +1,1 @@
+"""What both languages mean, computed with numpy: the oracle of every test."""

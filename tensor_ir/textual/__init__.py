@@ -1,0 +1,1 @@
+"""The text forms of both languages: written, and parsed."""

@@ -1,0 +1,1 @@
+"""The database of tuning records: what schedules of kernels took on which machines."""

@@ -1,0 +1,1 @@
+"""What a search tries next, and what it learned of other kernels."""

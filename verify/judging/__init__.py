@@ -1,0 +1,1 @@
+"""Whether outputs are near enough to the truth, and say anything."""
