@@ -30,6 +30,7 @@ from rutc.verify import VerificationFailed
 from rutc.verify.judging.budget import relative_error
 from rutc.verify.judging.compare import Value
 from tests.cli.conftest import invoke
+from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
 from tests.machines import V3, V4, needs
@@ -198,7 +199,7 @@ def test_outputs_are_told_with_ranges(tmp_path: Path) -> None:
     for (case, outputs), own in zip(told, given, strict=True):
         np.testing.assert_array_equal(case["x"], own["x"])
         y, s = outputs
-        np.testing.assert_allclose(y, (2 * own["x"] @ own["w"]).T, rtol=1e-5, atol=1e-5)
+        assert_close(y, (2 * own["x"] @ own["w"]).T, reduction=16)
         np.testing.assert_array_equal(s, 2 * own["x"].T)
 
 
