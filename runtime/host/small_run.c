@@ -1,6 +1,6 @@
 #include "small_run.h"
 
-enum { TRIES = 16, PERIOD = 512, ALONE = 0, SHARED = 1 };
+enum { TRIES = RUTC_TIMED_RUNS + 1, PERIOD = 512, ALONE = 0, SHARED = 1 };
 
 /* Of a run in which there was nothing to share. */
 static const int64_t NEVER_NS = INT64_C(1) << 40;
@@ -12,7 +12,8 @@ static int follows(const rutc_small_run *self, int64_t began_ns) {
 static int should_share(const rutc_small_run *self) {
   if (self->tried < TRIES) return 0;
   if (self->tried < 2 * TRIES) return 1;
-  return self->taken_ns[SHARED] < self->taken_ns[ALONE];
+  int median = RUTC_TIMED_RUNS / 2;
+  return self->taken_ns[SHARED][median] < self->taken_ns[ALONE][median];
 }
 
 int rutc_small_run_shares(rutc_small_run *self, rutc_pool *pool, int64_t now_ns) {
@@ -29,12 +30,12 @@ int rutc_small_run_shares(rutc_small_run *self, rutc_pool *pool, int64_t now_ns)
 
 /* The first of some tries finds the caches as the others do not. */
 static void count(rutc_small_run *self, int shared, int64_t taken_ns) {
-  int64_t *total = &self->taken_ns[shared ? SHARED : ALONE];
-  if (self->tried % TRIES == 0) {
-    *total = 0;
-  } else {
-    *total += shared && !self->launched ? NEVER_NS : taken_ns;
-  }
+  int64_t *times = self->taken_ns[shared ? SHARED : ALONE];
+  int place = self->tried % TRIES - 1;
+  if (place < 0) return;
+  if (shared && !self->launched) taken_ns = NEVER_NS;
+  for (; place > 0 && times[place - 1] > taken_ns; place--) times[place] = times[place - 1];
+  times[place] = taken_ns;
 }
 
 void rutc_small_run_ends(rutc_small_run *self, int shared, int64_t began_ns, int64_t now_ns) {

@@ -26,11 +26,12 @@ struct rutc_pool {
 int rutc_pool_awake(rutc_pool *pool) { return pool->now < pool->awake_until; }
 
 /* ns between runs, ns of a run on one thread, and on all, whether it shares anything, runs,
- * whether threads never come: prints how many had all threads, and how often these were woken. */
+ * whether threads never come, the run that takes 1 ms longer: prints how many had all threads, and
+ * how often these were woken. */
 int main(int argc, char **argv) {
-  if (argc < 7) return 1;
-  int64_t given[6];
-  for (int i = 0; i < 6; i++) given[i] = atoll(argv[i + 1]);
+  if (argc < 8) return 1;
+  int64_t given[7];
+  for (int i = 0; i < 7; i++) given[i] = atoll(argv[i + 1]);
   struct rutc_pool pool = {.now = 1000000, .late = (int)given[5]};
   rutc_small_run run = {0};
   int shared = 0;
@@ -41,7 +42,7 @@ int main(int argc, char **argv) {
       run.launched = 1;
       pool.woken += !rutc_pool_awake(&pool);
     }
-    pool.now += given[1 + (shares && !pool.late)];
+    pool.now += given[1 + (shares && !pool.late)] + (i == given[6] ? 1000000 : 0);
     if (run.launched && !pool.late) pool.awake_until = pool.now + RUTC_WATCH_NS;
     shared += shares;
     rutc_small_run_ends(&run, shares, began, pool.now);
@@ -60,10 +61,17 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Telling:
 
 
 def told(
-    program: Telling, gap: int, alone: int, all_: int, *, shares: bool = True, late: int = 0
+    program: Telling,
+    gap: int,
+    alone: int,
+    all_: int,
+    *,
+    shares: bool = True,
+    late: int = 0,
+    stalled: int = -1,
 ) -> list[int]:
     """How many runs of a period had all threads, and how often threads were woken."""
-    return program(gap, alone, all_, int(shares), PERIOD + 1, late)
+    return program(gap, alone, all_, int(shares), PERIOD + 1, late, stalled)
 
 
 def test_runs_with_time_between_them_wake_nobody(program: Telling) -> None:
@@ -84,6 +92,16 @@ def test_threads_sleep_where_runs_are_no_faster(program: Telling, *, shares: boo
     shared, woken = told(program, 1000, 15000, 20000 if shares else 10000, shares=shares)
     assert shared == TRIES
     assert woken == int(shares)
+
+
+@pytest.mark.parametrize("stalled", [TRIES // 2, TRIES + TRIES // 2])
+@pytest.mark.parametrize("all_", [10000, 20000])
+def test_one_run_that_is_held_up_decides_nothing(
+    program: Telling, all_: int, stalled: int
+) -> None:
+    """Be it on one thread, or on all."""
+    shared, _ = told(program, 1000, 15000, all_, stalled=stalled)
+    assert shared == (PERIOD - TRIES if all_ < 15000 else TRIES)
 
 
 def test_threads_that_do_not_come_are_called_now_and_then(program: Telling) -> None:
