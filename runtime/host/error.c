@@ -10,3 +10,5 @@ int rutc_fail(rutc_error *error, int status, const char *format, ...) {
   va_end(arguments);
   return status;
 }
+
+const char *rutc_plural(int64_t count) { return count == 1 ? "" : "s"; }

@@ -12,4 +12,7 @@ typedef struct rutc_error {
 __attribute__((format(printf, 3, 4))) int rutc_fail(rutc_error *error, int status,
                                                     const char *format, ...);
 
+/* What follows a noun in a message that tells so many of it. */
+const char *rutc_plural(int64_t count);
+
 #endif

@@ -217,8 +217,9 @@ static int check_counts(rutc_session *session, const DLTensor *const *inputs, in
   int32_t given = program->output_count - program->state_count;
   if (input_count != taken || output_count != given) {
     return rutc_fail(&session->error, RUTC_BAD_ARGUMENT,
-                     "the model takes %d inputs and %d outputs, not %d and %d", (int)taken,
-                     (int)given, (int)input_count, (int)output_count);
+                     "the model takes %d input%s and %d output%s, not %d and %d", (int)taken,
+                     rutc_plural(taken), (int)given, rutc_plural(given), (int)input_count,
+                     (int)output_count);
   }
   if ((inputs == NULL && input_count > 0) || (outputs == NULL && output_count > 0)) {
     return rutc_fail(&session->error, RUTC_BAD_ARGUMENT, "the array of %s is NULL",
@@ -266,8 +267,8 @@ static int output_shapes(rutc_session *session, const DLTensor *const *inputs, i
     DLTensor *output = outputs[i];
     if (output == NULL || (output->shape != NULL && output->ndim != port->ndim)) {
       return rutc_fail(&session->error, RUTC_BAD_ARGUMENT,
-                       "the descriptor of output \"%s\" must have %d dimensions, or no shape",
-                       port->name, (int)port->ndim);
+                       "the descriptor of output \"%s\" must have %d dimension%s, or no shape",
+                       port->name, (int)port->ndim, rutc_plural(port->ndim));
     }
     output->device = (DLDevice){kDLCPU, 0};
     output->dtype = (DLDataType){port->dtype_code, port->dtype_bits, 1};

@@ -64,12 +64,12 @@ int rutc_tensor_check(const rutc_port *port, const char *role, const DLTensor *t
                      port->name, port->dtype, given);
   }
   if (tensor->ndim < 0 || tensor->ndim > RUTC_MAX_NDIM) {
-    return rutc_fail(error, RUTC_BAD_TENSOR, "%s \"%s\" must have %d dimensions, not %d", role,
-                     port->name, (int)port->ndim, (int)tensor->ndim);
+    return rutc_fail(error, RUTC_BAD_TENSOR, "%s \"%s\" must have %d dimension%s, not %d", role,
+                     port->name, (int)port->ndim, rutc_plural(port->ndim), (int)tensor->ndim);
   }
   if (tensor->ndim > 0 && tensor->shape == NULL) {
-    return rutc_fail(error, RUTC_BAD_TENSOR, "%s \"%s\" has %d dimensions but no shape", role,
-                     port->name, (int)tensor->ndim);
+    return rutc_fail(error, RUTC_BAD_TENSOR, "%s \"%s\" has %d dimension%s but no shape", role,
+                     port->name, (int)tensor->ndim, rutc_plural(tensor->ndim));
   }
   if (!same_shape(port, tensor, shape)) {
     char wanted[256], given[256];

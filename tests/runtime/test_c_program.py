@@ -156,10 +156,10 @@ fine: 0
 no data: 2 input "x" has no data (NULL)
 session's memory: 0
 all from the session: 0
-no shape: 2 input "x" has 1 dimensions but no shape
+no shape: 2 input "x" has 1 dimension but no shape
 ndim: 2 input "x" must have shape [8], not [8, 1]
-negative ndim: 2 input "x" must have 1 dimensions, not -1
-large ndim: 2 input "x" must have 1 dimensions, not 1000
+negative ndim: 2 input "x" must have 1 dimension, not -1
+large ndim: 2 input "x" must have 1 dimension, not 1000
 shape: 2 input "x" must have shape [8], not [9]
 dtype: 2 input "x" must have dtype float32, not float64
 output dtype: 2 output "y" must have dtype float32, not int32
@@ -170,7 +170,7 @@ output alignment: 2 the data of output "y" must be aligned to 4 bytes, the size 
 offset: 0
 strides: 0
 1 input "x" is NULL
-1 the model takes 1 inputs and 1 outputs, not 2 and 1
+1 the model takes 1 input and 1 output, not 2 and 1
 1 the array of inputs is NULL
 1 the array of outputs is NULL
 1 the session is NULL

@@ -5,7 +5,7 @@ int rutc_routine_box_shape(const rutc_call *call) {
   if (x == NULL) return RUTC_RUN_FAILED;
   int64_t rank = call->outs[0].shape[0];
   if (x->ndim != rank) {
-    return rutc_call_fail(call, "an element has %d axes, not %lld", (int)x->ndim,
+    return rutc_call_fail(call, "the rank of an element is %d, not %lld", (int)x->ndim,
                           (long long)rank);
   }
   if (rank > 0) memcpy(call->outs[0].data, x->shape, (size_t)rank * sizeof *x->shape);

@@ -22,7 +22,7 @@ int rutc_routine_joined_shape(const rutc_call *call) {
   const DLTensor *first = rutc_unboxed(call, numbers[0]);
   if (first == NULL) return RUTC_RUN_FAILED;
   if (first->ndim != rank - stacked) {
-    return rutc_call_fail(call, "an element has %d axes, not %lld", (int)first->ndim,
+    return rutc_call_fail(call, "the rank of an element is %d, not %lld", (int)first->ndim,
                           (long long)(rank - stacked));
   }
   int64_t whole = 0;

@@ -61,7 +61,7 @@ def box_shape(job: Job) -> Sequence[np.ndarray]:
     """The shape of what is in a box, which has as many axes as the result has elements."""
     shape = _content(job, job.args[0].item()).shape
     if len(shape) != job.results[0].shape[0]:
-        job.fail(f"an element has {len(shape)} axes, not {job.results[0].shape[0]}")
+        job.fail(f"the rank of an element is {len(shape)}, not {job.results[0].shape[0]}")
     return (np.array(shape, np.int64),)
 
 
@@ -87,7 +87,7 @@ def joined_shape(job: Job) -> Sequence[np.ndarray]:
         return (np.zeros(rank, np.int64),)
     first = shapes[0]
     if len(first) != rank - stacked:
-        job.fail(f"an element has {len(first)} axes, not {rank - stacked}")
+        job.fail(f"the rank of an element is {len(first)}, not {rank - stacked}")
     for shape in shapes[1:]:
         ignored = () if stacked else (axis,)
         ends = [[n for i, n in enumerate(s) if i not in ignored] for s in (shape, first)]
