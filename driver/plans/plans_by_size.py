@@ -24,7 +24,7 @@ it is that differs, a plan for one example is made, and stays if it gains as muc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import log, prod
 
@@ -81,7 +81,7 @@ def plans_by_size(
     if not _may_have_others(graph):
         return ()
     common = common_sizes(symbols)
-    gains = _Comparing(usual, machine, common)
+    comparing = _Comparing(usual, machine, common)
     found: list[PlanVersion] = []
     for sizes in (midway(symbols), _larger(symbols)):
         sized = _at(graph, sizes)
@@ -90,7 +90,12 @@ def plans_by_size(
         version = make(sized)
         if version is None or version.assigned == usual.version.assigned:
             continue
-        found += gains.better(plan(version), symbols, sizes)
+        other = plan(version)
+        gains = comparing.gains(other, sizes)
+        if gains is None:
+            continue
+        where = beyond(symbols, prod(common.values()), gains.places(), prod(sizes.values()))
+        found += [] if where is None else [PlanVersion(other, where)]
     return tuple(found)
 
 
@@ -118,7 +123,7 @@ def plan_of_one(
     if other.assignment == usual.plan.assignment:
         return ()
     # Threads that are started take about as long as all that a call does beside the kernels.
-    if not _Comparing(usual, machine, common).gains(other, one, machine.launch_cycles):
+    if _Comparing(usual, machine, common).gains(other, one, machine.launch_cycles) is None:
         return ()
     examples = prod(one.values())
     where = beyond(symbols, prod(common.values()), examples, examples)
@@ -146,24 +151,18 @@ class _Comparing:
     def _usually(self) -> PlanAtSizes:
         return self._estimates.plan(self.usual.plan)
 
-    def better(
-        self, other: Plan, symbols: Mapping[str, Range], sizes: Sizes
-    ) -> Iterator[PlanVersion]:
-        """The plan for these sizes, with where it runs, if it takes clearly less time there."""
-        if self.gains(other, sizes):
-            gains = Gains(self.common, self._usually, sizes, self._estimates.plan(other))
-            common, own = prod(self.common.values()), prod(sizes.values())
-            where = beyond(symbols, common, gains.places(), own)
-            if where is not None:
-                yield PlanVersion(other, where)
+    def gains(self, other: Plan, sizes: Sizes, call: float = 0.0) -> Gains | None:
+        """What a plan takes less, if that is clearly less at these sizes.
 
-    def gains(self, other: Plan, sizes: Sizes, call: float = 0.0) -> bool:
-        """Whether a plan takes clearly less time at these sizes, of which a `call` is a part."""
+        Of what is taken there, `call` cycles are no plan's.
+        """
         if other.strings != self.usual.plan.strings:
-            return False
+            return None
+        found = Gains(self.common, self._usually, sizes, self._estimates.plan(other))
         # Kernels that differ in what is common alone have the schedule of the usual plan.
-        usually, costs = self._usually.cycles(sizes), self._estimates.plan(other).cycles(sizes)
-        return usually - costs > self.machine.coefficients.plans.least_gain * (usually + call)
+        usually, costs = found.usually.cycles(sizes), found.costs.cycles(sizes)
+        least = self.machine.coefficients.plans.least_gain * (usually + call)
+        return found if usually - costs > least else None
 
 
 def _at(graph: Graph, sizes: Sizes) -> Graph:
