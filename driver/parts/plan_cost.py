@@ -54,8 +54,8 @@ from rutc.tensor_ir.running import running_nest
 from rutc.tuner.arms import period_of
 from rutc.tuner.sharing import MOST_CYCLES
 
-NESTS = 1024
-"""How many nests are remembered with what they take: those of a large model."""
+ARMS = 1024
+"""How many bodies with arms are remembered with what they take: those of a large model."""
 Extents = Mapping[str, Index]
 
 
@@ -92,8 +92,8 @@ def no_more(x: Index, limit: int, symbols: Mapping[str, Range]) -> Index | None:
 
     c*m*n + a // d + k   ->   min(limit, min(limit, c*m)*n) + min(d*limit, a) // d + k
 
-    What has no indices may have factors below 0, which count as 0. None of what has negative terms,
-    or has factors that are too large for that.
+    Factors may be below 0 where something has no indices; they count as 0. None if terms have
+    negative coefficients, or factors are too large for that.
     """
     if _is_counted(x, symbols):
         return x
@@ -101,7 +101,9 @@ def no_more(x: Index, limit: int, symbols: Mapping[str, Range]) -> Index | None:
         return None
     total = Index.of(x.const)
     for factors, coefficient in x.terms:
-        term = minimum(max(coefficient, 0), limit, symbols)
+        if coefficient < 0:
+            return None
+        term = Index.of(min(coefficient, limit))
         for a in factors:
             factor: Index | None = of_atom(a)
             if isinstance(a, FloorDiv) and a.den.is_const:
@@ -110,7 +112,7 @@ def no_more(x: Index, limit: int, symbols: Mapping[str, Range]) -> Index | None:
             if factor is None:
                 return None
             term = term * maximum(factor, 0, symbols)
-            if coefficient < 0 or not _is_counted(term, symbols):
+            if not _is_counted(term, symbols):
                 return None
             term = minimum(limit, term, symbols)
         total += term
@@ -152,10 +154,7 @@ def work_of(group: Group, extents: Extents) -> Work:
     counts: dict[tuple[str, ...], tuple[int, int]] = {}
     for n in group.stages:
         taken = n.out.dims if running_nest(n, extents.__getitem__) is not None else n.dims
-        named = sorted(frozenset().union(*map(index_names, n.body)))
-        written, done = _operations(
-            n, tuple([(d, plain(extents[d])) for d in named if d in extents])
-        )
+        written, done = _operations(n, extents)
         before = counts.get(taken, (0, 0))
         counts[taken] = before[0] + written, before[1] + done
     total = Work()
@@ -165,17 +164,16 @@ def work_of(group: Group, extents: Extents) -> Work:
     return total
 
 
-@lru_cache(NESTS)
-def _operations(n: Nest, sizes: tuple[tuple[str, Size], ...]) -> tuple[int, int]:
-    """The operations (written, done) of an element; `sizes` are those of what its indices name.
-
-    Plans are asked three times what their groups take, and alternatives share most of them.
-    """
+def _operations(n: Nest, extents: Extents) -> tuple[int, int]:
+    """The operations (written, done) of an element."""
     if any(a.dtype is DType.BF16 for a, _ in terms_of(n.reducer, n.body) or ()):
         written = done = 1
     else:
         written = sum(sum(map(_is_operation, walk(e))) for e in n.body)
-        done = ceil(sum(_done(e, dict(sizes)) for e in n.body))
+        done = written
+        if any(_chooses(e) for e in n.body):
+            named = sorted(frozenset().union(*map(index_names, n.body)))
+            done = _of_arms(n.body, tuple([(d, plain(extents[d])) for d in named if d in extents]))
     reduced = 1 if n.reducer is not None else 0
     return written + reduced, done + reduced
 
@@ -184,11 +182,24 @@ def _is_operation(e: Expr) -> bool:
     return isinstance(e, Apply | Cast) and e.dtype.is_float
 
 
+def _chooses(e: Expr) -> bool:
+    """Whether there may be arms in an expression that an index chooses among."""
+    return any(isinstance(x, Apply) and x.op == "eq" for x in walk(e))
+
+
+@lru_cache(ARMS)
+def _of_arms(body: tuple[Expr, ...], sizes: tuple[tuple[str, Size], ...]) -> int:
+    """The operations done of a body with arms; `sizes` are those of what its indices name.
+
+    Plans are asked three times what their groups take, and alternatives share most of them.
+    """
+    return ceil(sum(_done(e, dict(sizes)) for e in body))
+
+
 def _done(e: Expr, sizes: Mapping[str, Size]) -> float:
     """The operations of an element, on average."""
-    every = tuple(walk(e))
-    if not any(isinstance(x, Apply) and x.op == "eq" for x in every):
-        return sum(map(_is_operation, every))
+    if not _chooses(e):
+        return sum(map(_is_operation, walk(e)))
     found = 0.0
     waiting, seen = [e], set[int]()
     while waiting:
