@@ -96,9 +96,7 @@ def test_threads_sleep_where_runs_are_no_faster(program: Telling, *, shares: boo
 
 @pytest.mark.parametrize("stalled", [TRIES // 2, TRIES + TRIES // 2])
 @pytest.mark.parametrize("all_", [10000, 20000])
-def test_one_run_that_is_held_up_decides_nothing(
-    program: Telling, all_: int, stalled: int
-) -> None:
+def test_one_run_that_is_held_up_decides_nothing(program: Telling, all_: int, stalled: int) -> None:
     """Be it on one thread, or on all."""
     shared, _ = told(program, 1000, 15000, all_, stalled=stalled)
     assert shared == (PERIOD - TRIES if all_ < 15000 else TRIES)
