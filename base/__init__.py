@@ -1,1 +1,1 @@
-"""What every folder but `runtime` may use: frozen records, processes, progress."""
+"""What every folder but `runtime` may use: frozen records, files, processes, progress."""

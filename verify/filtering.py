@@ -1,8 +1,9 @@
 """Where filtering costs accuracy: layers whose inputs differ too much within a tile.
 
-A filter's errors are relative to the largest elements of a whole tile (`graph_opt/minimal_filter`),
-and so hide outputs whose own windows hold much smaller ones. What the filtered layers read is
-computed by ONNX Runtime on the inputs of the verification, and the error of each output predicted:
+A filter's errors are relative to the largest elements of a whole tile
+(`graph_opt/minimal_filter.py`), and so hide outputs whose own windows hold much smaller ones. What
+the filtered layers read is computed by ONNX Runtime on the inputs of the verification, and the
+error of each output predicted:
 
     2^-24 * `typical` * sqrt(mean of squares in the tile / mean of squares in the window)
 

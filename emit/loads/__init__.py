@@ -1,1 +1,1 @@
-"""Elements of memory as LLVM values: loads and stores of one, of neighbours, and across memory."""
+"""Ways to load and store: alone, side by side, across memory, masked, shuffled, of few bits."""
