@@ -134,6 +134,45 @@ def _position(b: Builder, last_key: Tensor, n: Index) -> Expr:
     return cast(b.read(last_key, [n] if last_key.rank == 1 else [n, 0]), DType.I64)
 
 
+def _next_row(
+    b: Builder, cos: Tensor, positions: Tensor | None, seen: Seen
+) -> Callable[[Index, Index], Sequence[Coord]]:
+    """Where a step's cosines are: at the position that is told, or after what was there before."""
+
+    def row(n: Index, s: Index) -> Sequence[Coord]:
+        if positions is not None:
+            return (position_at(b, positions, n, s),)
+        before = seen(n)
+        if isinstance(before, IndexValue) and b.inside(before.index + s, cos.shape[0]):
+            return (before.index + s,)
+        return (apply("add", before, IndexValue(s)),)
+
+    return row
+
+
+def _attended(
+    b: Builder, seen: Seen, last_key: Tensor | None, window: int
+) -> Callable[[Index, Index, Index, Index], list[Expr]]:
+    """Which keys a step attends to: up to itself, or up to the last one that is told.
+
+    Of a `window` of steps, if that is above 0.
+    """
+
+    def conditions(n: Index, _: Index, i: Index, j: Index) -> list[Expr]:
+        before = seen(n)
+        distance: Expr = apply("sub", IndexValue(j - i), before)
+        if isinstance(before, IndexValue):
+            distance = IndexValue(j - i - before.index)
+        found: list[Expr] = [apply("le", distance, lit(0, DType.I64))]
+        if last_key is not None:
+            found = [apply("le", IndexValue(j), _position(b, last_key, n))]
+        if window > 0:
+            found.append(apply("gt", distance, lit(-window, DType.I64)))
+        return found
+
+    return conditions
+
+
 @operator("GroupQueryAttention", DOMAIN)
 def group_query_attention(
     b: Builder,
@@ -185,15 +224,7 @@ def group_query_attention(
     if do_rotary:
         if cos is None or sin is None:
             raise OperatorError("rotary embedding needs cos_cache and sin_cache")
-
-        def row(n: Index, s: Index) -> Sequence[Coord]:
-            if positions is not None:
-                return (position_at(b, positions, n, s),)
-            before = seen(n)
-            if isinstance(before, IndexValue) and b.inside(before.index + s, cos.shape[0]):
-                return (before.index + s,)
-            return (apply("add", before, IndexValue(s)),)
-
+        row = _next_row(b, cos, positions, seen)
         size = 2 * static(cos.shape[1], "the caches' extent")
         q, k = (
             rotated(b, t, cos, sin, row, interleaved=bool(rotary_interleaved), size=size)
@@ -204,20 +235,8 @@ def group_query_attention(
     scores = capped(b, scores_of(b, q, k, scale or None), softcap)
     if attention_bias is not None:
         scores = biased(b, scores, attention_bias)
-
-    def conditions(n: Index, _: Index, i: Index, j: Index) -> list[Expr]:
-        before = seen(n)
-        distance: Expr = apply("sub", IndexValue(j - i), before)
-        if isinstance(before, IndexValue):
-            distance = IndexValue(j - i - before.index)
-        found: list[Expr] = [apply("le", distance, lit(0, DType.I64))]
-        if not causal:
-            found = [apply("le", IndexValue(j), _position(b, last_key, n))]
-        if local_window_size > 0:
-            found.append(apply("gt", distance, lit(-local_window_size, DType.I64)))
-        return found
-
-    scores = only_where(b, scores, conditions)
+    last = None if causal else last_key
+    scores = only_where(b, scores, _attended(b, seen, last, local_window_size))
     if sink is None and smooth_softmax == 1:
         sink = b.constant(np.zeros(num_heads, np.float32))
     if sink is not None:
