@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -194,82 +195,107 @@ def _search_schedules(
 
     The seconds of the limits are those since the search for plans `began`, and for all.
     """
-    chosen, cpu = _chosen(own.launches(), searched.names), runs.cpu
+    chosen = _chosen(own.launches(), searched.names)
     timed, origin = own.timed(), origin_of(own.machine)
     keep = _Keeper(database, origin, timed)
-    interrupted, lacked = False, 0.0
-    compared: Confirmed | None = None
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        jobs = len(os.sched_getaffinity(0))
-        with ModelBench(own, folder, jobs, cpu) as local:
-            before = perf_counter() - began
-            tuning = Tuning(
-                chosen,
-                local if runs.cluster is None else ClusterBench(local, own, runs.cluster),
-                lambda subject: CostModel(subject.machine, timed[subject]),
-                keep,
-                searched.seed,
-                lambda subject: known_of(subject, origin, database, timed[subject]),
-                searched.given,
-                seeds_in(database, own.machine) if searched.seeds else (),
-                jobs,
-            )
-            own_limits = limits.after(before, 0)
-            rounds = Rounds(monotonic() + own_limits.seconds - tuning.seconds, local.pace.round)
-            reserve = Reserve()
-
-            def fixed() -> float:
-                """What a round takes however few are tried in it."""
-                return local.pace.fixed
-
-            def at_last() -> float:
-                """What follows the last round: the fastest are timed again, and confirmed."""
-                return reserve.seconds(local.pace, cpu)
-
-            def confirm(faster: Mapping[Subject, Candidate]) -> Confirmed:
-                """What whole runs tell of schedules, which is kept."""
-                told.on_progress("in the model", 0, 1)
-                choices = {s: c.choice for s, c in faster.items()}
-
-                def share() -> float:
-                    """As there is time for: how many artifacts there will be is not known."""
-                    return needed(local.pace, cpu).share(rounds.left)
-
-                found = confirmed(own, choices, local.default, folder, cpu, share)
-                for s, c in faster.items():
-                    rows = judged(c.choice, s, origin, database, faster=s in found.believed)
-                    database.add(rows, replace=True)
-                told.on_progress("in the model", 1, 1)
-                return found
-
-            try:
-                believed: dict[Subject, Candidate] = {}
-                # What confirming leaves of its time is for more rounds.
-                for number in count():
-                    done = tuning.rounds
-                    reserve.most = CONFIRMED * rounds.left
-                    for subject in tuning.run(own_limits, rounds, at_last, fixed):
-                        told.on_batch(subject, tuning)
-                    if not tuning.rounds and tuning.trials < limits.trials and not tuning.finished:
-                        lacked = local.pace.round + at_last()
-                    if number and tuning.rounds == done:
-                        break
-                    began_last = monotonic()
-                    faster = tuning.faster()
-                    if not faster or faster == believed:
-                        continue
-                    found = confirm(faster)
-                    reserve.took = monotonic() - began_last
-                    compared = found if compared is None else compared.then(found)
-                    believed = {s: c for s, c in faster.items() if s in found.believed}
-                    tuning.doubt({s: c for s, c in faster.items() if s not in believed})
-            except KeyboardInterrupt:
-                # All that was measured is kept.
-                interrupted = True
+    jobs = len(os.sched_getaffinity(0))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ModelBench(own, Path(folder), jobs, runs.cpu) as local,
+    ):
+        before = perf_counter() - began
+        tuning = Tuning(
+            chosen,
+            local if runs.cluster is None else ClusterBench(local, own, runs.cluster),
+            lambda subject: CostModel(subject.machine, timed[subject]),
+            keep,
+            searched.seed,
+            lambda subject: known_of(subject, origin, database, timed[subject]),
+            searched.given,
+            seeds_in(database, own.machine) if searched.seeds else (),
+            jobs,
+        )
+        left = limits.after(before, 0)
+        rounds = Rounds(monotonic() + left.seconds - tuning.seconds, local.pace.round)
+        place = Path(folder)
+        search = _Search(own, tuning, local, rounds, database, origin, place, runs.cpu, told)
+        try:
+            search.run(left)
+            interrupted = False
+        except KeyboardInterrupt:
+            # All that was measured is kept.
+            interrupted = True
+    compared = search.compared
     tuned = tuple(_told(t, compared) for t in tuning.subjects)
     whole = {} if compared is None else compared.runs
-    return _Schedules(tuned, keep, whole, interrupted, lacked)
+    return _Schedules(tuned, keep, whole, interrupted, search.lacked)
+
+
+@dataclass
+class _Search:
+    """Rounds of trials, and whole runs with the fastest schedules, in turns while there is time."""
+
+    own: Planned
+    tuning: Tuning
+    local: ModelBench
+    rounds: Rounds
+    database: Database
+    origin: Origin
+    folder: Path
+    cpu: int | None
+    told: Listeners
+    reserve: Reserve = field(default_factory=Reserve)
+    compared: Confirmed | None = None
+    """What whole runs told, if there were any."""
+    lacked: float = 0.0
+    """The seconds of a first round and what follows, where there were fewer left."""
+
+    def run(self, limits: SearchLimits) -> None:
+        """Searches, confirms what is found, and what that leaves of its time is for more rounds."""
+        tuning = self.tuning
+        believed: dict[Subject, Candidate] = {}
+        for number in count():
+            done = tuning.rounds
+            self.reserve.most = CONFIRMED * self.rounds.left
+            for subject in tuning.run(limits, self.rounds, self._at_last, self._fixed):
+                self.told.on_batch(subject, tuning)
+            if not tuning.rounds and tuning.trials < limits.trials and not tuning.finished:
+                self.lacked = self.local.pace.round + self._at_last()
+            if number and tuning.rounds == done:
+                break
+            began = monotonic()
+            faster = tuning.faster()
+            if not faster or faster == believed:
+                continue
+            found = self._confirmed(faster)
+            self.reserve.took = monotonic() - began
+            self.compared = found if self.compared is None else self.compared.then(found)
+            believed = {s: c for s, c in faster.items() if s in found.believed}
+            tuning.doubt({s: c for s, c in faster.items() if s not in believed})
+
+    def _fixed(self) -> float:
+        """What a round takes however few are tried in it."""
+        return self.local.pace.fixed
+
+    def _at_last(self) -> float:
+        """What follows the last round: the fastest are timed again, and confirmed."""
+        return self.reserve.seconds(self.local.pace, self.cpu)
+
+    def _confirmed(self, faster: Mapping[Subject, Candidate]) -> Confirmed:
+        """What whole runs tell of schedules, which is kept."""
+        self.told.on_progress("in the model", 0, 1)
+        choices = {s: c.choice for s, c in faster.items()}
+
+        def share() -> float:
+            """As there is time for: how many artifacts there will be is not known."""
+            return needed(self.local.pace, self.cpu).share(self.rounds.left)
+
+        found = confirmed(self.own, choices, self.local.default, self.folder, self.cpu, share)
+        for s, c in faster.items():
+            rows = judged(c.choice, s, self.origin, self.database, faster=s in found.believed)
+            self.database.add(rows, replace=True)
+        self.told.on_progress("in the model", 1, 1)
+        return found
 
 
 def _check_runs_here(machine: Machine) -> None:
