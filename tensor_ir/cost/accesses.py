@@ -11,9 +11,10 @@ from rutc.tensor_ir.cost.frames import Frame, Frames, Role, executions
 from rutc.tensor_ir.cost.operations import DIVIDED, JOINED
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Cast, Read, reads_plainly
 from rutc.tensor_ir.facts.lane_runs import divided_along, shuffled_runs, spread_parts
 from rutc.tensor_ir.indices.affine import Index, Var
-from rutc.tensor_ir.kernel import Access, Buffer, Kernel
+from rutc.tensor_ir.kernel import Access, Buffer, Kernel, Space
 from rutc.tensor_ir.machine import FEWEST_LANES, NEAR_STRIDES, QUAD, Machine
 
 
@@ -40,6 +41,25 @@ class Accesses(Places):
         """Start with nothing counted."""
         super().__init__(kernel, machine)
         self._known_places: dict[tuple[Index, tuple[int, ...]], list[list[int] | None]] = {}
+
+    def times_converted(self, e: Cast, names: Names, frames: Frames) -> float | None:
+        """How often what is loaded is converted: equal loads once; None of anything else."""
+        types, arg = [e.dtype], e.arg
+        while isinstance(arg, Cast):
+            types.append(arg.dtype)
+            arg = arg.arg
+        if not isinstance(arg, Read) or not reads_plainly(arg):
+            return None
+        buffer = self.buffers[arg.value]
+        if buffer.space is Space.REGISTER:
+            return None
+        at, _ = self.home(names, frames)
+        seen, address = self.tally(frames, at).seen, self.address(buffer, arg.coords, frames)
+        key = *types, buffer.name, address, arg.fill, self.around(frames).region
+        if key in seen:
+            return 0.0
+        seen.add(key)
+        return self.distinct(address, frames, at, names)
 
     def load(self, x: Load, tally: Tally, count: float) -> None:
         """Count so many loads."""

@@ -16,10 +16,12 @@ from rutc.tensor_ir.cost.frames import Frame, Frames, Role, copies_held, executi
 from rutc.tensor_ir.cost.operations import (
     add_operations,
     depth_of,
+    is_added_to,
     is_larger,
     is_waited_for,
     kind_of,
     reads_of,
+    whole_within,
 )
 from rutc.tensor_ir.cost.work import Operand, Tally
 from rutc.tensor_ir.dtype import DType
@@ -33,6 +35,7 @@ from rutc.tensor_ir.expr import (
     Local,
     Read,
     bind,
+    children,
     index_names,
     plain_names,
 )
@@ -296,10 +299,20 @@ class Counter(Accesses):
         return _Expression(self, frames, {} if known is None else known, operands, steps).visit(e)
 
     def operation(
-        self, kind: str, count: float, dtype: DType, names: Names, frames: Frames
+        self,
+        kind: str,
+        count: float,
+        dtype: DType,
+        names: Names,
+        frames: Frames,
+        known: float | None = None,
     ) -> None:
-        """So many operations of a kind, computed where what they depend on is known."""
+        """So many operations of a kind, computed where what they depend on is known.
+
+        They are done as often as copies differ that need them, or as is `known`.
+        """
         at, times = self.home(names, frames)
+        times = times if known is None else known
         lanes = self.lanes(names, frames)
         if dtype.is_float or kind != "divisions":
             whole = lanes is None and not dtype.is_float
@@ -421,16 +434,30 @@ class _Expression:
                 return e.index.names()
             case Read():
                 return self.counter.read(e, self.frames, self.operands, self.steps)
-            case Cast() | BitCast():
-                names = self.visit(e.arg)
-                if isinstance(e, Cast):
-                    bigger = max(e.dtype, e.arg.dtype, key=lambda d: d.bytes)
-                    self.counter.operation("conversions", 1.0, bigger, names, self.frames)
-                return names
+            case BitCast():
+                return self.visit(e.arg)
+            case Cast():
+                return self._conversion(e)
             case Apply():
                 return self._operation(e)
             case _:
                 assert_never(e)
+
+    def _conversion(self, e: Cast) -> Names:
+        """A conversion: one for all copies of equal loads, as these are."""
+        counter, frames = self.counter, self.frames
+        bounded = whole_within(e, counter.machine)
+        if bounded is None:
+            names, count = self.visit(e.arg), 1.0
+        else:
+            names, count = self.visit(bounded.number), bounded.conversions
+            counter.operation(
+                "arithmetic", bounded.instructions, bounded.number.dtype, names, frames
+            )
+        bigger = max(e.dtype, e.arg.dtype, key=lambda d: d.bytes)
+        times = counter.times_converted(e, names, frames)
+        counter.operation("conversions", count, bigger, names, frames, times)
+        return names
 
     def _chosen(self, e: Apply, taken: float) -> Names:
         """A choice that the code knows: each arm in its share of the copies."""
@@ -444,10 +471,10 @@ class _Expression:
 
     def _operation(self, e: Apply) -> Names:
         counter, frames, dtype = self.counter, self.frames, e.args[-1].dtype
-        if e.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
+        if e.op in ("add", "sub"):
             for product, other in ((e.args[1], e.args[0]), (e.args[0], e.args[1])):
-                if isinstance(product, Apply) and product.op == "mul":
-                    names = union(self.visit(x) for x in (*product.args, other))
+                if is_added_to(product, e.op, counter.machine):
+                    names = union(self.visit(x) for x in (*children(product), other))
                     counter.operation("multiply_adds", 1.0, dtype, names, frames)
                     return names
         if is_larger(e):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from rutc.base.record import record
 from rutc.tensor_ir.cost.work import Tally
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     ELEMENTARY,
     Apply,
@@ -56,6 +58,90 @@ def is_larger(e: Apply) -> bool:
             return a.dtype.is_float and (a, b) == (d, c)
         case _:
             return False
+
+
+def is_added_to(product: Expr, op: str, machine: Machine) -> bool:
+    """Whether one instruction multiplies and adds (`op`): of floats, and of some integers.
+
+    Of narrow integers it is the one that adds up products of neighbours, every other one a zero,
+    where one factor has no sign.
+    """
+    match product:
+        case Apply(op="mul", args=(a, b)):
+            pass
+        case _:
+            return False
+    if product.dtype in (DType.F32, DType.F64):
+        return True
+    if product.dtype is not DType.I32 or op != "add":
+        return False
+    if machine.architecture != "x86_64":
+        return True
+    narrow = (_widened(a), _widened(b))
+    signs = {d.is_signed for d in narrow if d is not None}
+    return machine.adds_products and None not in narrow and False in signs
+
+
+def _widened(e: Expr) -> DType | None:
+    """The type of a narrow integer whose numbers all are some of i16, as an i32."""
+    match e:
+        case Cast(arg) if arg.dtype.is_int and (arg.dtype.bits <= 8 or arg.dtype is DType.I16):
+            return arg.dtype
+        case _:
+            return None
+
+
+@record
+class Bounded:
+    """A number that is kept within literal bounds while it becomes an integer.
+
+    So many conversions, and so many other instructions do that.
+    """
+
+    number: Expr
+    conversions: float
+    instructions: float
+
+
+def whole_within(e: Cast, machine: Machine) -> Bounded | None:
+    """A conversion to integers with literal bounds, and what the code has for it.
+
+    A bound is an instruction, where neither is NaN. Conversions of f32 round by themselves, and
+    then those to bytes have one of the bounds. A comparison makes 0 of NaN, where no bound does.
+
+        u8(i32(min(max(round(%x) + 130.0, 0.0), 255.0)))    2 conversions, a bound, and the shift
+    """
+    match e:
+        case Cast(Cast(clamped, DType.I32), DType.U8 | DType.I8):
+            conversions = 2.0
+        case _:
+            conversions, clamped = 1.0, e.arg
+    match clamped:
+        case Apply("min", (Apply("max", (x, Lit(float() as low))), Lit(float()))):
+            pass
+        case _:
+            return None
+    number, shift = _rounded(x)
+    rounds = number is not x
+    in_bytes = conversions > 1 and (machine.saturates or machine.packs)
+    if not e.dtype.is_int or x.dtype not in (DType.F32, DType.F64):
+        return None
+    if conversions > 1 and not (in_bytes and rounds):
+        return None
+    bounds = 1.0 if in_bytes else 2.0
+    of_nan = (1.0 if machine.has_masks else 2.0) if low or e.dtype is DType.I8 else 0.0
+    return Bounded(number, conversions, bounds + of_nan + shift)
+
+
+def _rounded(e: Expr) -> tuple[Expr, float]:
+    """An f32 that is rounded, and the additions of literals to that: itself where it is not."""
+    match e:
+        case Apply("add", (Apply("round", (number,)), Lit())) if e.dtype is DType.F32:
+            return number, 1.0
+        case Apply("round", (number,)) if e.dtype is DType.F32:
+            return number, 0.0
+        case _:
+            return e, 0.0
 
 
 def reads_of(elements: tuple[Expr, ...]) -> list[Read]:
