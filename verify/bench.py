@@ -176,15 +176,16 @@ def rutc_job(
 def run_rutc(
     library: Path, threads: int, inputs: Inputs, room: Room | None, target: str | None = None
 ) -> Run:
-    """Returns a run of a compiled model."""
+    """Returns a run of a compiled model, as programs make it that leave states to the session."""
     session = WholeSession(library, threads=threads, target=target)
+    taken = session.taken(inputs)
     for name, value in inputs.items():
-        if name not in session.taken(inputs):
+        if name not in taken:
             session.set_state(name, value)
-    run: Run = partial(session.step, None, inputs)
+    # What a whole session does besides in Python takes as long as a small model.
+    run: Run = partial(InferenceSession.run, session, None, taken)
     if room is not None:
-        given = copied(session.taken(inputs))
-        run = session.bind(given, allocated(session.given(room))).run
+        run = session.bind(copied(taken), allocated(session.given(room))).run
     lengths = [np.asarray(inputs[name]).shape[axis] for name, axis in session.growing()]
     return partial(_from_there, session, max(lengths), run) if lengths else run
 

@@ -134,6 +134,21 @@ def test_bound_runs_write_into_the_outputs(tmp_path: Path, monkeypatch: pytest.M
     np.testing.assert_array_equal(made["s"], x.max(axis=1))
 
 
+def test_unbound_runs_are_those_that_programs_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(parser.parse_model(MODEL), tmp_path / "m.onnx")
+    library = compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options(), None).library
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    run = run_rutc(library, 1, {"x": x}, None)
+    for name in ("run", "step", "taken", "given"):
+        monkeypatch.delattr(WholeSession, name)
+    outputs = run()
+    assert isinstance(outputs, list)
+    np.testing.assert_array_equal(outputs[0], -x)
+    np.testing.assert_array_equal(outputs[1], x.max(axis=1))
+
+
 FAULTS = """
 import sys
 from resource import RUSAGE_THREAD, getrusage
