@@ -24,9 +24,9 @@ from typing import Any
 from rutc.base.record import record
 from rutc.tensor_ir.expr import Coord, coord_names, reads
 from rutc.tensor_ir.indices.affine import ONE, Index, Range, Size, minimum, plain, product, typical
-from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, Stmt
+from rutc.tensor_ir.kernel import Branch, Buffer, Kernel, Loop, Stmt
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.statements import accesses, exprs, walk_loops, walk_stmts
+from rutc.tensor_ir.statements import accesses, exprs, own_indices, walk_loops, walk_stmts
 from rutc.tensor_ir.steps.step import ranges_of, simplified, with_index
 from rutc.tensor_ir.textual.parse import parse_index
 from rutc.tuner.choice import worth_threads
@@ -155,7 +155,7 @@ def _moved(loop: Loop, places: Places, symbols: Mapping[str, Range]) -> Places:
         return places
     first, last = loop.lo.value, loop.hi.value - 1
     still = {b for b, own in places.items() if not any(_has(loop.var, c) for c in own)}
-    if last <= first or not still:
+    if last <= first or not still or not _chooses(loop):
         return places
     begin, end = (_lowest(loop, at, symbols) for at in (first, last))
     found = dict(places)
@@ -165,6 +165,16 @@ def _moved(loop: Loop, places: Places, symbols: Mapping[str, Range]) -> Places:
         coords = tuple((d, n * Index.of(loop.var)) for d, n in steps.items() if n)
         found[buffer] = [*places[buffer], coords]
     return found
+
+
+def _chooses(loop: Loop) -> bool:
+    """Whether a branch or the bounds of an inner loop differ from iteration to iteration."""
+    return any(
+        loop.var in i.names()
+        for s in walk_stmts(loop.body)
+        if isinstance(s, Branch | Loop)
+        for i in own_indices(s)
+    )
 
 
 def _has(var: str, coords: tuple[tuple[str, Coord], ...]) -> bool:

@@ -108,6 +108,23 @@ def test_a_loop_whose_iterations_have_code_of_their_own_has_pieces() -> None:
     ]
 
 
+def test_loops_whose_iterations_have_the_same_code_are_not_written_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel, _ = lowered(LAYER)
+    alike = apply_schedule(kernel, (Mark("y", Kind.PARALLEL),))
+    apart = apply_schedule(alike, (Part("y", (1, 27, 28)),))
+    found = ways(alike, parallel_loops(alike), THREADS)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("rutc.tuner.sharing.with_index", refuse)
+    assert ways(alike, parallel_loops(alike), THREADS) == found
+    with pytest.raises(AssertionError):
+        ways(apart, parallel_loops(apart), THREADS)
+
+
 def test_turns_divide_the_tasks() -> None:
     kernel = scheduled(LAYER)
     loops = parallel_loops(kernel)
