@@ -158,11 +158,13 @@ def keys_asked_for(name: str, graph: GraphProto) -> tuple[int | str, ...] | None
 
 
 def _keys_of(node: NodeProto) -> tuple[int | str, ...] | None:
+    if node.op_type not in ("DictVectorizer", "CastMap"):
+        return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "DictVectorizer":
         words = [w.decode() for w in attributes.get("string_vocabulary", ())]
         return (*words, *attributes.get("int64_vocabulary", ()))
-    if node.op_type == "CastMap" and attributes.get("map_form") == b"SPARSE":
+    if attributes.get("map_form") == b"SPARSE":
         return tuple(range(int(attributes.get("max_map", 1))))
     return None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 from onnx import AttributeProto, GraphProto, TensorProto, ValueInfoProto
 
@@ -16,6 +17,7 @@ from rutc.importer.reading.external import ModelFolder
 from rutc.importer.reading.proto import STANDARD, dtype_of, load, subgraphs
 from rutc.tensor_ir import DType
 
+T = TypeVar("T")
 MOST_NUMBERS = 16
 """Of an attribute that are told."""
 
@@ -142,9 +144,9 @@ def _attribute(a: AttributeProto) -> str:
         case AttributeProto.STRING:
             return f"{a.name} = {a.s.decode('utf-8', 'replace')!r}"
         case AttributeProto.INTS:
-            return f"{a.name} = {_listed(list(map(str, a.ints)))}"
+            return f"{a.name} = {_listed(a.ints, str)}"
         case AttributeProto.FLOATS:
-            return f"{a.name} = {_listed([f'{x:g}' for x in a.floats])}"
+            return f"{a.name} = {_listed(a.floats, '{:g}'.format)}"
         case AttributeProto.TENSOR:
             return f"{a.name} = {_name(a.t.data_type)} {list(a.t.dims)}"
         case AttributeProto.GRAPH:
@@ -153,9 +155,10 @@ def _attribute(a: AttributeProto) -> str:
             return f"{a.name}: {AttributeProto.AttributeType.Name(a.type).lower()}"
 
 
-def _listed(numbers: list[str]) -> str:
+def _listed(numbers: Sequence[T], text: Callable[[T], str]) -> str:
     more = len(numbers) - MOST_NUMBERS
-    return f"[{', '.join(numbers[:MOST_NUMBERS])}{f', and {more} more' if more > 0 else ''}]"
+    first = ", ".join(map(text, numbers[:MOST_NUMBERS]))
+    return f"[{first}{f', and {more} more' if more > 0 else ''}]"
 
 
 def _body(graph: GraphProto) -> str:

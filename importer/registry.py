@@ -108,7 +108,9 @@ class Operator:
             kinds = wanted[1:] if many and wanted is not None else wanted
             if kinds is None:
                 continue
-            if isinstance(value, tuple) != many or not all(isinstance(i, kinds) for i in items):
+            if isinstance(value, tuple) != many or not all(
+                issubclass(kind, kinds) for kind in set(map(type, items))
+            ):
                 raise OperatorError(f"the attribute {name!r} is of another type than it must be")
         for name, parameter in self._attributes.items():
             if parameter.default is parameter.empty and name not in given:

@@ -232,16 +232,14 @@ class Nodes:
         lengths = {len(a) for a in (self.tree, self.feature, self.mode, self.yes, self.no)}
         if lengths != {n} or len(self.threshold) != n or len(self.missing) not in (0, n):
             raise OperatorError("the attributes nodes_* differ in length")
-        unknown = sorted(set(self.mode) - {*(f"BRANCH_{m}" for m in MODES), "LEAF"})
+        known = {**{f"BRANCH_{m}": i for i, m in enumerate(MODES)}, "LEAF": LEAF}
+        unknown = sorted(set(self.mode) - known.keys())
         if unknown:
             raise OperatorError(f"the node mode {unknown[0]!r} is unknown")
-        mode = np.array([LEAF if m == "LEAF" else MODES.index(m[7:]) for m in self.mode])
-        at = self._rows()
+        mode = np.fromiter(map(known.__getitem__, self.mode), np.int8, n)
+        rows, tree = self._rows(), np.array(self.tree, np.int64)
         inner = mode != LEAF
-        yes, no = (
-            np.array([at.get(key, -1) for key in zip(self.tree, to, strict=True)])
-            for to in (self.yes, self.no)
-        )
+        yes, no = (rows.of(tree, np.array(to, np.int64)) for to in (self.yes, self.no))
         reached = np.zeros(n + 1, bool)
         reached[yes[inner]] = reached[no[inner]] = True
         missing = np.array(self.missing, bool) if len(self.missing) else np.zeros(n, bool)
@@ -259,18 +257,46 @@ class Nodes:
         """The votes that these attributes describe."""
         if {len(node), len(target), len(weight)} != {len(tree)}:
             raise OperatorError("the attributes of the leaves' votes differ in length")
-        at = self._rows()
-        rows = np.array([at.get(key, -1) for key in zip(tree, node, strict=True)], np.int64)
+        rows = self._rows().of(np.array(tree, np.int64), np.array(node, np.int64))
         if (rows < 0).any():
             raise OperatorError("a vote belongs to a node that does not exist")
         return Votes(rows, np.array(target, np.int64), weight)
 
-    def _rows(self) -> dict[tuple[int, int], int]:
-        keys = list(zip(self.tree, self.node, strict=True))
-        at = {key: i for i, key in enumerate(keys)}
-        if len(at) != len(keys):
+    def _rows(self) -> _Rows:
+        rows = _Rows(np.array(self.tree, np.int64), np.array(self.node, np.int64))
+        if rows.repeated:
             raise OperatorError("two nodes of a tree have the same id")
-        return at
+        return rows
+
+
+class _Rows:
+    """Where each pair of a tree and a node {n} is among those that are listed."""
+
+    def __init__(self, tree: np.ndarray, node: np.ndarray) -> None:
+        self.trees, tree = np.unique(tree, return_inverse=True)
+        self.nodes, node = np.unique(node, return_inverse=True)
+        pairs = tree * len(self.nodes) + node
+        self.order = np.argsort(pairs, kind="stable")
+        self.pairs = pairs[self.order]
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a pair is listed twice."""
+        return bool((self.pairs[1:] == self.pairs[:-1]).any())
+
+    def of(self, tree: np.ndarray, node: np.ndarray) -> np.ndarray:
+        """The row of each pair {m}; -1 for one that is not listed."""
+        if not self.pairs.size:
+            return np.full(len(tree), -1)
+        trees, nodes = _place_in(self.trees, tree), _place_in(self.nodes, node)
+        place = _place_in(self.pairs, trees * len(self.nodes) + nodes)
+        return np.where((trees < 0) | (nodes < 0) | (place < 0), -1, self.order[place])
+
+
+def _place_in(values: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """The place of each number among values that ascend, -1 where it is not there."""
+    place = np.minimum(np.searchsorted(values, found), len(values) - 1)
+    return np.where(values[place] == found, place, -1)
 
 
 @record(eq=False)

@@ -7,7 +7,7 @@ leads to a leaf or to the next sieve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -106,83 +106,115 @@ def possible_sieves(f: Forest) -> list[Sieves]:
 
 def _sieves(f: Forest, word: Word) -> Sieves:
     """Sieves of a forest, the first ones with such words."""
-    below = _Below(f.height.tolist(), f.yes.tolist(), f.no.tolist())
-    first = [_part(root, word, below) for root in f.roots.tolist()]
-    parts = dict[int, _Part]()
-    inner = [end for part in first for end in part.ends if below.height[end]]
-    for root in inner:
-        if root not in parts:
-            part = parts[root] = _part(root, SHORT, below)
-            inner += [end for end in part.ends if below.height[end]]
-    # What is below a node is less high.
-    depth = dict[int, int]()
-    for root in sorted(parts, key=below.height.__getitem__):
-        depth[root] = 1 + max(depth.get(end, 0) for end in parts[root].ends)
-    begin = len(first) * word.ways
-    node = np.full(begin + len(parts) * SHORT.ways, -1)
-    for i, part in enumerate(first):
-        for way, end in enumerate(part.ends):
-            node[i * word.ways + word.place(way)] = end
-    for i, part in enumerate(parts.values()):
-        for way, end in enumerate(part.ends):
-            node[begin + i * SHORT.ways + SHORT.place(way)] = end
-    number = {root: i for i, root in enumerate(parts)}
-    next_ = np.array([number.get(n, -1) for n in node.tolist()])
+    first = _parts_of(f, f.roots, word)
+    number = np.full(len(f.mode), -1)
+    levels, count, inner = list[_Parts](), 0, first.inner
+    while (new := _first_ones(inner[number[inner] < 0])).size:
+        number[new] = count + np.arange(len(new))
+        levels.append(_parts_of(f, new, SHORT))
+        count, inner = count + len(new), levels[-1].inner
+    none = _parts_of(f, np.empty(0, np.int64), SHORT)
+    others = _Parts(*(np.concatenate(tables) for tables in zip(none, *levels, strict=True)))
+    depth = _depths(f, others)
+    placed = first.placed(word), others.placed(SHORT)
+    node = np.concatenate([ends.reshape(-1) for ends in placed]).astype(np.int64)
+    begin = len(f.roots) * word.ways
+    next_ = np.where(node < 0, -1, number[node])
     base = np.where(next_ < 0, np.arange(len(node)), begin + next_ * SHORT.ways)
     leaf = np.where((node >= 0) & (f.mode[node] == LEAF), node, -1)
-    most = max(len(part.tests) for part in first)
+    most = int((first.test >= 0).sum(1).max())
     if most > LANES:
         most += -most % LANES
     return Sieves(
-        _tests(f, first, word, most),
+        first.tables(f, word, most),
         # The first of these is for leaves.
-        _tests(f, [_Part([], []), *parts.values()], SHORT, SHORT.ways),
+        others.after_none().tables(f, SHORT, SHORT.ways),
         1 + next_,
         base,
         leaf,
-        1 + max(depth.get(end, 0) for part in first for end in part.ends),
+        1 + int(depth[first.end].max()),
     )
 
 
-@record(eq=False)
-class _Below:
-    """How many steps there are to go from each node, and to which it leads."""
-
-    height: list[int]
-    yes: list[int]
-    no: list[int]
+def _first_ones(nodes: np.ndarray) -> np.ndarray:
+    """The nodes without those that are there before."""
+    return nodes[np.sort(np.unique(nodes, return_index=True)[1])]
 
 
-@record(eq=False)
-class _Part:
-    """The tests of a sieve, with the ways from one to another if each passes; the ways' ends."""
+class _Parts(NamedTuple):
+    """What each of some sieves has, -1 where it has less.
 
-    tests: list[tuple[int, int, int]]
-    ends: list[int]
+    Its `root` {sieve}, the node that is asked first; of its tests {sieve, test}, which are one less
+    than ways, the node and the ways `begin` to `stop` to which it leads where it passes; the nodes
+    to which its ways lead, `end` {sieve, way}, and their heights.
+    """
+
+    root: np.ndarray
+    test: np.ndarray
+    begin: np.ndarray
+    stop: np.ndarray
+    end: np.ndarray
+    height: np.ndarray
+
+    @property
+    def inner(self) -> np.ndarray:
+        """The nodes at the ends of ways that are no leaves."""
+        return self.end[self.height > 0]
+
+    def placed(self, word: Word) -> np.ndarray:
+        """The ends {sieve, place}, at the places that the ways' bits tell."""
+        found = np.empty_like(self.end)
+        found[:, [word.place(way) for way in range(word.ways)]] = self.end
+        return found
+
+    def after_none(self) -> _Parts:
+        """These after a sieve without tests."""
+        return _Parts(*(np.insert(table, 0, -1, axis=0) for table in self))
+
+    def tables(self, f: Forest, word: Word, most: int) -> SieveTables:
+        """Tables of so many tests for each sieve; what one has less leaves all ways."""
+        test = np.full((len(self.root), most), np.argmax(f.mode != LEAF), np.int32)
+        struck = np.zeros(test.shape, np.uint32)
+        some = min(most, self.test.shape[1])
+        there = self.test[:, :some] >= 0
+        test[:, :some][there] = self.test[:, :some][there]
+        stop, begin = (x[:, :some][there].astype(np.int64) for x in (self.stop, self.begin))
+        struck[:, :some][there] = (1 << stop) - (1 << begin) << word.free
+        feature, free = f.feature.astype(np.uint32)[test], np.uint32((1 << word.free) - 1)
+        left = ~struck & ~free | feature & free
+        return SieveTables(feature, f.threshold[test], f.mode[test], f.missing[test], left, word)
 
 
-def _part(root: int, word: Word, below: _Below) -> _Part:
-    """The tests below a node from which there are the most steps to go, as many as have ways."""
-    tests: list[tuple[int, int, int]] = []
-    ends, high = [root], [below.height[root]]
-    while len(ends) < word.ways and (most := max(high)) > 0:
-        way = high.index(most)
-        node = ends[way]
-        tests = [(n, first + (first > way), end + (end > way)) for n, first, end in tests]
-        tests.append((node, way, way + 1))
-        ends[way : way + 1] = yes, no = below.yes[node], below.no[node]
-        high[way : way + 1] = below.height[yes], below.height[no]
-    return _Part(tests, ends)
+def _parts_of(f: Forest, roots: np.ndarray, word: Word) -> _Parts:
+    """The tests below each root from which there are the most steps to go, as many as have ways."""
+    ways = np.arange(word.ways)
+    test = np.full((len(roots), word.ways - 1), -1, np.int32)
+    begin, stop = np.zeros(test.shape, np.int8), np.zeros(test.shape, np.int8)
+    end = np.full((len(roots), word.ways), -1, np.int32)
+    height = end.copy()
+    end[:, 0], height[:, 0] = roots, f.height[roots]
+    rows = np.arange(len(roots))
+    for k in range(word.ways - 1):
+        # The first of those ways from whose end there are the most steps to go.
+        rows = rows[height[rows].max(1) > 0]
+        way = height[rows].argmax(1)
+        node = end[rows, way]
+        for bound in (begin, stop):
+            bound[rows, :k] += bound[rows, :k] > way[:, None]
+        test[rows, k], begin[rows, k], stop[rows, k] = node, way, way + 1
+        old = ways - (ways > way[:, None])
+        end[rows], height[rows] = end[rows[:, None], old], height[rows[:, None], old]
+        for at, below in ((way, f.yes[node]), (way + 1, f.no[node])):
+            end[rows, at], height[rows, at] = below, f.height[below]
+    return _Parts(roots, test, begin, stop, end, height)
 
 
-def _tests(f: Forest, parts: Sequence[_Part], word: Word, most: int) -> SieveTables:
-    """Tables of so many tests for each part; what a part has less leaves all ways."""
-    test = np.full((len(parts), most), np.argmax(f.mode != LEAF))
-    struck = np.zeros(test.shape, np.uint32)
-    for i, part in enumerate(parts):
-        for k, (node, begin, end) in enumerate(part.tests):
-            test[i, k] = node
-            struck[i, k] = (1 << end) - (1 << begin) << word.free
-    feature, free = f.feature[test], np.uint32((1 << word.free) - 1)
-    left = ~struck & ~free | feature.astype(np.uint32) & free
-    return SieveTables(feature, f.threshold[test], f.mode[test], f.missing[test], left, word)
+def _depths(f: Forest, parts: _Parts) -> np.ndarray:
+    """How many of these sieves follow one another from each node on; 0 for none, the last one."""
+    depth = np.zeros(len(f.mode) + 1, np.int64)
+    height = f.height[parts.root]
+    order = np.argsort(height, kind="stable")
+    # What is below a node is less high.
+    for rows in np.split(order, np.flatnonzero(np.diff(height[order])) + 1):
+        depth[parts.root[rows]] = 1 + depth[parts.end[rows]].max(1, initial=0)
+    return depth

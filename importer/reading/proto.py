@@ -355,7 +355,8 @@ def attribute_value(a: AttributeProto, folder: ModelFolder) -> object:
         case AttributeProto.INTS:
             return tuple(a.ints)
         case AttributeProto.STRINGS:
-            return tuple(_text(s, a.name) for s in a.strings)
+            texts = {s: _text(s, a.name) for s in set(a.strings)}
+            return tuple(map(texts.__getitem__, a.strings))
         case _:
             kind = AttributeProto.AttributeType.Name(a.type)
             raise UserError(f"attribute {a.name!r} of kind {kind} is not supported")

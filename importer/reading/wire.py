@@ -10,6 +10,7 @@ of the file they begin.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from onnx import StringStringEntryProto, TensorProto
@@ -43,6 +44,33 @@ RAW_DATA = TensorProto.RAW_DATA_FIELD_NUMBER << 3 | MESSAGE
 PLACE = frozenset((TensorProto.EXTERNAL_DATA_FIELD_NUMBER, TensorProto.DATA_LOCATION_FIELD_NUMBER))
 
 
+def _run_without(*numbers: int) -> re.Pattern[bytes]:
+    """A run of fields that are numbers or below 128 bytes, of which none has one of the numbers.
+
+    A node of an ensemble of trees is some ten such fields, and an ensemble has millions of nodes.
+    Only keys of a byte are in such a run. What has matched is not tried again (`++`), so that a run
+    may be of any length.
+    """
+
+    def keys(kind: int) -> bytes:
+        return b"[%s]" % re.escape(bytes(n << 3 | kind for n in range(1, 16) if n not in numbers))
+
+    lengths = (re.escape(bytes([n])) + b".{%d}" % n for n in range(128))
+    kinds = {
+        0: rb"[\x80-\xff]{0,9}[\x00-\x7f]",
+        1: b".{8}",
+        2: b"(?:%s)" % b"|".join(lengths),
+        5: b".{4}",
+    }
+    one = b"|".join(keys(kind) + content for kind, content in kinds.items())
+    return re.compile(b"(?:%s)++" % one, re.DOTALL)
+
+
+_KEPT_RUN = _run_without(ONE_TENSOR)
+"""Fields that are kept as they are, whatever message has them."""
+_TENSOR_RUN = _run_without(TensorProto.RAW_DATA_FIELD_NUMBER, *PLACE)
+
+
 @record
 class Field:
     """A field of a message: its key, and where it, its content and what follows it begin."""
@@ -63,8 +91,8 @@ def without_elements(data: memoryview) -> bytes | None:
 
 def _parts(data: memoryview, message: Field, held: Fields) -> Iterator[bytes | memoryview]:
     """A message of which the fields `held` have tensors in them, without the elements of these."""
-    tensors = 0
-    for field in _fields(data, message.content, message.end):
+    tensors, kept = 0, message.content
+    for field in _fields(data, message, _KEPT_RUN):
         number, form = divmod(field.key, 8)
         kind = held.get(number) if form == MESSAGE else None
         tensors += (held is _HELD[ATTRIBUTE]) and number == ONE_TENSOR
@@ -73,15 +101,16 @@ def _parts(data: memoryview, message: Field, held: Fields) -> Iterator[bytes | m
         parts: Iterable[bytes | memoryview] | None = None
         if kind is not None and field.end - field.content >= LEAST_BYTES:
             parts = _tensor(data, field) if kind == TENSOR else _parts(data, field, _HELD[kind])
-        if parts is None:
-            yield data[field.start : field.end]
-        else:
+        if parts is not None:
+            yield data[kept : field.start]
             yield from _enclosed(field.key, parts)
+            kept = field.end
+    yield data[kept : message.end]
 
 
 def _tensor(data: memoryview, tensor: Field) -> list[bytes | memoryview] | None:
     """A tensor's fields, its elements replaced by their place; None for one that keeps them."""
-    fields = list(_fields(data, tensor.content, tensor.end))
+    fields = list(_fields(data, tensor, _TENSOR_RUN))
     raw = [field for field in fields if field.key == RAW_DATA]
     if len(raw) != 1 or any(field.key >> 3 in PLACE for field in fields):
         return None
@@ -93,8 +122,8 @@ def _tensor(data: memoryview, tensor: Field) -> list[bytes | memoryview] | None:
     }
     entries = [StringStringEntryProto(key=key, value=value) for key, value in facts.items()]
     place = TensorProto(data_location=TensorProto.EXTERNAL, external_data=entries)
-    kept = [data[field.start : field.end] for field in fields if field is not elements]
-    return [*kept, place.SerializeToString()]
+    before, after = data[tensor.content : elements.start], data[elements.end : tensor.end]
+    return [before, after, place.SerializeToString()]
 
 
 def _enclosed(key: int, parts: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
@@ -103,9 +132,16 @@ def _enclosed(key: int, parts: Iterable[bytes | memoryview]) -> list[bytes | mem
     return [_varint(key), _varint(sum(map(len, content))), *content]
 
 
-def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
-    """The fields of a message. Raises ValueError or IndexError where there are none."""
+def _fields(data: memoryview, message: Field, passed: re.Pattern[bytes]) -> Iterator[Field]:
+    """The fields of a message that do not lie in `passed` runs.
+
+    Raises ValueError or IndexError where there are none.
+    """
+    at, end = message.content, message.end
     while at < end:
+        if run := passed.match(data, at, end):
+            at = run.end()
+            continue
         start = at
         key, at = _number(data, at)
         if key < 8:
