@@ -63,6 +63,8 @@ class Verification:
     def summary(self) -> str:
         """Returns a few lines: how many outputs agree with what, on what, and the largest errors.
 
+        What is remarked of those with a reservation is among what is `unverified`.
+
         1 of 1 outputs agree with float64 and ONNX Runtime 1.32.0
           on inputs generated from seed 0; values times 64
           largest error 2.2e-07 of the output's largest magnitude (ONNX Runtime's: 2e-07)
@@ -76,7 +78,11 @@ class Verification:
         code = [f"with the code for {', '.join(self.targets)}"] if self.targets else []
         agreeing = f"{sum(passed.values())} of {len(passed)} outputs"
         agree = f"{agreeing} agree with {with_what}ONNX Runtime"
-        told = [f"{agree} {self.reference_version}", f"on {self.inputs}", *code, *self._errors()]
+        agree += f" {self.reference_version}"
+        reserved = {o.output or o.name for o in self.outputs if o.passed and o.remark}
+        if reserved:
+            agree += f"; {len(reserved)} of them with a reservation"
+        told = [agree, f"on {self.inputs}", *code, *self._errors()]
         return "\n  ".join(told)
 
     def _errors(self) -> list[str]:

@@ -62,3 +62,14 @@ def test_an_output_says_nothing_only_if_it_does_for_all_inputs() -> None:
     silent = _verification(_output(remark=f"{SILENT} all zeros"))
     assert together([silent, _verification(_output())]).unverified == ()
     assert together([silent, silent]).unverified == (f"'y': {SILENT} all zeros",)
+
+
+def test_agreement_is_told_with_its_reservations() -> None:
+    (sure, *_) = _verification(_output()).summary().splitlines()
+    assert sure.startswith("1 of 1 outputs agree with float64 and ONNX Runtime ")
+    assert "reservation" not in sure
+    for remark in (REMARK, f"{SILENT} all NaN"):
+        (told, *_) = _verification(_output(remark=remark)).summary().splitlines()
+        assert told == f"{sure}; 1 of them with a reservation"
+    (failed, *_) = _verification(_output(passed=False, remark=REMARK)).summary().splitlines()
+    assert failed.startswith("0 of 1 outputs agree") and "reservation" not in failed
