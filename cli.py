@@ -210,8 +210,10 @@ def run(
             "outputs": values_json(ran.outputs),
             "sizes": ran.sizes,
             "refused": ran.refused,
+            "generated": ran.generated,
             "written": output,
         },
+        *ran.drawn,
         *ran.lines,
         values_table(ran.outputs),
     )

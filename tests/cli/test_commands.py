@@ -113,6 +113,29 @@ def test_run_writes_sequences_and_maps(rutc: Rutc, tmp_path: Path) -> None:
         np.testing.assert_array_equal(stored["m[3].values"], x[3])
 
 
+def test_a_run_says_which_inputs_it_generates(rutc: Rutc, tmp_path: Path) -> None:
+    source = """<ir_version: 9, opset_import: ["" : 20]>
+        g (float[2] a, float[2] b) => (float[2] y) { y = Add (a, b) }"""
+    onnx.save(onnx.parser.parse_model(source), tmp_path / "m.onnx")
+    library = tmp_path / "m.so"
+    assert rutc("compile", tmp_path / "m.onnx", "-o", library, "--no-verify").status == 0
+    a, b = (tmp_path / f"{name}.npy" for name in "ab")
+    np.save(a, np.zeros(2, "f4"))
+    np.save(b, np.ones(2, "f4"))
+    for sources, line in (
+        ((), "on inputs generated from seed 0; --input"),
+        ((f"a={a}",), "on inputs generated from seed 0, but for 'a'; --input"),
+        (("a=random:3",), "on inputs generated from seed 0, but for 'a'; --input"),
+        (("random:3",), ""),
+        ((f"a={a}", f"b={b}"), ""),
+    ):
+        given = [text for source in sources for text in ("--input", source)]
+        result = rutc("run", library, *given)
+        assert result.status == 0, result.stderr
+        assert line in result.stdout
+        assert bool(line) is ("generated" in result.stdout)
+
+
 def test_written_strings_are_read_as_inputs(rutc: Rutc, tmp_path: Path) -> None:
     source = """<ir_version: 9, opset_import: ["" : 20]>
         g (string[2, 2] x) => (string[2, 2] y) { y = StringConcat (x, x) }"""

@@ -72,4 +72,5 @@ def test_agreement_is_told_with_its_reservations() -> None:
         (told, *_) = _verification(_output(remark=remark)).summary().splitlines()
         assert told == f"{sure}; 1 of them with a reservation"
     (failed, *_) = _verification(_output(passed=False, remark=REMARK)).summary().splitlines()
-    assert failed.startswith("0 of 1 outputs agree") and "reservation" not in failed
+    assert failed.startswith("0 of 1 outputs agree")
+    assert "reservation" not in failed

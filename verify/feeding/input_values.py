@@ -229,6 +229,12 @@ def given_names(specs: Sequence[InputSpec], sources: Sequence[str]) -> list[str]
     return [item.name for item in specs if item.name in values]
 
 
+def told_names(specs: Sequence[InputSpec], sources: Sequence[str]) -> list[str]:
+    """The inputs that `NAME=SOURCE` items give the values of, or say how to draw."""
+    values, seeds = _given(specs, sources)
+    return [item.name for item in specs if item.name in values or item.name in seeds or "" in seeds]
+
+
 def _given(
     specs: Sequence[InputSpec], sources: Sequence[str]
 ) -> tuple[dict[str, Array], dict[str, int]]:

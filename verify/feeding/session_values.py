@@ -12,7 +12,7 @@ from rutc.importer.quantised import is_quantised
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.indices.ranges import sizes_text
-from rutc.verify.feeding.input_values import gather, given_names
+from rutc.verify.feeding.input_values import gather, given_names, told_names
 from rutc.verify.feeding.ports import input_specs
 from rutc.verify.feeding.rounds import Draw, joined, sums_told
 from rutc.verify.feeding.sizes import (
@@ -56,13 +56,24 @@ def session_values(
 class Ran:
     """A run of a compiled model: its inputs, the sizes that they have, and its outputs by name.
 
-    `refused` are the sizes that it was planned for, where it did not run on inputs of these.
+    `refused` are the sizes that it was planned for, where it did not run on inputs of these;
+    `generated` are the inputs that no source was `given` for.
     """
 
     values: Mapping[str, Value]
     sizes: Sizes
     outputs: Mapping[str, Value]
     refused: Sizes = field(default_factory=dict)
+    generated: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
+    @property
+    def drawn(self) -> list[str]:
+        """The line that says which inputs were generated; or none."""
+        if not self.generated:
+            return []
+        others = f", but for {', '.join(map(repr, self.given))}" if self.given else ""
+        return [f"on inputs generated from seed 0{others}; --input NAME=SOURCE gives them"]
 
     @property
     def lines(self) -> list[str]:
@@ -91,8 +102,12 @@ def run_once(session: InferenceSession, sources: Sequence[str], dims: Mapping[st
     for name, size in dims.items():
         if sizes.get(name, size) != size:
             raise UserError(f"--dim {name}={size}: what --input gives has {name}={sizes[name]}")
+    specs = input_specs(session)
+    told = told_names(specs, sources)
+    generated = tuple(spec.name for spec in specs if spec.name not in told)
+    ran = partial(Ran, generated=generated, given=tuple(told))
     try:
-        return Ran(values, sizes, _outputs(session, values))
+        return ran(values, sizes, _outputs(session, values))
     except ModelError as error:
         failure = error
     if not sources and not session.get_states():
@@ -100,8 +115,7 @@ def run_once(session: InferenceSession, sources: Sequence[str], dims: Mapping[st
             drawn = other.made(session).values
             with suppress(ModelError):
                 outputs = _outputs(session, drawn)
-                return Ran(drawn, sizes_of(session, drawn), outputs, sizes)
-    specs = input_specs(session)
+                return ran(drawn, sizes_of(session, drawn), outputs, sizes)
     given = given_names(specs, sources)
     if len(given) == len(specs):
         raise failure
