@@ -36,6 +36,7 @@ from rutc.report.flags import (
     Schedules,
     Shapes,
     Sizes,
+    States,
     Targets,
     Threads,
     Tune,
@@ -241,6 +242,7 @@ def verify(
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
+    state: States = None,
     target: VerifiedTarget = None,
     threads: Threads = None,
     limit_time: LimitTime = None,
@@ -249,7 +251,7 @@ def verify(
     """Compare a compiled model with float64 and ONNX Runtime, output by output."""
     from rutc.driver.api import verify as verify_now
     from rutc.report import display
-    from rutc.report.arguments import parse_dims, parse_shapes, parse_values
+    from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
 
     with screen.progress() as on_progress:
         verification = verify_now(
@@ -261,6 +263,7 @@ def verify(
             shapes=parse_shapes(shape),
             dims=parse_dims(dim),
             values=parse_values(value),
+            states=parse_states(state),
             threads=threads,
             limit_time=limit_time,
             limit_memory=limit_memory,

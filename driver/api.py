@@ -404,6 +404,7 @@ def verify(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
+    states: Mapping[str, str] | None = None,
     threads: int | None = None,
     limit_time: float | None = None,
     limit_memory: int | str | None = None,
@@ -422,6 +423,7 @@ def verify(
         shapes: See `compile`; for a library that is compiled now.
         dims: See `compile`; beside a library the sizes that generated inputs have.
         values: See `compile`; for a library that is compiled now.
+        states: See `compile`; for a library that is compiled now.
         threads: Threads of both; None leaves the choice to each.
         limit_time: See `compile`.
         limit_memory: See `compile`.
@@ -430,7 +432,7 @@ def verify(
     Raises:
         UserError: the model or an input is at fault, or the work took more than a limit.
     """
-    how = asked(target=target or "native", shapes=shapes, dims=dims, values=values)
+    how = asked(target=target or "native", shapes=shapes, dims=dims, values=values, states=states)
     given = Given(tuple(inputs), None if data is None else Path(data))
     work = (Path(model), None if library is None else Path(library), how, given, threads, target)
     return limited(limit_time, limit_memory, on_progress, _verified, *work)

@@ -74,6 +74,7 @@ def _sizes(library: Path, beside: Options, given: Given, alone: bool) -> dict[st
         "--target": alone,
         "--shape": beside.shapes,
         "--value": beside.values,
+        "--state": beside.states,
         "--dim": beside.dims and given.data is not None,
     }
     useless = [option for option, is_given in told.items() if is_given]

@@ -585,6 +585,7 @@ def test_a_bisection_that_fails_does_not_hide_what_differs(
     [
         (["--shape", "x=4,8"], "--shape would change nothing"),
         (["--value", "x=1", "--target", "x86-64-v3"], "--target, --value would change nothing"),
+        (["--state", "x=y"], "--state would change nothing"),
         (["--dim", "n=1..4"], "no range can be chosen: write n=N"),
         (["--dim", "n=4"], "--dim n=4: the compiled model has no such size; it runs at one size"),
     ],

@@ -472,6 +472,13 @@ def test_states_that_swap_places_are_read_before_they_are_written(tmp_path: Path
         assert session.get_state("b").tolist() == [-1, -2, -3]
 
 
+def test_a_model_is_compiled_with_states_to_be_verified(tmp_path: Path) -> None:
+    states = ["--state", "h=h.next", "--state", "c=c.next"]
+    done = CliRunner().invoke(cli.app, ["verify", str(_cell(tmp_path)), *states])
+    assert done.exit_code == 0, done.stderr
+    assert "step 1; step 2" in " ".join(done.stdout.split())
+
+
 # -- what is refused ----------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("options", "why"),
