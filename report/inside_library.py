@@ -1,6 +1,7 @@
 """What `rutc inspect` shows of an artifact: its interface, memory and kernels, and their times."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from rutc.verify.each_target import lacking
 from rutc.verify.feeding.sizes import planned_ranges
 
 MOST_LISTED = 24
-"""Kernels that are listed without being asked for: a screen of them."""
+"""Kernels, and sums, that are listed without being asked for: a screen of them."""
 INTACT = "every byte is what it was when the model was compiled"
 
 
@@ -72,7 +73,9 @@ def inspect_library(
         payload["lacking"] = {str(p.get("target")): lacking(p) for p in programs}
     if integrity:
         payload["integrity"] = True
-    shown = undamaged(path, lambda: _of_whole(path, programs, manifest, outside, integrity))
+    shown = undamaged(
+        path, lambda: _of_whole(path, programs, manifest, outside, integrity, all_kernels)
+    )
     notes = tuple(item for item in shown[1:] if isinstance(item, str))
     found: Profiled | None = None
     if runs is not None:
@@ -103,6 +106,7 @@ def _of_whole(
     manifest: Mapping[str, object],
     outside: Mapping[str, object] | None,
     intact: bool,
+    all_kernels: bool,
 ) -> list[RenderableType]:
     """What is told of an artifact as a whole, that has `manifest` of several targets' programs."""
     ports = Ports.of(path, manifest)
@@ -119,7 +123,7 @@ def _of_whole(
         *_measured(manifest),
         *_stored(manifest),
         *_eight_bits(manifest),
-        *_algorithms(manifest),
+        *_algorithms(manifest, all_kernels),
     ]
 
 
@@ -247,9 +251,15 @@ def _stored(manifest: Mapping[str, object]) -> list[RenderableType]:
     return lines
 
 
-def _algorithms(manifest: Mapping[str, object]) -> list[RenderableType]:
+def _algorithms(manifest: Mapping[str, object], every: bool) -> list[RenderableType]:
+    """The sums that other algorithms compute: `every` one, or how many where they are many."""
     shown: list[RenderableType] = []
-    if found := _listed(manifest, "algorithms"):
+    found = _listed(manifest, "algorithms")
+    if len(found) > MOST_LISTED and not every:
+        counts = Counter(str(a["name"]) for a in found)
+        names = ", ".join(f"{count} by {name}" for name, count in counts.items())
+        shown.append(f"sums that other algorithms compute: {names}; --kernels lists them")
+    elif found:
         shown.append(display.algorithms_table(found))
     if spread := _listed(manifest, "spread"):
         shown.append(f"inputs are spread too far for most filters: {', '.join(spread)}")

@@ -21,7 +21,7 @@ def inspect(
         bool, typer.Option("--profile", help="Run an artifact and show the time of every step.")
     ] = False,
     all_kernels: Annotated[
-        bool, typer.Option("--kernels", help="List the kernels of an artifact, however many.")
+        bool, typer.Option("--kernels", help="List kernels and filtered sums, however many.")
     ] = False,
     html: Annotated[
         Path | None,

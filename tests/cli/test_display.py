@@ -152,3 +152,23 @@ def test_the_memory_at_the_least_and_the_largest_sizes_is_what_a_session_takes(
     _, shown = inspect_library(tmp_path / "m.so")
     common = quantity(report.arena_bytes, "B", BYTES)
     assert f"{common} of working memory at common sizes" in str(shown[1])
+
+
+def test_more_filtered_sums_than_a_screen_holds_are_listed_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [make_tensor_value_info(n, TensorProto.FLOAT, [1, 64, 56, 56]) for n in "xy"]
+    nodes = [make_node("Conv", ["x", "w"], ["y"], "filtering", pads=[1, 1, 1, 1])]
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.standard_normal((64, 64, 3, 3)).astype("f4"), "w")
+    graph = make_graph(nodes, "g", values[:1], values[1:], [weights])
+    onnx.save(
+        make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=10), tmp_path / "m.onnx"
+    )
+    compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options(target="x86-64-v4"))
+    monkeypatch.setattr("rutc.report.inside_library.MOST_LISTED", 0)
+    line = "sums that other algorithms compute: 1 by"
+    for every in (False, True):
+        _, shown = inspect_library(tmp_path / "m.so", all_kernels=every)
+        told = [item for item in shown if isinstance(item, str) and item.startswith(line)]
+        assert len(told) == (not every)
