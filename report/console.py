@@ -170,9 +170,11 @@ def standard_streams() -> Iterator[None]:
     except typer.Exit as ending:
         sys.exit(ending.exit_code)
     except SystemExit as ending:
-        # What draws the help ends the process itself, with status 1, where nobody reads it.
-        if isinstance(ending.__context__, BrokenPipeError):
-            sys.exit(UNREAD)
+        # What draws the help, and what is no command, ends the process itself, with status 1, where
+        # nobody reads it. The latter is drawn on stderr, while it is handled: it stays what it is.
+        unread = ending.__context__
+        if isinstance(unread, BrokenPipeError):
+            sys.exit(UNREAD if unread.__context__ is None else UserError.exit_status)
         raise
     except KeyboardInterrupt:
         sys.exit(screen.fail(INTERRUPTION, INTERRUPTED).exit_code)

@@ -243,6 +243,8 @@ def test_nowhere_to_compile(
         ("compile --help | exit 0", 141, ""),
         ("--help | exit 0", 141, ""),
         ("--version | exit 0", 141, ""),
+        ("compile --nonsense 2>&1 | exit 0", 2, ""),
+        ("inspect none.so 2>&1 | exit 0", 2, ""),
         ("inspect {} >&-", 2, "error: cannot write to stdout: Bad file descriptor\n"),
         ("inspect {} --json >&-", 2, "cannot write to stdout"),
         ("inspect {} 2> /dev/full > /dev/full", 2, ""),
