@@ -205,14 +205,15 @@ def seal(library: Path) -> None:
         if NOTE_SECTION not in spans:
             raise InternalError(f"{library} has no note for its digest")
         _, note_end = spans[NOTE_SECTION]
-        skipped, resumed = spans.get(SECTION, (note_end, note_end))
+        end = file.seek(0, os.SEEK_END)
+        skipped, resumed = spans.get(SECTION, (end, end))
         file.seek(note_end - SEAL_BYTES)
         _write(file, bytes(SEAL_BYTES))
         digest = hashlib.sha256()
-        for begin, end in ((0, skipped), (resumed, file.seek(0, os.SEEK_END))):
+        for begin, last in ((0, skipped), (resumed, end)):
             file.seek(begin)
-            while file.tell() < end:
-                digest.update(file.read(min(end - file.tell(), HUGE_PAGE_BYTES)))
+            while file.tell() < last:
+                digest.update(file.read(min(last - file.tell(), HUGE_PAGE_BYTES)))
         checksum = _checksum(file, skipped)
         file.seek(note_end - SEAL_BYTES)
         _write(file, digest.digest() + checksum)

@@ -155,7 +155,7 @@ def test_any_signal_leaves_nothing(folder: Path, kernels: Path, number: signal.S
 def test_signals_that_are_ignored_change_nothing(folder: Path, kernels: Path) -> None:
     """Python ignores two of them; `nohup` has SIGHUP ignored, which stays so."""
     change = """
-from rutc.emit import interrupts
+from rutc.base import interrupts
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 interrupts.install()
 for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):

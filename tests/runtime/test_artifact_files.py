@@ -288,6 +288,28 @@ def test_inspect_checks_integrity(tmp_path: Path, embedded: Path) -> None:
     assert "has changed since it was compiled" in shown.stderr
 
 
+def test_segments_that_begin_where_the_note_ends_are_checked_as_others(tmp_path: Path) -> None:
+    """As one does in the file of any 500th library; without weights it was taken for theirs."""
+
+    program = simple("copy", (Copy(Ref("output"), Ref("input"), 32),))
+
+    def built(room: int) -> tuple[Path, int, list[int]]:
+        path = tmp_path / f"{room}.so"
+        build_library(program, [], path, {"room": "x" * room})
+        artifact = open_artifact(path)
+        artifact.file.close()
+        begins = [offset for kind, _, offset, *_ in artifact.segments if kind == 1]
+        return path, _section(path, ".note.rutc")[1], begins
+
+    _, note_end, begins = built(0)
+    place = next(b % 4096 for b in begins if b >= note_end)
+    path, note_end, begins = built((place - note_end) % 4096)
+    assert note_end in begins, "the linker leaves something between them"
+    x = np.arange(8, dtype=np.float32)
+    with load(path) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)
+
+
 @pytest.mark.parametrize(
     "command", [["run"], ["bench", "--seconds", "0.1"], ["inspect", "--profile"]], ids=" ".join
 )

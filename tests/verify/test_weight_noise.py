@@ -164,13 +164,13 @@ def test_a_result_of_which_roundings_of_weights_leave_little_is_remarked() -> No
 def test_weights_that_constants_make_are_moved(tmp_path: Path) -> None:
     """Of 16 bits with a scale: an artifact that has them in 4 bits was told to be wrong."""
     text = (
-        '<ir_version: 10, opset_import: ["" : 17]> g (float[1, 256] x) => (float[1, 512] y)'
+        '<ir_version: 10, opset_import: ["" : 17]> g (float[1, 512] x) => (float[1, 1024] y)'
         " { c = Cast <to = 1> (q) w = Mul (c, s) y = MatMul (x, w) }"
     )
     model = parser.parse_model(text)
     rng = np.random.default_rng(0)
-    q = 300 * rng.standard_t(1.5, (256, 512))
-    s = rng.random(512).astype(np.float32) + 1
+    q = 300 * rng.standard_t(1.5, (512, 1024))
+    s = rng.random(1024).astype(np.float32) + 1
     held = numpy_helper.from_array(q.clip(-32768, 32767).astype(np.int16), "q")
     model.graph.initializer.extend([held, numpy_helper.from_array(s, "s")])
     onnx.save(model, tmp_path / "m.onnx")
