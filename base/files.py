@@ -28,6 +28,8 @@ TEMPORARY = re.compile(r"\.rutc-[0-9a-f]{16}(\.publish)?")
 PUBLISHING = ".publish"
 COMPANIONS = (".h", ".weights")
 """The suffixes of what may appear beside a library, in whose place it is moved last."""
+ELF = b"\x7fELF"
+"""The first bytes of a library, as of all that is in this format."""
 ATTEMPTS, PAUSE_S = 20, 0.01
 
 _KINDS = (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rutc.base.files import (
     COMPANIONS,
+    ELF,
     Workplace,
     cannot_write,
     check_folder,
@@ -49,7 +50,7 @@ def _is_library(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
+        return file.read(len(ELF)) == ELF
 
 
 @contextmanager

@@ -45,6 +45,7 @@ from rutc.tensor_ir.expr import (
     index_names,
     reads_plainly,
 )
+from rutc.tensor_ir.facts.clamped import Clamped, clamped, rounded
 from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.indices.comparing import compared
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
@@ -137,26 +138,10 @@ class ExpressionEmitter:
 
     def _cast(self, e: Cast) -> ir.Value:
         """A conversion; one of a float that was clamped needs no clamping of its own."""
-        match e.arg:
-            case Cast(
-                Apply("min", (Apply("max", (x, Lit(float() as low))), Lit(float() as high))),
-                DType.I32,
-            ) if e.dtype in (DType.U8, DType.I8):
-                clamped = self._clamped_round(x, (low, high), e.dtype)
-                if clamped is not None:
-                    return clamped
-            case Apply(
-                op="min",
-                args=(Apply(op="max", args=(x, Lit(float() as low))), Lit(float() as high)),
-            ) if e.dtype.is_int and x.dtype in (DType.F32, DType.F64):
-                clamped = self._clamped_round(x, (low, high), e.dtype)
-                if clamped is None:
-                    number = self.emit(x)
-                    clamped = emit_clamped_cast(self.builder, number, x.dtype, low, high, e.dtype)
-                if clamped is not None:
-                    return clamped
-            case _:
-                pass
+        bounded = clamped(e)
+        within = None if bounded is None else self._within(bounded, e.dtype)
+        if within is not None:
+            return within
         if isinstance(e.arg, Read) and self.buffers[e.arg.value].layout.nibbles:
             found = self._looked_up(e.arg) if e.dtype is DType.F32 else None
             return found or emit_cast(self.builder, self._nibbles(e.arg), DType.I32, e.dtype)
@@ -171,23 +156,22 @@ class ExpressionEmitter:
                 return found
         return emit_cast(self.builder, value, e.arg.dtype, e.dtype)
 
-    def _clamped_round(self, e: Expr, bounds: tuple[float, float], dtype: DType) -> ir.Value | None:
-        """A conversion of what is clamped, where that is a rounded f32 and a literal shift."""
-        match e:
-            case Apply("add", (Apply("round", (x,)), Lit(float() as shift))):
-                pass
-            case Apply("round", (x,)):
-                shift = 0.0
-            case _:
-                return None
-        if x.dtype is not DType.F32:
-            return None
-        match x:
-            case Apply("div", (y, Lit(float() as by))):
-                found = self._rounded(self.emit(y), shift, bounds, dtype, by)
+    def _within(self, e: Clamped, dtype: DType) -> ir.Value | None:
+        """A conversion of what is clamped, which may be a rounded f32 and a literal shift."""
+        bounds = e.low, e.high
+        match rounded(e.number):
+            case x, shift:
+                found = None
+                match x:
+                    case Apply("div", (y, Lit(float() as by))):
+                        found = self._rounded(self.emit(y), shift, bounds, dtype, by)
+                found = found or self._rounded(self.emit(x), shift, bounds, dtype)
                 if found is not None:
                     return found
-        return self._rounded(self.emit(x), shift, bounds, dtype)
+        if e.by_i32:
+            return None
+        number = self.emit(e.number)
+        return emit_clamped_cast(self.builder, number, e.number.dtype, *bounds, dtype)
 
     def _rounded(
         self,

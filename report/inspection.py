@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
-from rutc.base.files import write_file
+from rutc.base.files import ELF, write_file
 from rutc.errors import UserError
 from rutc.tensor_ir.indices.affine import quoted
 from rutc.tensor_ir.indices.ranges import Range, common_size, limits_text, multiple
 
-LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
+LIBRARY_MAGIC = (ELF, b"\xcf\xfa\xed\xfe", b"MZ")
 Shown = tuple[dict[str, object], list[RenderableType]]
 """What `--json` prints, and what a reader sees."""
 

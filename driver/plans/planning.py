@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,7 +175,7 @@ def model_plan(
         why += [taken] if taken else []
     made = Made(found[-1], usual)
     if not earlier:
-        earlier = _by_size(graph, made, machine, options, algorithms, one=True)
+        earlier = _by_size(plan_of_one, graph, made, machine, options, algorithms)
         why += ["runs of one example have one of their own"] if earlier else []
     if options.search_seconds is None:
         source = PlanSource(GREEDY, None, tuple(why))
@@ -182,7 +183,8 @@ def model_plan(
     if graph.symbols:
         why.append("plans of symbolic sizes are not searched by estimates")
         if not earlier:
-            earlier = _by_size(graph, made, machine, options, algorithms)
+            others = partial(plans_by_size, differ=algorithms.differ)
+            earlier = _by_size(others, graph, made, machine, options, algorithms)
             why += ["small or large sizes have one of their own"] if earlier else []
         source = PlanSource(GREEDY, None, tuple(why))
         return ModelPlan(usual, earlier, algorithms, source, usual)
@@ -195,15 +197,14 @@ def model_plan(
 
 
 def _by_size(
+    sought: Callable[..., tuple[PlanVersion, ...]],
     graph: Graph,
     usual: Made,
     machine: Machine,
     options: Options,
     algorithms: Algorithms,
-    *,
-    one: bool = False,
 ) -> tuple[PlanVersion, ...]:
-    """The plans for other sizes than common ones, or that of `one` example.
+    """The plans that are `sought` for other sizes than common ones.
 
     Their algorithms are told of as well.
     """
@@ -220,10 +221,7 @@ def _by_size(
     def plan(version: Version) -> Plan:
         return planned((version,), machine, options.precision)[0]
 
-    if one:
-        plans = plan_of_one(graph, usual, machine, make, plan)
-    else:
-        plans = plans_by_size(graph, usual, machine, algorithms.differ, make, plan)
+    plans = sought(graph, usual, machine, make=make, plan=plan)
     for each in plans:
         algorithms.also(told[each.plan.graph.symbols])
     return plans

@@ -18,6 +18,7 @@ from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
+from rutc.base.files import ELF
 from rutc.base.record import record
 from rutc.errors import InternalError
 
@@ -51,7 +52,7 @@ LOAD, NOTE = 1, 4
 READABLE = 4
 PROGBITS, NOBITS, ALLOCATED = 1, 8, 2
 HEADER_BYTES = 64
-IDENT = b"\x7fELF\x02\x01"
+IDENT = ELF + b"\x02\x01"
 """64 bits, little-endian."""
 
 

@@ -28,6 +28,7 @@ from onnx import (
     numpy_helper,
 )
 
+from rutc.base.files import ELF
 from rutc.errors import UserError
 from rutc.importer.reading.external import ModelFolder
 from rutc.importer.reading.wire import INSIDE, without_elements
@@ -136,7 +137,7 @@ def load(path: Path, folder: ModelFolder | None = None) -> ModelProto:
     try:
         model = onnx.load_model_from_string(data.tobytes() if small is None else small)
     except (DecodeError, ValueError) as e:
-        if data[:4].tobytes() == b"\x7fELF":
+        if data[: len(ELF)].tobytes() == ELF:
             raise UserError(
                 f"{path}: is a library, not an ONNX model; give the model that it was compiled from"
             ) from e

@@ -16,6 +16,7 @@ from rutc.tensor_ir.expr import (
     Read,
     children,
 )
+from rutc.tensor_ir.facts.clamped import clamped, rounded
 from rutc.tensor_ir.kernel import Assign, Kind, Loop, Merge, Stmt
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.roots import ROOTS, roots_taken
@@ -111,37 +112,20 @@ def whole_within(e: Cast, machine: Machine) -> Bounded | None:
 
         u8(i32(min(max(round(%x) + 130.0, 0.0), 255.0)))    2 conversions, a bound, and the shift
     """
-    match e:
-        case Cast(Cast(clamped, DType.I32), DType.U8 | DType.I8):
-            conversions = 2.0
-        case _:
-            conversions, clamped = 1.0, e.arg
-    match clamped:
-        case Apply("min", (Apply("max", (x, Lit(float() as low))), Lit(float()))):
-            pass
-        case _:
-            return None
-    number, shift = _rounded(x)
-    rounds = number is not x
-    in_bytes = conversions > 1 and (machine.saturates or machine.packs)
-    if not e.dtype.is_int or x.dtype not in (DType.F32, DType.F64):
+    found = clamped(e)
+    if found is None:
         return None
-    if conversions > 1 and not (in_bytes and rounds):
+    in_bytes = found.by_i32 and (machine.saturates or machine.packs)
+    nearest = rounded(found.number)
+    if found.by_i32 and not (in_bytes and nearest):
         return None
+    number, shift = nearest or (found.number, 0.0)
     bounds = 1.0 if in_bytes else 2.0
-    of_nan = (1.0 if machine.has_masks else 2.0) if low or e.dtype is DType.I8 else 0.0
-    return Bounded(number, conversions, bounds + of_nan + shift)
-
-
-def _rounded(e: Expr) -> tuple[Expr, float]:
-    """An f32 that is rounded, and the additions of literals to that: itself where it is not."""
-    match e:
-        case Apply("add", (Apply("round", (number,)), Lit())) if e.dtype is DType.F32:
-            return number, 1.0
-        case Apply("round", (number,)) if e.dtype is DType.F32:
-            return number, 0.0
-        case _:
-            return e, 0.0
+    of_nan = 1.0 if machine.has_masks else 2.0
+    if not found.low and e.dtype is not DType.I8:
+        of_nan = 0.0
+    conversions = 2.0 if found.by_i32 else 1.0
+    return Bounded(number, conversions, bounds + of_nan + (1.0 if shift else 0.0))
 
 
 def reads_of(elements: tuple[Expr, ...]) -> list[Read]:
