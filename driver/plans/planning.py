@@ -18,7 +18,7 @@ from rutc.driver.plans.plans_by_size import Made, plan_of_one, plans_by_size
 from rutc.driver.plans.refine import refined
 from rutc.emit.targets import target_named
 from rutc.graph_opt.algorithms import Algorithms, Symbols
-from rutc.graph_opt.alternatives.bf16_pairs import adds_pairs
+from rutc.graph_opt.alternatives.bf16_pairs import multiplies_bf16
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.decide import Change
 from rutc.graph_opt.decide.realise import Realisation
@@ -69,7 +69,7 @@ def versions_for(
 def in_types_of(machine: Machine, precision: str) -> Change | None:
     """What gives the values of a plan the types of a precision; None: nothing does."""
     dtype = TYPES[precision]
-    rounding = precision in (BF16, INT8, AUTO) and adds_pairs(machine)
+    rounding = precision in (BF16, INT8, AUTO) and multiplies_bf16(machine)
     if dtype is DType.F32 and not rounding:
         return None
 
