@@ -1,10 +1,11 @@
-"""`python -m benchmarks.decoders`: a step of a decoder, beside llama.cpp and ONNX Runtime.
+"""`python -m benchmarks.decoders`: steps of a decoder, beside llama.cpp and ONNX Runtime.
 
 A Llama of 100 million weights that are read for a token (`benchmarks.decoder_models`) reads one
-after 32, 512 and 1,024 others. rutc's caches are states of the session; llama.cpp has one of its
-own, in 16 bits; ONNX Runtime has one buffer for past and present where attention is one operator,
-and takes caches and gives longer ones where it is spelled out. A pass over as much memory as the
-weights and the caches take goes in turns with them. Results are kept in
+after 32, 512 and 1,024 others, and prompts of 128 and 512 tokens. rutc's caches are states of the
+session; llama.cpp has one of its own, in 16 bits; ONNX Runtime has one buffer for past and present
+where attention is one operator, and takes caches and gives longer ones where it is spelled out. A
+pass over as much memory as the weights and the caches take goes in turns with steps of one token.
+All compute the logits after every token that they read. Results are kept in
 benchmarks/results/decoders.json, and docs/decoders.md is written from them.
 
 llama.cpp is not among the packages of this project: `benchmarks.llama` says where it is looked for.
@@ -33,12 +34,32 @@ from rutc.verify.interleaved import Job
 
 KINDS = ("f32", "bf16", "f16", "int8", "int4")
 PASTS = (32, 512, 1024)
-CASES = {
-    f"{kind} after {past} tokens, {threads} thread{'s' * (threads > 1)}": (kind, past, threads)
+PROMPTS = (128, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """So many tokens that a decoder reads at once, after so many others, on so many threads."""
+
+    kind: str
+    past: int
+    read: int
+    threads: int
+
+    @property
+    def name(self) -> str:
+        """What rows of the page call it."""
+        read = f"after {self.past}" if self.read == 1 else f"prompt of {self.read}"
+        return f"{self.kind} {read} tokens, {self.threads} thread{'s' * (self.threads > 1)}"
+
+
+STEPS = [
+    Step(kind, past, read, threads)
     for kind in KINDS
     for threads in (1, 2)
-    for past in PASTS
-}
+    for past, read in (*((past, 1) for past in PASTS), *((0, read) for read in PROMPTS))
+]
+CASES = {step.name: step for step in STEPS}
 WHOLE = Sizes()
 LLAMA, GROUPED, SPELLED_OUT, MEMORY = "llama.cpp", "onnxruntime", "onnxruntime, plain", "memory"
 
@@ -73,8 +94,8 @@ class Decoder:
         """The type of caches."""
         return np.dtype(np.float16 if self.kind == "f16" else np.float32)
 
-    def inputs(self, past: int, *, grouped: bool = True) -> dict[str, np.ndarray]:
-        """Returns random caches of so many tokens, and the last of `tokens`."""
+    def inputs(self, past: int, read: int = 1, *, grouped: bool = True) -> dict[str, np.ndarray]:
+        """Returns random caches of so many tokens, and the ones of `tokens` that are read next."""
         draw = np.random.default_rng(past)
         sizes = self.sizes
         shape = (1, sizes.groups, past, sizes.head)
@@ -82,13 +103,13 @@ class Decoder:
         caches = {n: draw.standard_normal(shape, np.float32).astype(self.dtype) for n in names}
         length = {"position_ids": np.array([[past]])}
         if grouped:
-            length = {"attention_mask": np.ones((1, past + 1), np.int64)}
-        return {"input_ids": np.array([tokens(sizes, past)[-1:]]), **length, **caches}
+            length = {"attention_mask": np.ones((1, past + read), np.int64)}
+        return {"input_ids": np.array([tokens(sizes, past, read)[past:]]), **length, **caches}
 
 
-def tokens(sizes: Sizes, past: int) -> list[int]:
-    """Returns as many tokens and one."""
-    found: list[int] = np.random.default_rng(past).integers(0, sizes.words, past + 1).tolist()
+def tokens(sizes: Sizes, past: int, read: int = 1) -> list[int]:
+    """Returns as many tokens and those that are read after them."""
+    found: list[int] = np.random.default_rng(past).integers(0, sizes.words, past + read).tolist()
     return found
 
 
@@ -139,21 +160,24 @@ def _decoder(kind: str) -> tuple[Decoder, object]:
     return decoder(Path(folder.name), WHOLE, kind), folder
 
 
-def jobs(made: Decoder, past: int, threads: int, peers: Sequence[str]) -> dict[str, Job]:
-    """Returns the jobs of rutc, of a pass over memory, and of the peers that take the decoder."""
-    inputs, longest = made.inputs(past), made.sizes.longest
-    room = room_for(made.library, inputs)
-    read = made.sizes.read_bytes(made.kind) + made.sizes.cache_bytes(past, made.dtype.itemsize)
-    found = {
-        "rutc": rutc_job(made.library, threads, inputs, room),
-        MEMORY: Job(run_reading, (read, threads)),
-    }
+def jobs(made: Decoder, step: Step, peers: Sequence[str]) -> dict[str, Job]:
+    """Returns the jobs of rutc, of a pass over memory, and of the peers that take the decoder.
+
+    Attention is spelled out for a single token, and only that is bound by memory.
+    """
+    past, threads, longest = step.past, step.threads, made.sizes.longest
+    inputs, single = made.inputs(past, step.read), step.read == 1
+    found = {"rutc": rutc_job(made.library, threads, inputs, room_for(made.library, inputs))}
+    if single:
+        caches = made.sizes.cache_bytes(past, made.dtype.itemsize)
+        found[MEMORY] = Job(run_reading, (made.sizes.read_bytes(made.kind) + caches, threads))
     if LLAMA in peers and made.gguf.is_file():
-        arguments = (made.gguf, threads, tokens(made.sizes, past), longest)
+        known = tokens(made.sizes, past, step.read)
+        arguments = (made.gguf, threads, known[:past], known[past:], longest)
         found[LLAMA] = Job(llama.prepare_llama, arguments)
     if GROUPED in peers and made.kind != "bf16":
         found[GROUPED] = Job(run_in_one_buffer, (made.model, threads, inputs, longest))
-    if SPELLED_OUT in peers and made.spelled_out.is_file():
+    if SPELLED_OUT in peers and made.spelled_out.is_file() and single:
         plain = made.inputs(past, grouped=False)
         longer = {n.replace("past", "present"): x for n, x in plain.items() if n[:4] == "past"}
         places = {
@@ -166,10 +190,10 @@ def jobs(made: Decoder, past: int, threads: int, peers: Sequence[str]) -> dict[s
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of one case: median milliseconds of a step."""
-    kind, past, threads = CASES[name]
-    made, _ = _decoder(kind)
-    with between(threads) as lines:
-        found = timed(jobs(made, past, threads, peers), seconds)
+    step = CASES[name]
+    made, _ = _decoder(step.kind)
+    with between(step.threads) as lines:
+        found = timed(jobs(made, step, peers), seconds)
     ms = {peer: round(us / 1000, 2) for peer, us in medians(found).items()}
     entry = {**made.facts, "ms": ms} | lines | told(found)
     if LLAMA in ms:
@@ -193,22 +217,40 @@ def page(entries: Sequence[Entry]) -> str:
         "F32, BF16, F16, Q8_0 and Q4_0, its cache in 16 bits; rutc's and ONNX Runtime's are of 32",
         "but in f16; beside bf16 plain is f32. int8 and int4 have a float32 scale for 32 weights",
         "(`MatMulNBits`). A pass over memory reads as many bytes as weights and caches; *share* is",
-        "its time over rutc's.",
+        "its time over rutc's. Prompts are read by the same libraries, from empty caches, and all",
+        "give the logits after each token.",
         *layout.LINES,
     )
     return layout.page("Decoders, a token at a time", said, entries, _table, method=())
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
+    single = [entry for entry in entries if CASES[case_of(entry)].read == 1]
+    prompts = [entry for entry in entries if CASES[case_of(entry)].read > 1]
     titles = "case | rutc | llama.cpp | one buffer | plain | memory | share | commit: runs"
-    return layout.table(titles, entries, _row)
+    lines = layout.table(titles, single, _row) if single else []
+    if prompts:
+        titles = "case | rutc | llama.cpp | one buffer | commit: runs"
+        lines += ["", *layout.table(titles, prompts, _prompt)]
+    return lines
 
 
 def _row(entry: Entry) -> list[object]:
     ms = entry["ms"]
     assert isinstance(ms, dict)
-    times = [ms.get(n, "-") for n in ("rutc", LLAMA, GROUPED, SPELLED_OUT, MEMORY)]
+    times = _times(entry, "rutc", LLAMA, GROUPED, SPELLED_OUT, MEMORY)
     return [layout.marked(entry), *times, f"{100 * ms[MEMORY] / ms['rutc']:.0f} %"]
+
+
+def _prompt(entry: Entry) -> list[object]:
+    return [layout.marked(entry), *_times(entry, "rutc", LLAMA, GROUPED)]
+
+
+def _times(entry: Entry, *peers: str) -> list[object]:
+    """The milliseconds of each peer, where it has some."""
+    ms = entry["ms"]
+    assert isinstance(ms, dict)
+    return [ms.get(name, "-") for name in peers]
 
 
 PAGE = Page(

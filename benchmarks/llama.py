@@ -101,13 +101,14 @@ class Llama:
             part = np.array(tokens[first : first + PART], np.int32)
             self.decode(part)
 
-    def decode(self, part: np.ndarray) -> None:
-        """Reads tokens at once.
+    def decode(self, part: np.ndarray, *, every: bool = False) -> None:
+        """Reads tokens at once, and computes the logits after the last, or after `every` one.
 
         Raises:
             UserError: llama.cpp does not read them.
         """
-        batch = _Batch(len(part), part.ctypes.data)
+        wanted = np.ones(len(part), np.int8)
+        batch = _Batch(len(part), part.ctypes.data, logits=wanted.ctypes.data if every else None)
         if self._library.llama_decode(self._here, batch) != 0:
             raise UserError("llama.cpp does not decode the tokens")
 
@@ -115,10 +116,10 @@ class Llama:
         """Forgets what came after so many tokens."""
         self._library.llama_memory_seq_rm(self._cache, 0, length, -1)
 
-    def logits(self, words: int) -> np.ndarray:
-        """Returns the logits {words} after the last token."""
+    def logits(self, words: int, place: int = -1) -> np.ndarray:
+        """Returns the logits {words} after the last token, or that at a place of those read."""
         self._library.llama_get_logits_ith.restype = ctypes.POINTER(ctypes.c_float)
-        found = self._library.llama_get_logits_ith(self._here, -1)
+        found = self._library.llama_get_logits_ith(self._here, place)
         return np.ctypeslib.as_array(found, (words,)).copy()
 
 
@@ -158,15 +159,17 @@ def _library(place: Path) -> ctypes.CDLL:
     return library
 
 
-def prepare_llama(model: Path, threads: int, tokens: Sequence[int], longest: int) -> Run:
-    """Returns a run that reads the last of the tokens after all before it."""
+def prepare_llama(
+    model: Path, threads: int, before: Sequence[int], read: Sequence[int], longest: int
+) -> Run:
+    """Returns a run that reads tokens after others, and computes the logits after each."""
     llama = Llama(model, threads, longest)
-    llama.read(tokens[:-1])
-    length, last = len(tokens) - 1, np.array(tokens[-1:], np.int32)
+    llama.read(before)
+    length, part = len(before), np.array(read, np.int32)
 
     def run() -> object:
         llama.shorten(length)
-        llama.decode(last)
+        llama.decode(part, every=True)
         return llama
 
     return run

@@ -18,6 +18,7 @@ from benchmarks.decoders import (
     MEMORY,
     PASTS,
     SPELLED_OUT,
+    Step,
     decoder,
     jobs,
     page,
@@ -105,7 +106,7 @@ def test_a_decoder_is_measured_beside_its_peers(kind: str, tmp_path: Path) -> No
     assert made.facts["agrees"]
     assert made.facts["bound"]
     past = PASTS[0]
-    todo = jobs(made, past, 1, (LLAMA, GROUPED, SPELLED_OUT))
+    todo = jobs(made, Step(kind, past, 1, 1), (LLAMA, GROUPED, SPELLED_OUT))
     found = take_turns(todo, 0.01)
     assert not any(m.failed for m in found.values())
     expected = {"rutc", MEMORY, GROUPED, SPELLED_OUT}
@@ -117,6 +118,30 @@ def test_a_decoder_is_measured_beside_its_peers(kind: str, tmp_path: Path) -> No
     got = result[0].copy_outputs_to_cpu()[-1]
     want = ort.InferenceSession(str(made.model)).run(["logits"], inputs)[0]
     assert_close(got, want, reduction=1024)
+
+
+def test_a_prompt_is_read_beside_those_that_take_one(tmp_path: Path) -> None:
+    made = decoder(tmp_path, SMALL, "f32")
+    step = Step("f32", 0, 20, 1)
+    found = take_turns(jobs(made, step, (LLAMA, GROUPED, SPELLED_OUT)), 0.01)
+    assert not any(m.failed for m in found.values())
+    assert set(found) == {"rutc", GROUPED} | ({LLAMA} if llama.folder() is not None else set())
+    inputs = made.inputs(0, 20)
+    assert inputs["input_ids"].tolist() == [tokens(SMALL, 0, 20)]
+    result: Any = run_in_one_buffer(made.model, 1, inputs, SMALL.longest)()
+    want = ort.InferenceSession(str(made.model)).run(["logits"], inputs)[0]
+    assert_close(result[0].copy_outputs_to_cpu()[-1], want, reduction=1024)
+
+
+def test_llama_cpp_gives_the_logits_after_every_token(tmp_path: Path) -> None:
+    if llama.folder() is None:
+        pytest.skip(llama.MISSING)
+    write_gguf(tmp_path / "m.gguf", SMALL, weights(), "f32")
+    read = tokens(SMALL, 7)
+    model: Any = llama.prepare_llama(tmp_path / "m.gguf", 1, read[:5], read[5:], 64)()
+    for place, want in ((0, logits("f32", read[:6])), (2, logits("f32", read))):
+        got = model.logits(SMALL.words, place)
+        assert np.linalg.norm(got - want) / np.linalg.norm(want) < 5e-3
 
 
 def test_the_page_has_a_share_of_the_memory_bandwidth() -> None:
@@ -132,6 +157,21 @@ def test_the_page_has_a_share_of_the_memory_bandwidth() -> None:
     }
     (row,) = [line for line in page([entry]).splitlines() if "int4 after" in line]
     assert row == "| int4 after 32 tokens, 1 thread | 2.0 | - | 4.0 | - | 1.5 | 75 % | abc: 9 |"
+
+
+def test_the_page_has_prompts_apart() -> None:
+    entry = {
+        "case": "int4 prompt of 128 tokens, 2 threads",
+        "ms": {"rutc": 57.0, LLAMA: 117.0, GROUPED: 124.0},
+        "agrees": True,
+        "runs": {"rutc": 9},
+        **{k: getattr(provenance(), k) for k in ("cpu", "processor", "features", "cpus")},
+        "commit": "abc",
+        "versions": {},
+        "date": "2026-01-02",
+    }
+    (row,) = [line for line in page([entry]).splitlines() if "prompt of" in line]
+    assert row == "| int4 prompt of 128 tokens, 2 threads | 57.0 | 117.0 | 124.0 | abc: 9 |"
 
 
 def test_what_a_token_reads_is_counted() -> None:
