@@ -212,6 +212,8 @@ def test_rounded_factors_of_any_size(tmp_path: Path, odd: float) -> None:
         (64, 4096, ["d1.o.o", "d0.o.o"]),
         # It holds all columns, and results are many: whole rows of them are stored.
         (512, 64, ["d3.o.o.1", "d4.o.o.1"]),
+        # Constants are fewer than rows and their results.
+        (64, 64, ["d0.o.o", "d1.o.o"]),
     ],
 )
 def test_what_the_second_cache_holds_is_passed_over(

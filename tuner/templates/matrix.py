@@ -242,12 +242,14 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
 
 
 def _whole_rows(kernel: Kernel, shape: Shape, operands: Operands, machine: Machine) -> bool:
-    """Whether blocks of columns come before the next rows: few constants, and many results.
+    """Whether blocks of columns come before the next rows: the second cache keeps all constants.
 
     Otherwise each panel of constants goes over all rows, and results are touched in small pieces.
+    What takes more, constants or rows and their results, is passed over once.
     """
     panels = sum(t.buffer_bytes for t in operands.rights)
-    return panels <= machine.l2 // 4 and stored_bytes(kernel, shape) > machine.l2 // 2
+    rows = sum(t.buffer_bytes for t in operands.lefts) + stored_bytes(kernel, shape)
+    return panels <= machine.l2 // 4 and rows > panels
 
 
 def _held(
