@@ -290,6 +290,12 @@ class MultiplyParts(Choosing):
             return None
         return prod(edges.shares_inside(self.coefficients).values()), edges.growth
 
+    def _apart(self, elements: float) -> float:
+        """Cycles to make parts of so many elements, of which the only one is the number rounded."""
+        if self.parts == ROUNDED:
+            return self.coefficients.bf16_pairs.rounded * elements / COMMON.width
+        return self.coefficients.split_precision.split * elements * self.parts / WHOLE
+
     def _direct(self, n: Nest, const: Const | None, inside: float, editor: Editor) -> float:
         """Cycles of one core for the sum in f32, which does the products `inside` of its value."""
         per_cycle = self.coefficients.filtering.reached * COMMON.fma_per_cycle * COMMON.width
@@ -318,7 +324,7 @@ class MultiplyParts(Choosing):
         products = editor.typical(n.dims) * len(terms_of_parts(self.parts)) / len(TERMS)
         cycles = products / w.products * max(w.busy_rows / high, idle)
         cycles = max(cycles, constant / w.streamed)
-        cycles += w.split * taken * self.parts / WHOLE + w.store * editor.typical(n.out.dims)
+        cycles += self._apart(taken) + w.store * editor.typical(n.out.dims)
         bytes_ = taken * grown * self.parts * DType.BF16.bytes
         beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
         slices = (editor.typical((v,)) for v in beside)

@@ -145,6 +145,14 @@ def test_layers_of_benchmarks(tmp_path: Path, model: Timed, precision: str) -> N
         assert taken >= narrow
 
 
+def test_a_block_of_columns_is_enough_for_many_rows(tmp_path: Path) -> None:
+    """To round them costs little; rows of large matrices that three parts are made of cost more."""
+    shape, node, constants = windows((1, 32, 56, 56), 16, 1, pad=0)
+    save(tmp_path / "model.onnx", shape, [node], **constants)
+    assert sums_of(tmp_path / "model.onnx", "bf16", MEASURED) == [(1, 1)]
+    assert sums_of(tmp_path / "model.onnx", "fp32", MEASURED) == []
+
+
 @pytest.mark.parametrize(
     ("apart", "taken"), [(2, True), (4, True), (8, False), (12, False), (18, False)]
 )
