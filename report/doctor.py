@@ -94,6 +94,7 @@ def _target() -> tuple[Finding, ...]:
     bf16 = (
         f"{_counted(m.bf16_pairs_per_cycle, 'sum')} of pairs of products of bf16, " if pairs else ""
     )
+    hints = f", {m.hint_gain:g} times as much from memory that is asked for" if m.hints_help else ""
     caches = f"{m.l1 >> 10} and {m.l2 >> 10} KiB a core, lines of {m.line_bytes} bytes"
     return (
         Finding("target", f"{target.name}: {target.describe}{_besides(target)}"),
@@ -102,7 +103,7 @@ def _target() -> tuple[Finding, ...]:
             "in a cycle",
             f"{_counted(m.fma_per_cycle, 'multiply-add')} and "
             f"{_counted(m.loads_per_cycle, 'load')} of {m.vector_bits} bits, "
-            f"{bf16}{m.l2_bytes_per_cycle:g} bytes from the second cache",
+            f"{bf16}{m.l2_bytes_per_cycle:g} bytes from the second cache{hints}",
         ),
         Finding(
             "cycles",

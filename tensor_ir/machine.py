@@ -60,7 +60,8 @@ class Machine:
     the lines of one set of the first one. The hardware asks for nothing beyond a page. `l3` is
     shared by all cores.
     `l2_bytes_per_cycle`, `l3_bytes_per_cycle` and `memory_bytes_per_cycle` arrive at one thread
-    that reads in order, `foreign_bytes_per_cycle` where another core has just written them.
+    that reads in order, `foreign_bytes_per_cycle` where another core has just written them; from
+    memory, `hint_gain` times as many arrive at one that converts what it reads and asks ahead.
 
     With `cores` 1 no kernel is split among threads; otherwise their number is left to the time of
     running. `launch_cycles` is what it takes to start threads that wait for it, and to wait for
@@ -95,6 +96,7 @@ class Machine:
     line_bytes: int = 64
     page_bytes: int = 4 << 10
     memory_bytes_per_cycle: float = 8.0
+    hint_gain: float = 1.0
     foreign_bytes_per_cycle: float = 3.0
     cores: int = 2
     launch_cycles: int = 3000
@@ -252,6 +254,11 @@ class Machine:
         So the first has its result when the last one has begun.
         """
         return self.fma_latency
+
+    @property
+    def hints_help(self) -> bool:
+        """Whether to ask ahead for what is read in order and converted brings more."""
+        return self.hint_gain > 1
 
     @property
     def far_bytes(self) -> int:

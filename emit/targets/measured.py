@@ -4,7 +4,8 @@ Rates are rounded to 1 or 1.5 times a power of two: two measurements then agree,
 code that is chosen by them. What decides between two of these lies beside whole numbers of cycles
 (`coarse`), as processors mostly have them. What disturbs a measurement only slows it down, so the
 fastest of several short runs counts. What a core shares with others (the last cache, memory, the
-time until another thread runs) depends on what they do, and is not measured.
+time until another thread runs) depends on what they do, and is not measured; but whether memory
+brings more to a core that asks ahead is.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ UPWARD = 0.96
 """By what the middle between two rounded rates, as their ratios go, is moved: it would be at 4.9,
 6.9, 9.8, 13.9 and 19.6 cycles, so that operations that take 5, 7, 10, 14 or 20 were rounded by
 chance. Here no whole number up to 12 is nearer than 4 % to it."""
+FAR_BYTES = 2 << 20
+"""Read from memory with hints and without."""
 RATES = (
     "fma_per_cycle",
     "half_fma_per_cycle",
@@ -52,6 +55,7 @@ RATES = (
     "gather_cycles",
     "fma_latency",
     "l2_bytes_per_cycle",
+    "hint_gain",
 )
 """The fields of a machine that are measured."""
 
@@ -176,13 +180,36 @@ def measure(machine: Machine) -> dict[str, float]:
                 rounds["fma_latency"].append(cycles("chained_fmas"))
                 read = all_cycles("reads", array, count(near // bytes_), count(passes))
                 rounds["l2_bytes_per_cycle"].append(read / (near * passes))
-            if all(_agree(own) for own in rounds.values()):
+            if all(_agree(own) for name, own in rounds.items() if name != "hint_gain"):
                 break
         del view
+    rounds["hint_gain"].append(_hint_gain(loops, machine))
     fastest = {name: min(own) for name, own in rounds.items()}
     found = {n: 1 / x if n.endswith("per_cycle") else x for n, x in fastest.items()}
     rounded = {name: coarse(rate) for name, rate in found.items()}
-    return {**rounded, "fma_latency": round(rounded["fma_latency"])}
+    latency, gain = round(rounded["fma_latency"]), max(rounded["hint_gain"], 1.0)
+    return {**rounded, "fma_latency": latency, "hint_gain": gain}
+
+
+def _hint_gain(loops: ctypes.CDLL, machine: Machine) -> float:
+    """How many times as much memory brings to a loop that asks for lines a page ahead."""
+    with mmap.mmap(-1, FAR_BYTES + machine.page_bytes) as memory:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # As weights have them: hints are no quicker than the search for a page.
+            with suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        memory[:] = bytes(len(memory))
+        view = (ctypes.c_char * len(memory)).from_buffer(memory)
+        array, bytes_ = ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_long(FAR_BYTES)
+        least = dict.fromkeys((0, machine.page_bytes), float("inf"))
+        for _ in range(ROUNDS.start):
+            for ahead, before in least.items():
+                loops.forget(array, bytes_)
+                start = perf_counter_ns()
+                loops.halves(array, bytes_, ctypes.c_long(ahead))
+                least[ahead] = min(before, perf_counter_ns() - start)
+        del view
+    return least[0] / least[machine.page_bytes]
 
 
 def _agree(rounds: list[float]) -> bool:

@@ -112,3 +112,29 @@ void reads(const vector *from, long vectors, long times) {
     EACH(k, 8) keep(sum[k]);
   }
 }
+
+/* Takes a multiple of 256 bytes, in order, as numbers of 16 bits that are converted and added up:
+   more operations wait for each line than for whole vectors of it. With `ahead`, it asks for each
+   line when it is that many bytes away. */
+void halves(const char *from, long bytes, long ahead) {
+#ifdef __F16C__
+  vector sum[8] = {};
+  for (long i = 0; i < bytes; i += 256) {
+    if (ahead) EACH(k, 4) __builtin_prefetch(from + i + ahead + 64 * k, 0, 2);
+    EACH(k, 512 / BYTES) {
+      vector x;
+      __asm__ volatile("vcvtph2ps (%1), %0" : "=v"(x) : "r"(from + i + BYTES / 2 * k));
+      sum[k % 8] += x;
+    }
+  }
+  EACH(k, 8) keep(sum[k]);
+#endif
+}
+
+/* Lets no cache have any of so many bytes. */
+void forget(const char *from, long bytes) {
+#ifdef __F16C__
+  for (long i = 0; i < bytes; i += 64) __asm__ volatile("clflush (%0)" : : "r"(from + i));
+  __asm__ volatile("mfence");
+#endif
+}

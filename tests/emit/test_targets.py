@@ -53,6 +53,7 @@ def test_what_is_measured_is_what_a_processor_can_do() -> None:
     assert found["gather_cycles"] > 1 / found["loads_per_cycle"]
     assert found["divide_cycles"] > 1 / found["fma_per_cycle"]
     assert 1 <= found["l2_bytes_per_cycle"] <= NATIVE.vector_bits
+    assert 1 <= found["hint_gain"] <= 8
     assert all(isinstance(x, type(getattr(Machine, name))) for name, x in found.items())
 
 

@@ -481,6 +481,37 @@ def test_panels_are_asked_for_from_whatever_loop_goes_over_them(rows: int, asked
     assert bool(hints) == asked
 
 
+@pytest.mark.parametrize("weights", ["f16", "f32"])
+@pytest.mark.parametrize("rows", ["1..512@128", "1"])
+def test_single_rows_ask_for_what_they_convert_where_hints_bring_more(
+    weights: str, rows: str
+) -> None:
+    counted = rows != "1"
+    sizes = f"symbols rows = {rows}\ndims i = rows" if counted else "dims i = 1"
+    kernel, _ = lowered(
+        f"""
+        graph "row"
+        {sizes}, j = 2048, k = 768
+        %x : f32{{i,k}} = input "x" [i, k]
+        %w : {weights}{{j,k}} = input "w" [k, j]
+        %y : f32{{i,j}} = sum{{k}} %x[i, k] * f32(%w[j, k])
+        output "y" [i, j] = %y
+        """.replace("f32(%w[j, k])", "%w[j, k]" if weights == "f32" else "f32(%w[j, k])")
+    )
+
+    def once(machine: Machine) -> list[PrefetchBlock]:
+        """The hints that a single tile of rows gives."""
+        schedule = choose(kernel, machine, frozenset({"w"})).schedule
+        apply_schedule(kernel, schedule)
+        assert any(isinstance(s, Prepare) for s in schedule) == (counted and weights == "f16")
+        hints = (s for s in schedule if isinstance(s, PrefetchBlock) and s.buffer == "w")
+        return [s for s in hints if s.rows == 1 or not counted]
+
+    assert not once(MACHINE)
+    hints = once(replace(MACHINE, hint_gain=1.5))
+    assert [s.level for s in hints] == ([2] if weights == "f16" else [])
+
+
 def test_rows_of_the_part_that_data_choose_lie_together() -> None:
     """Not each beside those of the other parts."""
     kernel, _ = lowered(

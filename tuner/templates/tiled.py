@@ -40,6 +40,7 @@ from rutc.tuner.tiles.tile_loops import reuse_loops, tile_loops
 from rutc.tuner.tiles.tile_prefetch import (
     comes_from_afar,
     far_rows_asked_for,
+    is_converted,
     panel_bytes,
     panel_loop,
     results_asked_for,
@@ -362,12 +363,19 @@ class _Making:
                 )
             else:
                 self.packs[t.buffer] = grouped_packing(self.kernel, t, wanted, tile, width, group)
-        prepared = self.prepared is not None and t.buffer in self.prepared.operands
-        if t.strides.get(tile.vector) is None or t.gathered or prepared:
+        if t.strides.get(tile.vector) is None or t.gathered:
             return
+        if self.prepared is not None and t.buffer in self.prepared.operands:
+            # A run of few tiles prepares nothing, and waits for it as it is.
+            if not (self.even and self._hints_help(r, t)):
+                return
         depends = t.depends(tile.vector) and t.depends(self.bound[-1])
         if self.tiling.prefetch and depends:
             self.steps += self._asked_for(r, t, wanted, unrolled)
+
+    def _hints_help(self, r: Reduction, t: Touch) -> bool:
+        """Whether a tile of any number of rows had better ask for an operand."""
+        return self.group == 1 and self.machine.hints_help and is_converted(t, r)
 
     def _asked_for(
         self, r: Reduction, t: Touch, wanted: list[str], unrolled: Sequence[Step]
@@ -389,8 +397,10 @@ class _Making:
         if over is not None and comes_from_afar(t, shape, machine):
             again = bool(self.even) or any(self.extents[v] > 1 for v in around if v != over)
             near = stays_until_used(t, over, around, self.extents, tile, machine)
-            asked = near and (again or waits_for_pages(r, tile, machine))
-            rows = rows_that_wait(r, tile, machine) if self.even else 0
+            hints = self._hints_help(r, t)
+            asked = near and (again or hints or waits_for_pages(r, tile, machine))
+            fewest = 1 if hints else rows_that_wait(r, tile, machine)
+            rows = fewest if self.even else 0
             return [PrefetchBlock(t.buffer, over, 0, line, rows=rows)] if asked else []
         first = wanted[0]
         if tile.vectors > 2 or shape.extents.get(first, 0) <= self.group or not t.depends(first):

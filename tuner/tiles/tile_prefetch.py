@@ -38,6 +38,15 @@ def waits_for_pages(r: Reduction, tile: RegisterTile, machine: Machine) -> bool:
     return busy_cycles(r, tile.size, machine) * machine.memory_bytes_per_cycle >= step
 
 
+def is_converted(t: Touch, r: Reduction) -> bool:
+    """Whether tiles make longer numbers of an operand before they multiply them.
+
+    Several operations wait for each of its lines then. The hardware has room for so many that wait,
+    and asks for fewer lines ahead: where memory is far, hints bring more (`Machine.hint_gain`).
+    """
+    return t.bytes < r.update.elements[0].dtype.bytes
+
+
 def rows_that_wait(r: Reduction, tile: RegisterTile, machine: Machine) -> int:
     """From how many rows of a tile on arithmetic hides most of what memory takes."""
     step = sum(tile.vectors * machine.width * t.bytes for t in r.reads if t.depends(tile.vector))
