@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from rutc.emit.llvm.ir_module import REPEATS
+from rutc.emit.llvm.stack_vectors import stack_vectors
 from rutc.tensor_ir.machine import Machine
 
-VERSION = f"8 llvmlite {llvmlite.__version__}"
+VERSION = f"9 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
 _lock = threading.RLock()
@@ -41,25 +44,46 @@ os.register_at_fork(before=_begin_fork, after_in_parent=_end_fork, after_in_chil
 def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> bytes:
     """The object file of one module, its function `entry` renamed to the hidden `symbol`.
 
+    LLVM reorders instructions so that none waits for another. It may have all that a long block
+    reads loaded at once then, more than there are registers for, where the order of the emitted
+    code needs few. Where vectors end up on the stack, the order of which fewer do is taken.
+
     Runs in parallel with itself: every call has an LLVM context of its own.
     """
     start()
-    context = llvm.create_context()
-    module = llvm.parse_assembly(text.replace(entry, symbol), context)
-    module.get_function(symbol).visibility = "hidden"
-    target = _kept_target(machine)
-    optimise(module, target)
-    code: bytes = target.emit_object(module)
+    code = _object(text.replace(entry, symbol), machine, symbol, reordered=True)
+    kept = _on_stack(code, machine)
+    if kept:
+        other = _object(text.replace(entry, symbol), machine, symbol, reordered=False)
+        if _on_stack(other, machine) < kept:
+            return other
     return code
 
 
-def compile_assembly(text: str, machine: Machine) -> str:
-    """The assembly of one module, for reading."""
+def _object(text: str, machine: Machine, symbol: str, *, reordered: bool) -> bytes:
+    """The object file of one module, its instructions in LLVM's order or that of the module."""
+    module = llvm.parse_assembly(text, llvm.create_context())
+    module.get_function(symbol).visibility = "hidden"
+    target = _kept_target(machine)
+    optimise(module, target)
+    with _order(reordered):
+        code: bytes = target.emit_object(module)
+    return code
+
+
+def _on_stack(code: bytes, machine: Machine) -> int:
+    """How many operations on vectors have an operand on the stack; 0 where that is not told."""
+    return stack_vectors(code) if machine.architecture == "x86_64" else 0
+
+
+def compile_assembly(text: str, machine: Machine, *, reordered: bool = True) -> str:
+    """The assembly of one module, for reading, in LLVM's order or that of the module."""
     start()
     module = llvm.parse_assembly(text, llvm.create_context())
     target = _kept_target(machine)
     optimise(module, target)
-    assembly: str = target.emit_assembly(module)
+    with _order(reordered):
+        assembly: str = target.emit_assembly(module)
     return assembly
 
 
@@ -121,6 +145,19 @@ def _reduce_strength(wanted: bool) -> None:
         if _reduces is not wanted:
             llvm.set_option("", f"-disable-lsr={'false' if wanted else 'true'}")
             _reduces = wanted
+
+
+@contextmanager
+def _order(reordered: bool) -> Iterator[None]:
+    """Lets LLVM's code generator reorder instructions meanwhile, or not, in all threads."""
+    with _lock:
+        if not reordered:
+            llvm.set_option("", "-enable-misched=false")
+        try:
+            yield
+        finally:
+            if not reordered:
+                llvm.set_option("", "-enable-misched=true")
 
 
 def optimise(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:

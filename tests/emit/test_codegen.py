@@ -4,8 +4,9 @@ import os
 import signal
 import threading
 
-from rutc.emit.llvm.codegen import compile_assembly
+from rutc.emit.llvm.codegen import compile_assembly, compile_object
 from rutc.emit.llvm.ir_module import REPEATS
+from rutc.emit.llvm.stack_vectors import stack_vectors
 from rutc.emit.targets import target_named
 
 MODULE = """
@@ -90,3 +91,84 @@ def test_a_child_compiles_whatever_other_threads_did() -> None:
         done.set()
         compiling.join()
     assert _operations(MODULE) == wanted
+
+
+ROWS, VECTORS, TAPS = 13, 2, 3
+
+
+def _tile() -> str:
+    """A module that sums up products of rows and of vectors, three of each in an iteration."""
+    vector = "<16 x float>"
+    lines = [
+        'target triple = "x86_64-unknown-linux-gnu"',
+        f"declare {vector} @llvm.fma.v16f32({vector}, {vector}, {vector})",
+        "define void @entry(ptr noalias %a, ptr noalias %w, ptr noalias %sums) {",
+        "entry:",
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [0, %entry], [%next, %loop]",
+    ]
+    sums = [(r, v) for r in range(ROWS) for v in range(VECTORS)]
+    for r, v in sums:
+        last = f"%s.{r}.{v}.{TAPS - 1}"
+        lines.append(f"  %p.{r}.{v} = phi {vector} [zeroinitializer, %entry], [{last}, %loop]")
+    lines += ["  %at = mul nsw i64 %i, 96", "  %ww = getelementptr float, ptr %w, i64 %at"]
+    lines += ["  %by = mul nsw i64 %i, 3", "  %aa = getelementptr float, ptr %a, i64 %by"]
+    for t in range(TAPS):
+        for v in range(VECTORS):
+            lines.append(f"  %wp.{v}.{t} = getelementptr float, ptr %ww, i64 {32 * t + 16 * v}")
+            lines.append(f"  %w.{v}.{t} = load {vector}, ptr %wp.{v}.{t}, align 4")
+        for r in range(ROWS):
+            lines.append(f"  %ap.{r}.{t} = getelementptr float, ptr %aa, i64 {6 * r + t}")
+            lines.append(f"  %a.{r}.{t} = load float, ptr %ap.{r}.{t}, align 4")
+            lines.append(f"  %o.{r}.{t} = insertelement {vector} undef, float %a.{r}.{t}, i32 0")
+            lines.append(
+                f"  %b.{r}.{t} = shufflevector {vector} %o.{r}.{t}, {vector} undef,"
+                " <16 x i32> zeroinitializer"
+            )
+            for v in range(VECTORS):
+                before = f"%s.{r}.{v}.{t - 1}" if t else f"%p.{r}.{v}"
+                lines.append(
+                    f"  %s.{r}.{v}.{t} = call {vector} @llvm.fma.v16f32({vector} %b.{r}.{t},"
+                    f" {vector} %w.{v}.{t}, {vector} {before})"
+                )
+    lines += ["  %next = add nsw i64 %i, 1", "  %more = icmp slt i64 %next, 7"]
+    lines += ["  br i1 %more, label %loop, label %done", "done:"]
+    for n, (r, v) in enumerate(sums):
+        lines.append(f"  %to.{n} = getelementptr {vector}, ptr %sums, i64 {n}")
+        lines.append(f"  store {vector} %s.{r}.{v}.{TAPS - 1}, ptr %to.{n}, align 4")
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+def _on_stack(assembly: str) -> int:
+    return sum("mm" in line and "(%rsp)" in line for line in assembly.splitlines())
+
+
+def test_the_order_is_taken_of_which_fewer_vectors_are_on_the_stack() -> None:
+    machine = target_named("x86-64-v4").machine
+    # LLVM loads all rows of an iteration at once; in the order of the module, registers suffice.
+    assert _on_stack(compile_assembly(_tile(), machine)) > 0
+    assert _on_stack(compile_assembly(_tile(), machine, reordered=False)) == 0
+    assert stack_vectors(compile_object(_tile(), machine, symbol="tile", entry="entry")) == 0
+
+
+def test_vectors_on_the_stack_are_told_from_bytes() -> None:
+    on_stack = (
+        "62f17c4811442401",  # vmovups %zmm0,0x40(%rsp)
+        "62617c48109c2440020000",  # vmovups 0x240(%rsp),%zmm27
+        "c5fc11442420",  # vmovups %ymm0,0x20(%rsp)
+        "c4e27d184424e0",  # vbroadcastss -0x20(%rsp),%ymm0
+        "62727d48b80c24",  # vfmadd231ps (%rsp),%zmm0,%zmm9
+    )
+    elsewhere = (
+        "62d17c4811442401",  # vmovups %zmm0,0x40(%r12)
+        "c4c17c11442420",  # vmovups %ymm0,0x20(%r12)
+        "62f17c48110408",  # vmovups %zmm0,(%rax,%rcx)
+        "c5fc58c1",  # vaddps %ymm1,%ymm0,%ymm0
+        "4889442408",  # mov %rax,0x8(%rsp)
+    )
+    for code in on_stack:
+        assert stack_vectors(bytes.fromhex(code)) == 1, code
+    assert stack_vectors(bytes.fromhex("".join(on_stack))) == len(on_stack)
+    for code in elsewhere:
+        assert stack_vectors(bytes.fromhex(code)) == 0, code
