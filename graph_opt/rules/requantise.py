@@ -18,7 +18,7 @@ from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords, is_gathered, is_plain
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rounding import elements, is_representable, rounds
+from rutc.graph_opt.rounding import elements, in_f64, is_representable, rounds
 from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import (
@@ -49,10 +49,14 @@ ONE: Expr = Lit(1.0, DType.F64)
 
 @record
 class Term:
-    """`x` times a constant that is computed in f64."""
+    """`x` times a constant that is computed in f64; with `whole`, `x + whole` is multiplied.
+
+    That is a constant of whole numbers, as `x` is then: f32(..) of i32.
+    """
 
     x: Expr
     by: Expr
+    whole: Expr | None = None
 
 
 @record
@@ -65,9 +69,26 @@ class Linear:
 
     def scaled(self, by: Expr) -> Linear:
         """All of it times a constant."""
-        terms = tuple(Term(t.x, apply("mul", t.by, by)) for t in self.terms)
+        terms = tuple(replace(t, by=apply("mul", t.by, by)) for t in self.terms)
         shift = None if self.shift is None else apply("mul", self.shift, by)
         return replace(self, terms=terms, shift=shift)
+
+    def shifted_whole(self, by: Expr) -> Linear:
+        """The sum with a constant of whole numbers, which a term of whole numbers takes."""
+        match self:
+            case Linear((Term(Cast(arg, DType.F32), factor, whole),), None) if factor == ONE:
+                if by.dtype is arg.dtype is DType.I32:
+                    whole = by if whole is None else apply("add", whole, by)
+                    return replace(self, terms=(replace(self.terms[0], whole=whole),))
+        return self.plus(Linear(shift=in_f64(by)))
+
+    def of_floats(self) -> Linear:
+        """The same without constants of whole numbers, which the shift has instead."""
+        bare = Linear(tuple(replace(t, whole=None) for t in self.terms), self.shift, self.made)
+        for t in self.terms:
+            if t.whole is not None:
+                bare = bare.plus(Linear(shift=apply("mul", in_f64(t.whole), t.by)))
+        return bare
 
     def plus(self, other: Linear) -> Linear:
         """The sum of both."""
@@ -142,13 +163,26 @@ def quantise_by_factors(n: Node, editor: Editor) -> Result:
 
 
 def _total(form: Linear, outlined: Callable[[Expr, str], Expr | None]) -> Expr | None:
-    """The terms and the shift, added up so that each product goes with a sum."""
+    """The terms and the shift, added up so that each product goes with a sum.
+
+    What is shifted by whole numbers alone stays exact up to its one factor: numbers in the middle
+    between two steps are no others.
+    """
     total: Expr | None = None
+    if len(form.terms) > 1 or form.shift is not None:
+        form = form.of_floats()
     for t in form.terms:
         by = outlined(t.by, "scale")
         if by is None:
             return None
-        scaled = apply("mul", t.x, by)
+        x = t.x
+        if t.whole is not None:
+            assert isinstance(x, Cast)
+            whole = outlined(t.whole, "whole")
+            if whole is None:
+                return None
+            x = cast(apply("add", x.arg, whole), DType.F32)
+        scaled = apply("mul", x, by)
         if total is not None:
             total = apply("add", total, scaled)
             continue
@@ -166,21 +200,26 @@ def _is_of_integers(e: Expr) -> bool:
 def _outlined(
     e: Expr, name: str, most: float, n: Nest, new: list[Node], editor: Editor
 ) -> Expr | None:
-    """A constant of f64 in f32, as a literal or as one read.
+    """A constant of f64 in f32, or of i32 as it is, as a literal or as one read.
 
     None if it is no normal number or of a larger magnitude than `most`.
     """
+    whole = e.dtype is DType.I32
+    if whole and isinstance(e, Read):
+        return e
     dims = tuple(sorted(index_names(e)))
     found = elements(e, dims, editor) if set(dims) <= set(n.out.dims) else None
-    if found is None or not is_representable(found, DType.F32):
+    if found is None or not (whole or is_representable(found, DType.F32)):
         return None
     if np.abs(found).max(initial=0) > most:
         return None
+    kept = e if whole else cast(e, DType.F32)
     if not dims:
-        return Lit(float(np.float32(found.item())), DType.F32)
-    value = Value(editor.fresh_value(name, new), DType.F32, dims)
-    new.append(Nest((value,), (), None, (cast(e, DType.F32),), n.origin))
-    return at_point(value)
+        value = found.astype(kept.dtype.numpy)
+        return Lit(value.item(), kept.dtype)
+    made = Value(editor.fresh_value(name, new), kept.dtype, dims)
+    new.append(Nest((made,), (), None, (kept,), n.origin))
+    return at_point(made)
 
 
 # -- recognition --------------------------------------------------------------------------------
@@ -289,11 +328,9 @@ class _Reader:
                     found = self.linear(Cast(body, DType.F32), p)
                     return replace(found, made=(*found.made, p))
             case Cast(Apply("add" | "sub" as op, (a, b)), DType.F32):
-                shift = _known(b, self._editor)
-                if shift is not None and self._most(a) < EXACT:
-                    if op == "sub":
-                        shift = apply("neg", shift)
-                    return self.linear(Cast(a, DType.F32), n).plus(Linear(shift=shift))
+                if _known(b, self._editor) is not None and self._most(a) < EXACT:
+                    whole = apply("neg", b) if op == "sub" else b
+                    return self.linear(Cast(a, DType.F32), n).shifted_whole(whole)
             case Read() if e.dtype is DType.F32:
                 opened = self._opened(e, n)
                 if opened is not None:
@@ -359,6 +396,10 @@ class _Reader:
 
     def _most(self, e: Expr) -> float:
         """The largest magnitude that integers may have, as far as that is known."""
+        known = _known(e, self._editor)
+        if known is not None:
+            found = elements(known, sorted(index_names(known)), self._editor)
+            return inf if found is None else float(np.abs(found).max(initial=0))
         match e:
             case Cast(Read() as r, DType.I32) if r.dtype in (DType.I8, DType.U8):
                 return 255.0
@@ -366,7 +407,11 @@ class _Reader:
                 p = self._editor.nest(e.value)
                 if p is not None and p.is_sum:
                     return self._most_of_sum(p)
-        return float("inf")
+                if p is not None and p.reducer is None:
+                    return self._most(p.body[0])
+            case Apply("add" | "sub", (a, b)):
+                return self._most(a) + self._most(b)
+        return inf
 
     def _most_of_sum(self, p: Nest) -> float:
         """The largest magnitude of a sum of products of bytes with constants."""
@@ -385,4 +430,4 @@ class _Reader:
             if times is not None:
                 sizes = np.abs(c.data.array.astype(np.int64)).sum(axis=along)
                 return self._most(part) * times * float(sizes.max(initial=0))
-        return float("inf")
+        return inf

@@ -151,6 +151,25 @@ def test_quantising_by_factors(
     assert off.max() < 0.5 + 2.0**-10
 
 
+def test_the_middle_between_two_steps_stays_where_whole_numbers_are_shifted() -> None:
+    """Sums of 400, 1200, 2000.. are next to it, where f32(t) * s - f32(c * s) is in it."""
+    graph = graph_of("""
+        graph "layer"
+        dims m = 256, k = 2, n = 3
+        %q : u8{k,m} = input "q" [m, k]
+        %w : i8{k,n} = const [k, n] [[100, 100, 50], [1, 0, 3]]
+        %c : i32{n} = const [n] [1007, 3300, 4777]
+        %t : i32{m,n} = sum{k} i32(%q[k, m]) * i32(%w[k, n])
+        %x : f32{m,n} = f32(%t[m, n] - %c[n]) * 0.0012500001
+        %y : u8{m,n} = u8(i32(min(max(round(%x[m, n] / 1.0) + 120.0, 0.0), 255.0)))
+        output "y" [m, n] = %y
+    """)
+    each = np.arange(256)
+    inputs = {"q": np.stack([each, each * 7 % 256], axis=1).astype(np.uint8)}
+    after = interpret(rewritten(graph, quantise_by_factors), inputs)
+    assert np.array_equal(after["y"], interpret(graph, inputs)["y"])
+
+
 def test_constants_of_many_bytes_are_quantised_as_bytes() -> None:
     """In f32 they are too large to store, and in f64 they are computed anew in every run."""
     rng = np.random.default_rng(0)
