@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from math import log2
 from pathlib import Path
 from time import perf_counter_ns
@@ -157,11 +158,10 @@ def measure(machine: Machine) -> dict[str, float]:
 
         def all_cycles(name: str, *arguments: object) -> float:
             """Those of a run of a loop."""
-            found = []
-            for _ in range(WINDOWS):
-                cycle = least(loops.additions, count(COUNT)) / COUNT
-                found.append(least(getattr(loops, name), *arguments) / cycle)
-            return sorted(found)[len(found) // 2]
+            run = partial(getattr(loops, name), *arguments)
+            return in_cycles(
+                lambda: least(loops.additions, count(COUNT)) / COUNT, partial(least, run)
+            )
 
         def cycles(name: str, *arguments: object) -> float:
             """Those of one operation of a loop."""
@@ -210,6 +210,20 @@ def _hint_gain(loops: ctypes.CDLL, machine: Machine) -> float:
                 least[ahead] = min(before, perf_counter_ns() - start)
         del view
     return least[0] / least[machine.page_bytes]
+
+
+def in_cycles(cycle_ns: Callable[[], float], loop_ns: Callable[[], float]) -> float:
+    """The cycles of a loop: the median of `WINDOWS` times of it.
+
+    A cycle is measured before each and behind it, and the shorter one counts: what disturbs only
+    one of them must not make the loop seem faster than it is.
+    """
+    found, before = [], cycle_ns()
+    for _ in range(WINDOWS):
+        took, behind = loop_ns(), cycle_ns()
+        found.append(took / min(before, behind))
+        before = behind
+    return sorted(found)[len(found) // 2]
 
 
 def _agree(rounds: list[float]) -> bool:

@@ -13,7 +13,14 @@ from rutc.cli import app
 from rutc.driver.api import compile
 from rutc.emit.targets import TARGETS, native_target, target_named, x86
 from rutc.emit.targets import measured as measuring
-from rutc.emit.targets.measured import RATES, coarse, measure, with_measured_rates
+from rutc.emit.targets.measured import (
+    RATES,
+    WINDOWS,
+    coarse,
+    in_cycles,
+    measure,
+    with_measured_rates,
+)
 from rutc.emit.targets.select import save_native
 from rutc.errors import UserError
 from rutc.tensor_ir.machine import Machine
@@ -55,6 +62,12 @@ def test_what_is_measured_is_what_a_processor_can_do() -> None:
     assert 1 <= found["l2_bytes_per_cycle"] <= NATIVE.vector_bits
     assert 1 <= found["hint_gain"] <= 8
     assert all(isinstance(x, type(getattr(Machine, name))) for name, x in found.items())
+
+
+def test_a_cycle_that_seems_long_makes_no_loop_fast() -> None:
+    """What disturbs every other measurement of a cycle leaves those beside it."""
+    cycles = iter([1.0, 3.0] * WINDOWS)
+    assert in_cycles(lambda: next(cycles), lambda: 10.0) == 10.0
 
 
 def test_rates_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
