@@ -61,6 +61,7 @@ Sizes that only the run knows are what they commonly are. A summary takes 1 to
     core      = | products, vectors, loads, stores, instructions / issue, latency |_ports
     region    = | core, second cache, last cache, memory, waiting * lines |_levels
                 + loop * times + entry * entries + tested * reads + evicted * lines
+                + matrices * products of blocks
     cycles    = call + sum of all regions
 
 `| |_p` is the p-norm: a little more than the longest of times that hide each other. Rates are those

@@ -226,7 +226,7 @@ class EstimateSearch:
         for x in best.estimate.launches:
             for v in x.values:
                 cycles[v] += x.cycles
-                room[v] += max(x.cycles - x.runs * x.estimate.parts.get("products", 0.0), 0.0)
+                room[v] += max(x.cycles - x.runs * x.estimate.multiplying, 0.0)
         # What one kernel of a launch passes on to another is none of the launch's values.
         for together in launched_groups(best.found.plan.steps):
             stored = {v for g in together for v in g.stored}

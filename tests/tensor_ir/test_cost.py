@@ -19,7 +19,7 @@ from rutc.graph_opt.decide.realise import realise
 from rutc.tensor_ir.cost import Costs, Estimate, Summary, estimate, summarise
 from rutc.tensor_ir.cost.fitted import FREE, load
 from rutc.tensor_ir.cost.operations import DIVIDED, EXTREMES
-from rutc.tensor_ir.cost.work import KINDS
+from rutc.tensor_ir.cost.work import KINDS, Region
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import ELEMENTARY
 from rutc.tensor_ir.kernel import Kernel
@@ -819,3 +819,14 @@ def test_data_choose_no_place_outside_of_the_dims_along_which_they_choose() -> N
     places = 2 * 8 * 3136
     read = sum(r.moved[0][0] for r in s.regions)
     assert read <= 64 * (56 * 56 * 4 + places)
+
+
+def test_products_of_blocks_hide_nothing_else() -> None:
+    """Matrix registers are too few to be filled while others are multiplied."""
+    beside = Region("", 1.0, 1.0, {"loads": 4000.0}, moved=((64000.0, 0.0), (0.0, 0.0), (0.0, 0.0)))
+    blocks = replace(beside, work={**beside.work, "matrices": 100.0})
+    least, whole = (estimate(Summary((r,), (), 1.0, {}, {}), AMX) for r in (beside, blocks))
+    took = load().costs.matrices * 100
+    assert whole.cycles == pytest.approx(least.cycles + took)
+    assert whole.multiplying == whole.computing == took
+    assert least.multiplying == 0
