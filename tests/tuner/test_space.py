@@ -240,6 +240,36 @@ dims m = 40, n = 48, k = 64
 %s : i32{m,n} = sum{k} i32(%x[k, m]) * i32(%w[k, n])
 output "s" [m, n] = %s
 """
+LARGE_TEXT = """
+graph "large"
+dims m = {rows}, n = {columns}, k = {depth}
+%x : u8{{k,m}} = input "x" [m, k]
+%w : i8{{k,n}} = input "w" [k, n]
+%s : i32{{m,n}} = sum{{k}} i32(%x[k, m]) * i32(%w[k, n])
+output "s" [m, n] = %s
+"""
+
+
+@pytest.mark.parametrize(("rows", "depth", "steps"), [(384, 6144, 3), (384, 3072, 6), (64, 64, 0)])
+def test_the_second_cache_holds_a_third_of_itself_of_rows(
+    rows: int, depth: int, steps: int
+) -> None:
+    """A step is 32 rows of so many bytes; there are 12, or 2."""
+    found = re.search(r"split\(m\.o\.o, (\d+)\)", blocks_of(rows, 512, depth))
+    assert (int(found[1]) if found else 0) == steps
+
+
+def blocks_of(rows: int, columns: int, depth: int) -> str:
+    """The default schedule in matrix registers, beside a second cache of 2 MiB."""
+    text = LARGE_TEXT.format(rows=rows, columns=columns, depth=depth)
+    subject = of_text(text, frozenset("w"), Random(0))
+    machine = replace(MACHINES["amx"], l2=1 << 21)
+    own = {s.template.name: s for s in spaces(subject.kernel, machine, subject.free)}
+    space = own[MATRIX.name]
+    assert space.default is not None
+    return print_schedule(space.choice(space.default.point).schedule)
+
+
 MOVED_TEXT = """
 graph "moved"
 dims a = 12, b = 20

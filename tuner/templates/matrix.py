@@ -39,7 +39,7 @@ ROW_BYTES = 64
 MOST_BLOCKS = 6
 """Registers for sums, of eight: both operands need one."""
 MOST_PERMUTED = 4
-HELD = (2, 4, 8, 16, 32)
+HELD = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Steps of rows at a time that are tried."""
 
 
