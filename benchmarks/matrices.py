@@ -157,6 +157,7 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
         "operations": case.operations,
         "peak_gops": round(matrix_flops(case.kind) / us.pop("peak") / 1e3),
         **made.facts,
+        "parts": False,
         **{f"{peer}_us": round(median, 1) for peer, median in us.items()},
         **told(found),
     }
