@@ -365,10 +365,10 @@ class _Making:
                 self.packs[t.buffer] = grouped_packing(self.kernel, t, wanted, tile, width, group)
         if t.strides.get(tile.vector) is None or t.gathered:
             return
-        if self.prepared is not None and t.buffer in self.prepared.operands:
-            # A run of few tiles prepares nothing, and waits for it as it is.
-            if not (self.even and self._hints_help(r, t)):
-                return
+        # A run of few tiles prepares nothing, and waits for what it converts as it is.
+        prepared = self.prepared is not None and t.buffer in self.prepared.operands
+        if prepared and not (self.even and self._hints_help(r, t)):
+            return
         depends = t.depends(tile.vector) and t.depends(self.bound[-1])
         if self.tiling.prefetch and depends:
             self.steps += self._asked_for(r, t, wanted, unrolled)
