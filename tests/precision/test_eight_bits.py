@@ -18,6 +18,7 @@ from rutc.driver.precision.calibration import Case, RunningLibrary, spans
 from rutc.driver.precision.chosen_sums import ChosenSums
 from rutc.driver.precision.eight_bits import in_eight_bits
 from rutc.emit.targets import target_named
+from rutc.emit.targets.saved import save_machine
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives.filtering import SAID_IN_BF16
 from rutc.graph_opt.decide import decide
@@ -315,7 +316,9 @@ def test_what_is_filtered_is_no_less_accurate(
     windows: Path, tmp_path: Path, precision: str
 ) -> None:
     inputs = {"x0": np.random.default_rng(5).standard_normal((1, 61, 29, 31), np.float32)}
-    done = rutc.compile(windows, tmp_path / "net.so", precision=precision)
+    save_machine(PAIRS, V4, tmp_path / "pairs.json")
+    target = str(tmp_path / "pairs.json")
+    done = rutc.compile(windows, tmp_path / "net.so", precision=precision, target=target)
     told = invoke("inspect", str(done.library)).stdout
     assert "2 of 3 sums of products in 8 bits, 1 filtered instead" in told
     graph = normal(import_model(windows), PAIRS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from rutc.driver.options import Calibration
 from rutc.driver.precision.calibration import Case, RunningLibrary, spans
 from rutc.driver.precision.chosen_sums import ChosenSums
 from rutc.driver.precision.within_tolerance import Mix, WithinTolerance
+from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
 from rutc.graph_opt.alternatives import Offer
 from rutc.graph_opt.alternatives.choices import offers
@@ -69,9 +72,14 @@ def test_sums_save_what_they_take_less_than_filters_in_float32(
 
 @needs(PAIRS)
 def test_filters_in_bf16_lose_what_their_sums_are_told_to_cost(
-    graph: Graph, within: WithinTolerance
+    graph: Graph, within: WithinTolerance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mix does not filter: it is told how much more that loses."""
+    """The mix does not filter: it is told how much more that loses.
+
+    What it runs is code of this processor, which filters nothing where that has tiles.
+    """
+    pairs = replace(native_target(), machine=PAIRS)
+    monkeypatch.setattr("rutc.driver.precision.calibration.native_target", lambda: pairs)
     every = tuple(s.nest for s in sites(graph))
     losses = within.losses(IN_BF16)
     assert set(losses) == {every[0]}
