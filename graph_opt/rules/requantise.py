@@ -110,10 +110,12 @@ class Quantising:
 
 @rounds(
     changes="What is quantised is scaled by one factor, which the step of the result is divided "
-    "into: numbers next to the middle between two steps may become the other one.",
+    "into: numbers next to the middle between two steps may become the other one. A bias of floats "
+    "and other sums are added to what is scaled; whole numbers are added to a single sum before, "
+    "exactly.",
     refused="Neither sums of integers nor quantised numbers are scaled; nothing is divided by a "
-    "step, as in `QLinearConv`; a factor is no normal number; zero points or biases are so many "
-    "steps of the result that these would round them.",
+    "step, as in `QLinearConv`; a factor is no normal number; biases, or zero points beside them, "
+    "are so many steps of the result that these would round them.",
 )
 @matches("elementwise")
 def quantise_by_factors(n: Node, editor: Editor) -> Result:
