@@ -5,11 +5,16 @@ turns with ONNX Runtime in float32, with OpenVINO in the precision that it choos
 with all three on what ONNX Runtime's `quantize_static` makes of the model, of the same inputs. How
 far results are off is told beside ONNX Runtime's in float32, on 4 more inputs.
 Results go to benchmarks/results/precision.json and docs/precision.md.
+
+To compile takes much longer than to take turns, and does not need the machine for itself:
+`--prepare FOLDER` only compiles and finds errors, `--prepared FOLDER` only takes turns with that.
 """
 
+import json
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -18,14 +23,16 @@ import numpy as np
 import onnx
 
 from benchmarks import layout
+from benchmarks.machine import provenance
 from benchmarks.peers import Inputs, installed_peers, prepare_openvino
-from benchmarks.protocol import Page, medians, timed, told, write
+from benchmarks.protocol import Halves, Page, medians, timed, told, write
 from benchmarks.store import Entry, case_of
 from benchmarks.zoo import case_name, write_static
 from rutc.driver.compiler import compile_model
 from rutc.driver.options import CALIBRATED as ON_CASES
 from rutc.driver.options import INT8, Calibration, Options
 from rutc.emit.targets.select import host_features
+from rutc.errors import UserError
 from rutc.models.zoo import Model, find
 from rutc.runtime import load
 from rutc.verify.bench import room_for, run_onnxruntime, rutc_job
@@ -74,52 +81,104 @@ COMPARED = (
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of one model and thread count: times and errors by precision."""
-    found, threads = CASES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(name, Path(folder))
+        return take(name, Path(folder), seconds, peers)
+
+
+def prepare(name: str, folder: Path) -> None:
+    """Leaves in a folder, once for each model, what turns are taken with, errors and the commit."""
+    found, _ = CASES[name]
+    files = _Files(folder / found)
+    if files.facts.exists():
+        return
     model = find(found)
-    inputs = _inputs(model, 0)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        path = folder / f"{found}.onnx"
-        write_static(model, path)
-        data = folder / "data"
-        data.mkdir()
-        for number in range(CALIBRATED):
-            arrays: Any = _inputs(model, 1 + number)
-            np.savez(data / f"{number}.npz", **arrays)
-        libraries = {p: _compiled(path, folder / f"{p}.so", p, model, data) for p in PRECISIONS}
-        room = room_for(libraries["fp32"], inputs)
-        jobs = {p: rutc_job(library, threads, inputs, room) for p, library in libraries.items()}
-        jobs["rutc"] = jobs.pop("fp32")
-        quantised = folder / "quantised.onnx"
-        failed = _quantised(path, quantised, model)
-        if not failed:
-            own = compile_model(quantised, folder / "same.so", Options(shapes=dict(model.shapes)))
-            jobs[SAME] = rutc_job(own.library, threads, inputs, room)
-        files = {"": path} if failed else {"": path, " int8": quantised}
-        for kind, file in files.items():
-            given = file, threads, inputs, room
-            jobs[ONNXRUNTIME + kind] = Job(run_onnxruntime, given)
-            if OPENVINO in peers and OPENVINO in installed_peers():
-                jobs[OPENVINO + kind] = Job(prepare_openvino, (*given, ""), OPENVINO)
-        turns = timed(jobs, seconds)
-        errors = _errors(libraries, path, None if failed else quantised, model)
+    files.data.mkdir(parents=True, exist_ok=True)
+    write_static(model, files.model)
+    for number in range(CALIBRATED):
+        arrays: Any = _inputs(model, 1 + number)
+        np.savez(files.data / f"{number}.npz", **arrays)
+    failed = _quantised(files.model, files.quantised, model)
+    for precision in PRECISIONS:
+        _compiled(files, precision, model)
+    if not failed:
+        options = Options(shapes=dict(model.shapes))
+        compile_model(files.quantised, files.library(SAME), options)
+    facts = {
+        "errors": _errors(files, None if failed else files.quantised, model),
+        "commit": provenance().commit,
+        **({"unquantised": failed} if failed else {}),
+    }
+    files.facts.write_text(json.dumps(facts), encoding="utf-8")
+
+
+def take(name: str, folder: Path, seconds: float, peers: Sequence[str]) -> Entry:
+    """Returns the entry of a case that `prepare` was asked for, in turns.
+
+    Raises:
+        UserError: it was not.
+    """
+    found, threads = CASES[name]
+    files = _Files(folder / found)
+    if not files.facts.exists():
+        raise UserError(f"{name} is not prepared in {folder}")
+    facts = json.loads(files.facts.read_text(encoding="utf-8"))
+    failed = "unquantised" in facts
+    inputs = _inputs(find(found), 0)
+    room = room_for(files.library("fp32"), inputs)
+    own = {"rutc": "fp32"} | {p: p for p in (*PRECISIONS[1:], *(() if failed else (SAME,)))}
+    jobs = {k: rutc_job(files.library(p), threads, inputs, room) for k, p in own.items()}
+    models = {"": files.model} | ({} if failed else {" int8": files.quantised})
+    for kind, file in models.items():
+        given = file, threads, inputs, room
+        jobs[ONNXRUNTIME + kind] = Job(run_onnxruntime, given)
+        if OPENVINO in peers and OPENVINO in installed_peers():
+            jobs[OPENVINO + kind] = Job(prepare_openvino, (*given, ""), OPENVINO)
+    turns = timed(jobs, seconds)
     us = medians(turns)
     us["fp32"] = us.pop("rutc")
-    entry = {"us": us, "errors": errors, **told(turns)}
-    return entry | ({"unquantised": failed} if failed else {})
+    return {"us": us, **told(turns), **facts}
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of one model."""
+
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model.onnx"
+
+    @property
+    def quantised(self) -> Path:
+        return self.folder / "quantised.onnx"
+
+    @property
+    def data(self) -> Path:
+        """A folder of the inputs that ranges are found on."""
+        return self.folder / "data"
+
+    @property
+    def facts(self) -> Path:
+        """What is told beside times; written last."""
+        return self.folder / "facts.json"
+
+    def library(self, precision: str) -> Path:
+        return self.folder / f"{precision}.so"
 
 
 def _inputs(model: Model, seed: int) -> dict[str, np.ndarray]:
     return {k: v for k, v in model.inputs(seed).items() if v is not None}
 
 
-def _compiled(path: Path, library: Path, precision: str, model: Model, data: Path) -> Path:
+def _compiled(files: _Files, precision: str, model: Model) -> None:
     options = Options(
         precision=precision,
         shapes=dict(model.shapes),
-        calibration=Calibration(data) if precision in ON_CASES else Calibration(),
+        calibration=Calibration(files.data) if precision in ON_CASES else Calibration(),
     )
-    return compile_model(path, library, options).library
+    compile_model(files.model, files.library(precision), options)
 
 
 def _quantised(path: Path, result: Path, model: Model) -> str:
@@ -153,15 +212,14 @@ def _quantised(path: Path, result: Path, model: Model) -> str:
     return ""
 
 
-def _errors(
-    libraries: Mapping[str, Path], path: Path, quantised: Path | None, model: Model
-) -> dict[str, float]:
+def _errors(files: _Files, quantised: Path | None, model: Model) -> dict[str, float]:
     """The median relative error of outputs by precision, and that of the quantised model."""
     cases = [_inputs(model, 1 + CALIBRATED + number) for number in range(CHECKED)]
-    truth = [Reference(path, 1).run(case) for case in cases]
+    exact = Reference(files.model, 1)
+    truth = [exact.run(case) for case in cases]
     found: dict[str, float] = {}
-    for name, library in libraries.items():
-        with load(library) as session:
+    for name in PRECISIONS:
+        with load(files.library(name)) as session:
             outputs = [o.name for o in session.get_outputs()]
             runs = [dict(zip(outputs, session.run(None, c), strict=True)) for c in cases]
         found[name] = _median_error(runs, truth)
@@ -236,6 +294,7 @@ PAGE = Page(
     lambda entries: write("precision", page(entries)),
     peers=("onnxruntime", "openvino"),
     prepare_s=60.0,
+    halves=Halves(prepare, take),
 )
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -120,6 +121,18 @@ def beside(
 
 
 @dataclass(frozen=True, slots=True)
+class Halves:
+    """A measurement in two halves, of which the second alone needs the machine for itself.
+
+    `prepare` leaves in a folder what the turns of a case need, unless it is there; `take` takes
+    them, for so many seconds and with these peers.
+    """
+
+    prepare: Callable[[str, Path], None]
+    take: Callable[[str, Path, float, Sequence[str]], Entry]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page of measurements: its cases by name, its file of results, and how it is written.
 
@@ -140,6 +153,8 @@ class Page:
     """Roughly, what a case takes beside its turns."""
     seconds: float | None = SECONDS
     """For each peer of a case, unless asked otherwise; None: there are no turns."""
+    halves: Halves | None = None
+    """What `measure` does, where it can be asked for one after the other."""
 
     @property
     def results(self) -> Path:
@@ -167,15 +182,26 @@ class Page:
         return [case for case in wanted if case not in done]
 
     def run(
-        self, chosen: Sequence[str], seconds: float | None, peers: Sequence[str] | None
+        self,
+        chosen: Sequence[str],
+        seconds: float | None,
+        peers: Sequence[str] | None,
+        prepared: Path | None = None,
     ) -> None:
-        """Measures cases, stores each as soon as it is measured, and writes the page."""
+        """Measures cases, stores each as soon as it is measured, and writes the page.
+
+        Those of a page of two halves may be prepared in a folder already.
+        """
+        measure = self.measure
+        if prepared is not None:
+            assert self.halves is not None
+            measure = partial(_taken, self.halves, prepared)
         each_s = seconds if seconds is not None else self.seconds or 0.0
         order = {case: number for number, case in enumerate(self.cases)}
         entries = [e for e in store.load(self.results) if self.key(e) in order]
         for case in chosen:
             try:
-                entry = self.measure(case, each_s, self.peers if peers is None else peers)
+                entry = measure(case, each_s, self.peers if peers is None else peers)
             except (RutcError, ModelError) as error:
                 entry = {"error": str(error).splitlines()[0], **asdict(provenance())}
             entry |= {"case": case}
@@ -193,9 +219,19 @@ class Page:
         parser.add_argument("only", nargs="*", help="parts of names of cases; default: all")
         add_arguments(parser)
         parser.add_argument("--peers", nargs="*", help=f"default: {' '.join(self.peers)}")
+        if self.halves is not None:
+            folders = parser.add_mutually_exclusive_group()
+            folders.add_argument("--prepare", type=Path, help="a folder: only compile, into it")
+            folders.add_argument("--prepared", type=Path, help="that folder: only take turns")
+        parser.set_defaults(prepare=None, prepared=None)
         options = parser.parse_args()
         chosen = self.chosen(options.only, resume=options.resume)
-        self.run([] if options.page else chosen, options.seconds, options.peers)
+        if self.halves is not None and options.prepare is not None:
+            for case in chosen:
+                self.halves.prepare(case, options.prepare)
+        else:
+            cases = [] if options.page else chosen
+            self.run(cases, options.seconds, options.peers, options.prepared)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -214,6 +250,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def write(name: str, text: str) -> None:
     """Writes a page of the documents."""
     (ROOT / "docs" / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def _taken(halves: Halves, folder: Path, case: str, seconds: float, peers: Sequence[str]) -> Entry:
+    return halves.take(case, folder, seconds, peers)
 
 
 def _shown(entry: Entry) -> Entry:

@@ -21,7 +21,7 @@ from benchmarks.native import native_calls
 from benchmarks.peak import measured_peaks
 from benchmarks.peers import fastest, installed_peers
 from benchmarks.plot import draw, speeds
-from benchmarks.protocol import Page
+from benchmarks.protocol import Halves, Page
 from benchmarks.readme import README, table, with_table
 from benchmarks.store import case_of
 from benchmarks.zoo import PAGE as ZOO
@@ -234,6 +234,36 @@ def test_a_measurement_replaces_its_own_and_is_known_when_a_run_resumes(
     assert made.chosen([], resume=False) == ["one", "two"]
     # 60 cases of three runs of 6 s and 12 s beside.
     assert replace(made, prepare_s=12.0, loops=1).minutes(None, 60) == pytest.approx(30)
+
+
+def test_cases_are_prepared_and_take_turns_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.protocol.ROOT", tmp_path)
+
+    def measure(name: str, seconds: float, peers: Sequence[str]) -> store.Entry:
+        raise AssertionError
+
+    def prepare(name: str, folder: Path) -> None:
+        (folder / name).write_text(f"{name} compiled")
+
+    def take(name: str, folder: Path, seconds: float, peers: Sequence[str]) -> store.Entry:
+        return {"us": seconds, "of": (folder / name).read_text(), **asdict(provenance())}
+
+    written: list[Sequence[store.Entry]] = []
+    halves = Halves(prepare, take)
+    made = Page("made", "", ["one", "two"], measure, case_of, written.append, halves=halves)
+
+    def asked(*arguments: str) -> None:
+        monkeypatch.setattr("sys.argv", ["made", *arguments])
+        made.main()
+
+    asked("--prepare", str(tmp_path), "one")
+    assert not written and not (tmp_path / "two").exists()
+    asked("--prepared", str(tmp_path), "one", "--seconds", "2")
+    assert [(e["case"], e["us"], e["of"]) for e in written[-1]] == [("one", 2.0, "one compiled")]
+    with pytest.raises(SystemExit):
+        asked("--prepare", str(tmp_path), "--prepared", str(tmp_path))
 
 
 def test_plots_are_drawn_from_the_entries_alone(tmp_path: Path) -> None:
