@@ -10,11 +10,13 @@
 The steps 0.02 and 120 come from the range that %x has in calibration runs. What is left is what a
 model with QuantizeLinear and DequantizeLinear is imported as, and is rewritten as that is: the
 products are summed as integers, exactly (`rules/narrow.py`) [Jacob et al. 2018].
+
+What else is added up of %x may be read as %x.d, too: nothing stores %x then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +30,7 @@ from rutc.graph_opt.pipeline import optimize, pipeline_for
 from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.expr import Lit, transform
 from rutc.tensor_ir.facts.products import LARGEST_PAIR, SMALL, four_sums
-from rutc.tensor_ir.graph import Const, Data, Input, outs
+from rutc.tensor_ir.graph import Const, Data, Input, outs, used
 from rutc.tensor_ir.indices.affine import product, typical
 from rutc.tensor_ir.interface import tensor
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
@@ -134,8 +136,34 @@ def _site(n: Nest, graph: Graph) -> Site | None:
     return Site(n.out.name, value.value, weights.value, tuple(kept), terms)
 
 
+def added_values(graph: Graph, chosen: Iterable[Site]) -> tuple[str, ...]:
+    """The values that chosen sums multiply and that all else adds to others, as residuals are.
+
+    Those that an output shows stay as they are.
+    """
+    nests = {s.nest for s in chosen}
+    rest = (n for n in graph.nodes if outs(n)[0].name not in nests and not _adds(n))
+    others = {v for n in rest for v in used(n)}
+    others |= {o.value for o in graph.outputs}
+    added = {v for n in graph.nodes if _adds(n) for v in used(n)}
+    return tuple(sorted({s.value for s in chosen} & (added - others)))
+
+
+def _adds(n: Node) -> bool:
+    """Whether a node adds two values and does nothing else."""
+    match n:
+        case Nest(bound=(), reducer=None, body=(Apply("add", (Read(), Read())),)):
+            return True
+        case _:
+            return False
+
+
 def quantised(
-    graph: Graph, chosen: Iterable[Site], spans: Mapping[str, Span], machine: Machine
+    graph: Graph,
+    chosen: Iterable[Site],
+    spans: Mapping[str, Span],
+    machine: Machine,
+    added: Collection[str] = (),
 ) -> Graph:
     """A graph in normal form some of whose sums are of 8-bit integers.
 
@@ -144,6 +172,7 @@ def quantised(
         chosen: Which of its `sites`.
         spans: The range of each of their values in calibration runs.
         machine: Its instructions decide how many bits weights have.
+        added: Which of its `added_values` are added as they are quantised.
     """
     at = {s.nest: s for s in chosen}
     made = _Quantised(graph, machine)
@@ -155,6 +184,11 @@ def quantised(
             nodes += made.value(site.value, spans[site.value])
             nodes += made.weights(site)
             n = made.reading(n, site)
+        elif added and _adds(n):
+            assert isinstance(n, Nest)
+            for value in sorted({*used(n)} & {*added}):
+                nodes += made.value(value, spans[value])
+                n = made.adding(n, value)
         nodes.append(n)
     result = replace(graph, nodes=tuple(nodes))
     verify(result, since=graph)
@@ -341,6 +375,10 @@ class _Quantised:
             site.weights: self._made[site.weights, site.kept],
         }
         return replace(n, body=(rename_reads(n.body[0], instead),))
+
+    def adding(self, n: Nest, value: str) -> Nest:
+        """A nest that reads a value as it is quantised."""
+        return replace(n, body=(rename_reads(n.body[0], {value: self._made[value, ()]}),))
 
     def _fresh(self, name: str, dtype: DType, like: str) -> Value:
         return Value(self._name(name), dtype, self._values[like].dims)

@@ -15,13 +15,15 @@ class ChosenSums:
     """The sums of a graph in normal form that are of 8-bit integers, and what else is rounded.
 
     Factors of others may be rounded to bf16: those of `only` so many, None: of all; filters of some
-    are `looser` then. If not all are, weights are stored as the precision `rest` has them.
+    are `looser` then. If not all are, weights are stored as the precision `rest` has them. Values
+    that are `added` to others are so as they are quantised for the sums.
     """
 
     sums: tuple[Site, ...]
     looser: Looser = ()
     only: tuple[str, ...] | None = None
     rest: str = FP16
+    added: tuple[str, ...] = ()
 
     def leeway_of(self, given: Leeway, *, rounds: bool = True) -> Leeway:
         """The leeway for what is made of the graph then, if the processor `rounds` at all."""

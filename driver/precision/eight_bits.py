@@ -5,7 +5,8 @@ The graph is brought into normal form, run on calibration cases for the ranges o
 what the plan of each choice takes, by the estimate of its kernels: all, those of many terms, or
 none. Then those are left out that filters of factors in bf16 make faster, and no less accurate
 (`graph_opt.filtered_instead`), if the plan is estimated to be faster. Sums that are left may have
-factors in bf16.
+factors in bf16. Values that such sums multiply, and that all else adds to others, as residuals are,
+are added as the sums have them, if the kernels that touch them gain enough by it.
 
 `--precision auto` computes as many sums otherwise as leave results within the tolerance
 (`within_tolerance`). What bf16 costs is not known where the processor at hand does not multiply it:
@@ -14,7 +15,7 @@ for another one that does, none is used then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -24,7 +25,7 @@ from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.options import Calibration
 from rutc.driver.parts.build import machine_of
-from rutc.driver.plans.estimates import Known, estimate_plan
+from rutc.driver.plans.estimates import Known, PlanEstimate, estimate_plan
 from rutc.driver.precision.calibration import Case, spans
 from rutc.driver.precision.chosen_sums import NOT_ROUNDED, ChosenSums
 from rutc.driver.precision.measured_filters import LargerFilters
@@ -37,6 +38,7 @@ from rutc.graph_opt.filtered_instead import filtered_instead, no_less_accurate
 from rutc.graph_opt.leeway import USUAL_LEEWAY, Leeway, Looser
 from rutc.graph_opt.quantise import (
     Site,
+    added_values,
     normal,
     quantised,
     sites,
@@ -72,6 +74,7 @@ class EightBits:
         return {
             "sums": [s.nest for s in self.chosen],
             "of": self.sums,
+            "added": list(self.choice.added),
             "filtered": [name for name, _ in self.choice.looser],
             "rounded": self.choice.only,
             "ranges": self.ranges,
@@ -124,11 +127,14 @@ def in_eight_bits(
     estimated: Known = {}
 
     @cache
-    def cycles(choice: ChosenSums) -> float:
-        own = quantised(before, choice.sums, known, machine)
+    def planned(choice: ChosenSums) -> PlanEstimate:
+        own = quantised(before, choice.sums, known, machine, choice.added)
         version = versions(own, machine, choice.leeway_of(leeway))[-1]
         plan = decide(version.graph, machine, version.assigned)
-        return estimate_plan(plan, machine_of([plan], machine), known=estimated).cycles
+        return estimate_plan(plan, machine_of([plan], machine), known=estimated)
+
+    def cycles(choice: ChosenSums) -> float:
+        return planned(choice).cycles
 
     def best(choices: Iterable[ChosenSums]) -> ChosenSums:
         return min(choices, key=lambda choice: (cycles(choice), len(choice.sums)))
@@ -138,14 +144,37 @@ def in_eight_bits(
         [i for i in instead if i.site in choice.sums], energies, before, known, machine
     )
     choice = best([choice, _without(choice, looser)])
-    if tolerance is not None:
+    if tolerance is None:
+        choice = _with_additions(choice, added_values(before, choice.sums), planned, machine)
+    else:
         floats = ChosenSums((), larger.within_bits(), choice.only)
         within = WithinTolerance(before, known, machine, how, told, leeway, cycles, on_progress)
         # Where filters left no integers, floats as fast may have other filters as well.
         choice = within.chosen(best([floats, choice]), floats, tolerance)
-    result = quantised(before, choice.sums, known, machine) if choice.sums else graph
+    result = graph
+    if choice.sums:
+        result = quantised(before, choice.sums, known, machine, choice.added)
     ranges = {s.value: (known[s.value].low, known[s.value].high) for s in choice.sums}
     return EightBits(result, choice, len(found), ranges, cases)
+
+
+def _with_additions(
+    choice: ChosenSums,
+    added: tuple[str, ...],
+    planned: Callable[[ChosenSums], PlanEstimate],
+    machine: Machine,
+) -> ChosenSums:
+    """A choice with values added to others as sums have them, if kernels gain enough by that.
+
+    They are the kernels that write and read these values. The sums lose as much of them.
+    """
+    other = replace(choice, added=added)
+    if not added:
+        return choice
+    usual = planned(choice)
+    touching = sum(x.cycles for x in usual.launches if not x.values.isdisjoint(added))
+    least = machine.coefficients.stored_types.least_gain
+    return other if usual.cycles - planned(other).cycles >= least * touching else choice
 
 
 def _choices(usable: tuple[Site, ...], only: tuple[str, ...] | None) -> Iterator[ChosenSums]:

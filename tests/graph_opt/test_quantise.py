@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 
 import numpy as np
@@ -18,6 +19,7 @@ from rutc.graph_opt.quantise import (
     WAYS,
     Site,
     Span,
+    added_values,
     in_ways,
     normal,
     quantised,
@@ -27,7 +29,7 @@ from rutc.graph_opt.quantise import (
 from rutc.tensor_ir import Apply, DType, Graph, Nest
 from rutc.tensor_ir.expr import reads, walk
 from rutc.tensor_ir.facts.products import SMALL, fours_are_small
-from rutc.tensor_ir.graph import constants_of
+from rutc.tensor_ir.graph import constants_of, used
 from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.graph_opt.networks import Net
@@ -167,6 +169,44 @@ def test_a_table_gets_scales_along_the_axis_that_is_kept() -> None:
     q = quantised(g, (first, second), spans_of(g), V3)
     scales = [n for n in constants_of(q).values() if n.array.shape == (16,)]
     assert len(scales) == 2
+
+
+def residual(n: Net, *, scaled: bool = False) -> str:
+    """A value that a sum multiplies, and to which the result is added."""
+    x = n("Relu", n("MatMul", n.input(5, 24), n.weight(24, 16)))
+    y = n("Add", x, n("MatMul", n("Relu", n("MatMul", x, n.weight(16, 32))), n.weight(32, 16)))
+    if scaled:
+        y = n("Add", y, n("Mul", x, n("Sigmoid", y)))
+    return n("MatMul", y, n.weight(16, 9))
+
+
+def test_what_sums_multiply_is_added_as_they_have_it() -> None:
+    g = graph_of(residual)
+    found, spans = sites(g), spans_of(g)
+    (added,) = added_values(g, found)
+    assert added in {s.value for s in found}
+    usual = quantised(g, found, spans, VNNI)
+    other = quantised(g, found, spans, VNNI, (added,))
+    reading = [{n.out.name for n in q.nodes if added in used(n)} for q in (usual, other)]
+    assert len(reading[0]) == 2
+    assert len(reading[1]) == 1
+    values = np.random.default_rng(0).uniform(-1, 1, (5, 24)).astype(np.float32)
+    apart = outputs(other, {"x0": values}) - outputs(usual, {"x0": values})
+    assert 0 < np.linalg.norm(apart) < 0.05 * np.linalg.norm(outputs(usual, {"x0": values}))
+
+
+def test_what_else_reads_a_value_keeps_it() -> None:
+    """Another operation, an output, or a sum that is not chosen."""
+    scaled = graph_of(partial(residual, scaled=True))
+    assert added_values(scaled, sites(scaled)) == ()
+    n = Net()
+    y = residual(n)
+    shown = normal(n.graph(y, dims={}), V3)
+    (added,) = added_values(shown, sites(shown))
+    rest = [s for s in sites(shown) if s.value != added]
+    assert added_values(shown, rest) == ()
+    outputs_too = replace(shown, outputs=(*shown.outputs, replace(shown.outputs[0], value=added)))
+    assert added_values(outputs_too, sites(outputs_too)) == ()
 
 
 def test_a_run_computes_each_sum_in_the_way_that_it_is_told() -> None:

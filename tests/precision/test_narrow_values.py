@@ -1,4 +1,4 @@
-"""With `--precision bf16` and `int8`, large values between kernels are stored in bf16."""
+"""Values between kernels: in bf16 with `--precision bf16` and `int8`, or added in 8 bits."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.driver.options import Calibration
 from rutc.driver.plans.narrow_values import with_narrow_values
 from rutc.driver.plans.planning import planned
+from rutc.driver.precision.eight_bits import in_eight_bits
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
@@ -24,6 +26,8 @@ from tests.graph_opt.networks import Net
 from tests.machines import TILES, V4, runnable, weighing
 
 PAIRS = replace(V4, features=V4.features | {BF16_VECTORS}, fma_per_cycle=1.0)
+BYTES = replace(PAIRS, features=PAIRS.features | {"avx512vnni"})
+"""A machine that adds up products of bytes, too."""
 SMALL = replace(PAIRS, l2=16 << 10)
 """A machine whose second cache holds little."""
 
@@ -86,6 +90,23 @@ def test_places_are_exact(repeating: bool, tmp_path: Path) -> None:
     assert exact
     narrow = with_narrow_values(found, SMALL, every=True)
     assert not exact & {s.value for s in narrow.assignment.types}
+
+
+@pytest.mark.parametrize(("side", "inner", "taken"), [(56, 32, True), (7, 512, False)])
+def test_residuals_are_added_in_8_bits_where_kernels_wait_for_them(
+    side: int, inner: int, taken: bool, tmp_path: Path
+) -> None:
+    """Not where most of the time goes into sums."""
+    n = Net()
+    x = n("Relu", n("Conv", n.input(1, 64, side, side), n.weight(256, 64, 1, 1), n.weight(256)))
+    for _ in range(2):
+        y = n("Relu", n("Conv", x, n.weight(inner, 256, 1, 1), n.weight(inner)))
+        x = n("Relu", n("Add", n("Conv", y, n.weight(256, inner, 1, 1), n.weight(256)), x))
+    path = n.save(tmp_path / "net.onnx", n("Conv", x, n.weight(16, 256, 1, 1)))
+    found = in_eight_bits(import_model(path), BYTES, Calibration())
+    assert len(found.chosen) == found.sums == 6
+    assert bool(found.choice.added) == taken
+    assert found.facts()["added"] == list(found.choice.added)
 
 
 @pytest.mark.skipif(not runnable(PAIRS), reason="this processor does not round to bf16")
