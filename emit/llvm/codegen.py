@@ -12,10 +12,10 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from rutc.emit.llvm.ir_module import REPEATS
-from rutc.emit.llvm.stack_vectors import stack_vectors
+from rutc.emit.llvm.stack_vectors import LOOP_BYTES, stack_vectors
 from rutc.tensor_ir.machine import Machine
 
-VERSION = f"9 llvmlite {llvmlite.__version__}"
+VERSION = f"10 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
 _lock = threading.RLock()
@@ -46,33 +46,38 @@ def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> b
 
     LLVM reorders instructions so that none waits for another. It may have all that a long block
     reads loaded at once then, more than there are registers for, where the order of the emitted
-    code needs few. Where vectors end up on the stack, the order of which fewer do is taken.
+    code needs few. Where innermost loops have vectors on the stack, the order is taken of which
+    they have fewer there.
 
     Runs in parallel with itself: every call has an LLVM context of its own.
     """
     start()
-    code = _object(text.replace(entry, symbol), machine, symbol, reordered=True)
+    module = llvm.parse_assembly(text.replace(entry, symbol), llvm.create_context())
+    module.get_function(symbol).visibility = "hidden"
+    optimise(module, _kept_target(machine))
+    optimised = module.as_bitcode()
+    code = _object(module, machine, reordered=True)
     kept = _on_stack(code, machine)
     if kept:
-        other = _object(text.replace(entry, symbol), machine, symbol, reordered=False)
+        module = llvm.parse_bitcode(optimised, llvm.create_context())
+        other = _object(module, machine, reordered=False)
         if _on_stack(other, machine) < kept:
             return other
     return code
 
 
-def _object(text: str, machine: Machine, symbol: str, *, reordered: bool) -> bytes:
-    """The object file of one module, its instructions in LLVM's order or that of the module."""
-    module = llvm.parse_assembly(text, llvm.create_context())
-    module.get_function(symbol).visibility = "hidden"
-    target = _kept_target(machine)
-    optimise(module, target)
+def _object(module: llvm.ModuleRef, machine: Machine, *, reordered: bool) -> bytes:
+    """The object file of a module, which is no longer the same then.
+
+    Instructions are in LLVM's order or in that of the module.
+    """
     with _order(reordered):
-        code: bytes = target.emit_object(module)
+        code: bytes = _kept_target(machine).emit_object(module)
     return code
 
 
 def _on_stack(code: bytes, machine: Machine) -> int:
-    """How many operations on vectors have an operand on the stack; 0 where that is not told."""
+    """How many operations on vectors in loops are on the stack; 0 where that is not told."""
     return stack_vectors(code) if machine.architecture == "x86_64" else 0
 
 
@@ -94,7 +99,8 @@ def start() -> None:
         if not _started:
             # Innermost loops begin at whole cache lines: where they begin decides how fast they
             # are decoded, and must not depend on what stands before them.
-            llvm.set_option("", "-x86-experimental-pref-innermost-loop-alignment=6")
+            bits = LOOP_BYTES.bit_length() - 1
+            llvm.set_option("", f"-x86-experimental-pref-innermost-loop-alignment={bits}")
             llvm.initialize_all_targets()
             llvm.initialize_all_asmprinters()
             _started = True

@@ -1,12 +1,16 @@
 """LLVM's passes see every function of a module, those that are called included."""
 
+import contextlib
 import os
 import signal
 import threading
 
+import pytest
+
+from rutc.emit.llvm import codegen
 from rutc.emit.llvm.codegen import compile_assembly, compile_object
 from rutc.emit.llvm.ir_module import REPEATS
-from rutc.emit.llvm.stack_vectors import stack_vectors
+from rutc.emit.llvm.stack_vectors import LOOP_BYTES, stack_vectors
 from rutc.emit.targets import target_named
 
 MODULE = """
@@ -168,7 +172,53 @@ def test_vectors_on_the_stack_are_told_from_bytes() -> None:
         "4889442408",  # mov %rax,0x8(%rsp)
     )
     for code in on_stack:
-        assert stack_vectors(bytes.fromhex(code)) == 1, code
-    assert stack_vectors(bytes.fromhex("".join(on_stack))) == len(on_stack)
+        assert stack_vectors(_loop(code)) == 1, code
+    assert stack_vectors(_loop("".join(on_stack))) == len(on_stack)
     for code in elsewhere:
-        assert stack_vectors(bytes.fromhex(code)) == 0, code
+        assert stack_vectors(_loop(code)) == 0, code
+    # No jump leads back to before it, or one that leads there does not begin a line of the cache.
+    for code in on_stack:
+        assert stack_vectors(bytes.fromhex(code) + _loop("")) == 0, code
+        assert stack_vectors(_loop("")[:LOOP_BYTES] + bytes.fromhex(code)) == 0, code
+        assert stack_vectors(bytes(1) + _loop(code)) == 0, code
+
+
+def _loop(code: str) -> bytes:
+    """Machine code whose second line of the cache is a loop around the given bytes."""
+    inner = bytes.fromhex(code)
+    back = -len(inner) - 6
+    jump = b"\x0f\x85" + back.to_bytes(4, "little", signed=True)  # jne
+    return bytes(LOOP_BYTES) + inner + jump
+
+
+def test_code_is_made_once_where_no_loop_keeps_vectors_on_the_stack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = target_named("x86-64-v4").machine
+    made: list[bool] = []
+    order = codegen._order
+
+    def counted(reordered: bool) -> contextlib.AbstractContextManager[None]:
+        made.append(reordered)
+        return order(reordered)
+
+    monkeypatch.setattr(codegen, "_order", counted)
+    compile_object(_tile(), machine, symbol="tile", entry="entry")
+    assert made == [True, False]
+    assert _on_stack(compile_assembly(_reversed(), machine)) > 0
+    made.clear()
+    compile_object(_reversed(), machine, symbol="reversed", entry="entry")
+    assert made == [True]
+
+
+def _reversed() -> str:
+    """A module that loads more vectors than there are registers, before it stores the first."""
+    vector, count = "<16 x float>", 40
+    lines = ["define void @entry(ptr %from, ptr %to) {"]
+    for n in range(count):
+        lines.append(f"  %a.{n} = getelementptr {vector}, ptr %from, i64 {n}")
+        lines.append(f"  %v.{n} = load {vector}, ptr %a.{n}, align 4")
+    for n in range(count):
+        lines.append(f"  %b.{n} = getelementptr {vector}, ptr %to, i64 {count - n}")
+        lines.append(f"  store {vector} %v.{n}, ptr %b.{n}, align 4")
+    return "\n".join([*lines, "  ret void", "}"])
