@@ -2,9 +2,10 @@
 
     %h : f32{c,x,y} = max(..)        ->    store %h as bf16        where h is large
 
-What does not fit a core's second cache comes from farther away, half as many bytes in bf16. Where
-sums are rounded anyway, a value is rounded as well if what it takes to move is much of what its
-kernels take: each rounding costs accuracy. Beside sums of bytes it costs none that shows.
+What does not fit a core's second cache comes from farther away, half as many bytes in bf16. Of what
+passes between kernels in turn one index has to fit, which is read before the next one is made.
+Where sums are rounded anyway, a value is rounded as well if what it takes to move is much of what
+its kernels take: each rounding costs accuracy. Beside sums of bytes it costs none that shows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rutc.driver.plans.estimates import estimate_plan
 from rutc.driver.plans.narrow_weights import exact_values, stored_so
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.plan import InTurn
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, walk_nodes
 from rutc.tensor_ir.indices.affine import Index, typical
@@ -55,13 +57,16 @@ def with_narrow_values(found: Realisation, machine: Machine, *, every: bool = Fa
 def _large(found: Realisation, machine: Machine) -> Iterator[tuple[str, int]]:
     """Yields the computed values that the second cache does not hold, and their bytes.
 
-    Those that lose more by a type than its rounding are left out.
+    Those that lose more by a type than its rounding are left out, and those of which kernels in
+    turn have no more at a time than it holds.
     """
     plan = found.plan
     exact = exact_values(plan.graph, found.assignment)
     within = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Nest)}
     symbols = dict(plan.graph.symbols)
-    for name in sorted(within & plan.layouts.keys() - exact):
+    turning = (x for s in plan.steps if isinstance(s, InTurn) for x in s.near)
+    near = {x.value for x in turning if typical(Index.of(x.bytes), symbols) <= machine.l2}
+    for name in sorted(within & plan.layouts.keys() - exact - near):
         size = typical(Index.of(plan.layouts[name].size), symbols) * DType.F32.bytes
         wide = plan.values[name].dtype is DType.F32
         if wide and size > machine.l2:

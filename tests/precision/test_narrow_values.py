@@ -15,6 +15,7 @@ from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.leeway import Leeway
+from rutc.graph_opt.plan import InTurn
 from rutc.importer import import_model
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import BF16_VECTORS, Machine
@@ -30,12 +31,14 @@ BYTES = replace(PAIRS, features=PAIRS.features | {"avx512vnni"})
 """A machine that adds up products of bytes, too."""
 SMALL = replace(PAIRS, l2=16 << 10)
 """A machine whose second cache holds little."""
+IMAGES = replace(PAIRS, l2=512 << 10)
+"""One whose second cache holds what is computed of one image, but not of eight."""
 
 
-def depthwise(folder: Path, *, side: int = 32) -> Path:
+def depthwise(folder: Path, *, side: int = 32, images: int = 1) -> Path:
     """Windows of a channel each between products of pixels: what lies between them is large."""
     n = Net()
-    x = n("Relu", n("Conv", n.input(1, 16, side, side), n.weight(64, 16, 1, 1)))
+    x = n("Relu", n("Conv", n.input(images, 16, side, side), n.weight(64, 16, 1, 1)))
     y = n("Conv", x, n.weight(64, 1, 3, 3), group=64, pads=[1] * 4, strides=[2, 2])
     return n.save(folder / "net.onnx", n("Conv", y, n.weight(16, 64, 1, 1)))
 
@@ -72,6 +75,18 @@ def test_a_value_has_to_take_much_of_the_time(tmp_path: Path) -> None:
     slow = weighing(SMALL, "stored_types", least_moved=1e3)
     assert not with_narrow_values(found, slow).assignment.types
     assert with_narrow_values(found, slow, every=True).assignment.types
+
+
+def test_what_kernels_in_turn_pass_on_stays_in_the_second_cache(tmp_path: Path) -> None:
+    """One image of it does, of which a thread has no more at a time; all of them do not."""
+    model = depthwise(tmp_path, images=8)
+    found = greedy(prepare(import_model(model)), IMAGES).realisation
+    (near,) = (s.near for s in found.plan.steps if isinstance(s, InTurn))
+    assert near
+    sizes = {x.value: int(found.plan.layouts[x.value].size) * DType.F32.bytes for x in near}
+    assert max(sizes.values()) > IMAGES.l2
+    narrow = with_narrow_values(found, IMAGES, every=True)
+    assert sizes.keys().isdisjoint({s.value for s in narrow.assignment.types})
 
 
 @pytest.mark.parametrize("repeating", [False, True])
