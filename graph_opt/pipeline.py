@@ -47,6 +47,7 @@ from rutc.graph_opt.rules.once import compute_once
 from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.overwritten import choose_region
 from rutc.graph_opt.rules.padded import pad_quantised
+from rutc.graph_opt.rules.padded_products import PadProducts
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase, solve_place
 from rutc.graph_opt.rules.requantise import quantise_by_factors
@@ -197,6 +198,8 @@ def pipeline_for(
         Sweep(FILTERING, (filters,), once=True),
         # After filters: what they leave are sums of products, too.
         *((parts,) if machine.has_matrices(DType.BF16) else ()),
+        # Once factors are of the types that they are multiplied in.
+        *_padding(machine),
         # New constants may be equal, and what was different up to its scale may be too.
         MergeEqual("merge equal nodes again"),
         DropDims(),
@@ -245,6 +248,12 @@ def _in_pairs(machine: Machine) -> tuple[Rule, ...]:
         return ()
     filters = FilterWhole(machine=machine)
     return MultiplyPairs(machine, filters), filters
+
+
+def _padding(machine: Machine) -> tuple[Pass, ...]:
+    """The step that adds zeros to products, where there are registers for matrices of bytes."""
+    able = any(machine.has_matrices(dtype) for dtype in (DType.I8, DType.BF16))
+    return (Sweep("pad products", (PadProducts(machine),)),) if able else ()
 
 
 def _bytes(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:

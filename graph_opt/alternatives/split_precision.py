@@ -47,7 +47,13 @@ from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
-from rutc.graph_opt.row_runs import COLUMNS, Rows, rows_in_use
+from rutc.graph_opt.row_runs import (
+    COLUMNS,
+    Rows,
+    products_at_a_time,
+    rows_in_use,
+    with_zeros,
+)
 from rutc.graph_opt.rules.pairs import is_window
 from rutc.graph_opt.rules.row_groups import Orders, row_choices
 from rutc.tensor_ir import Const, DType, Graph, Index, Nest, Read
@@ -59,8 +65,6 @@ from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
 SAID = "split into bf16"
 SAID_ROUNDED = "rounded to bf16"
 """The names of the algorithms: of all parts, and of the first alone."""
-SHORTEST, LONGEST = 16, 32
-"""Products of a row and a column that one instruction does."""
 
 
 @rounds(
@@ -234,7 +238,8 @@ class MultiplyParts(Choosing):
         if taps is not None:
             choices, inner = (Rows((taps.along,)),), taps.products
         high = [rows for rows in choices if self._is_high(rows, editor)]
-        if columns < COLUMNS or not high or not _length(inner):
+        filled = inner if _length(inner) else with_zeros(inner, DType.BF16.bytes)
+        if columns < COLUMNS or not high or not filled:
             return Reason("it is no product of large matrices")
         window = self._window(n, source, editor)
         if window is None:
@@ -242,7 +247,7 @@ class MultiplyParts(Choosing):
         inside, grown = window
         direct = self._direct(n, const, inside, editor)
         w = self.coefficients.split_precision
-        idle = max(w.busy_products / _length(inner), 1.0)
+        idle = max(w.busy_products / _length(filled), 1.0) * filled / inner
         split = copied = 0.0
         if const is None:
             split = w.split * editor.typical(editor.values[weights.value].dims)
@@ -369,8 +374,7 @@ def _sides(n: Nest, source: Read, weights: Read, editor: Editor) -> tuple[int, i
 
 def _length(extent: int) -> int:
     """How many products instructions do at a time; 0 if they do not divide so many."""
-    lengths = range(LONGEST, SHORTEST - 1, -2)
-    return next((n for n in lengths if extent > 0 and extent % n == 0), 0)
+    return products_at_a_time(extent, DType.BF16.bytes)
 
 
 def _plain_loops(r: Read) -> list[str]:

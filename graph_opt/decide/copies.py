@@ -24,8 +24,12 @@ def reads_of(n: Nest) -> tuple[Read, ...]:
 
 
 def packed_dims(n: Nest, r: Read) -> tuple[str, ...] | None:
-    """The loops of a nest on which a read depends; None where they do not tell all of it."""
-    if r.fill is not None or is_gathered(r):
+    """The loops of a nest on which a read depends; None where they do not tell all of it.
+
+    Of what is read outside, those of loops that just go on behind the value.
+    """
+    windows = r.fill is not None and any(c.as_var is None for _, c in index_coords(r))
+    if windows or is_gathered(r):
         return None
     names = {x for _, c in index_coords(r) for x in c.names()}
     return tuple(sorted(names)) if names <= set(n.dims) else None

@@ -38,6 +38,10 @@ class _Fed:
         self.copies.append(Copy(name, r.value, self._reader, self._numbers[r], packed))
         self._latest[r.value] = name
 
+    def is_packed(self, r: Read) -> bool:
+        """Whether a read is of a copy that has what is outside of its value."""
+        return any(c.packed and c.number == self._numbers[r] for c in self.copies)
+
     def complete_windows(self, windows: Container[str]) -> None:
         """Let all of a window be read from one place, what lies inside of the value, too."""
         fed = {c.number for c in self.copies}
@@ -104,7 +108,9 @@ class OperandCopies:
             self._pack(fed, cost, vector)
             lanes |= self._lay_near(fed, cost, vector)
         for r in fed.reads:
-            copied = self._with_halo(cost, r, lanes.get(r.value)) if r.fill is not None else None
+            if r.fill is None or fed.is_packed(r):
+                continue
+            copied = self._with_halo(cost, r, lanes.get(r.value))
             if copied is not None:
                 fed.take(r, copied)
         fed.complete_windows(cost.windows)

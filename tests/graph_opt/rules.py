@@ -12,8 +12,9 @@ from rutc.graph_opt.rewrite import Rule, Sweep, rule_name
 from rutc.graph_opt.rules.constants import SliceConstant
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants
+from rutc.graph_opt.rules.padded_products import PadProducts
 from rutc.graph_opt.rules.widen import SumPacked
-from tests.machines import V3
+from tests.machines import TILES, V3
 
 EAGER: tuple[Rule, ...] = (
     # However little they save, and however small constants are: graphs that show a rule are small.
@@ -24,6 +25,7 @@ EAGER: tuple[Rule, ...] = (
     TakeSigns(inf, -inf, V3),
     SliceConstant(0),
     SumPacked(0, 1.2),
+    PadProducts(TILES),
     # Quantised weights, too.
     FoldConstants(),
 )

@@ -23,6 +23,8 @@ from rutc.graph_opt.alternatives.split_precision import SAID, MultiplyParts
 from rutc.graph_opt.bf16_parts import parts_of
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.leeway import Leeway
+from rutc.graph_opt.rewrite import Sweep
+from rutc.graph_opt.rules.padded_products import PadProducts
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.tensor_ir import Const, DType, Graph
@@ -320,10 +322,12 @@ def test_machines_with_matrices_of_bf16_multiply_parts() -> None:
     assert [name for name in known if name in common] == common
     assert not any(isinstance(step, MultiplyParts) for step in plain)
     parts = [step for step in pipeline_for(able()) if step.name not in known]
-    assert parts == [MultiplyParts(machine=able())]
+    padding = Sweep("pad products", (PadProducts(able()),))
+    assert parts == [MultiplyParts(machine=able()), padding]
     assert [step.name for step in pipeline_for(able().without_bf16())] == known
     rounding = [step for step in pipeline_for(able(), Leeway(bf16=True)) if step.name not in known]
-    assert rounding == [MultiplyParts(parts=ROUNDED, machine=able()), MultiplyParts(machine=able())]
+    rounded = MultiplyParts(parts=ROUNDED, machine=able())
+    assert rounding == [rounded, MultiplyParts(machine=able()), padding]
     assert pipeline_for(V4, Leeway(bf16=True)) == plain
     exact = Leeway(exact=True)
     assert pipeline_for(able(), replace(exact, bf16=True)) == pipeline_for(able(), exact)

@@ -9,19 +9,32 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import DTypeLike
+from onnx import TensorProto
 
 from rutc.driver.parts.build import Builder
 from rutc.graph_opt import optimize
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import with_algorithms
-from rutc.graph_opt.alternatives.split_precision import SAID
+from rutc.graph_opt.alternatives.split_precision import SAID, SAID_ROUNDED
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.leeway import Leeway
+from rutc.graph_opt.pipeline import pipeline_for
+from rutc.graph_opt.plan import Plan
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
 from tests.machines import TILES, V3, needs
 from tests.tiles import calling_functions, load
 
 ROWS, COLUMNS = 5, 12
+
+
+def calls(plan: Plan, name: str) -> int:
+    """How many calls of an intrinsic a plan's code for tiles has."""
+    texts: list[str] = []
+    builder = Builder(plan, TILES, "model", 1, keep_subnormals=True, code=False)
+    builder.on_draft = lambda pending, made, draft: texts.append(draft.text)
+    builder.build()
+    return sum(text.count(f"call void @llvm.x86.{name}(") for text in texts)
 
 
 def multiplied(name: str, a: np.ndarray, b: np.ndarray, kind: DTypeLike) -> np.ndarray:
@@ -76,6 +89,43 @@ def test_products_of_tiles(name: str, left: DTypeLike, right: DTypeLike) -> None
     # Numbers of 8 bits: all sums are exact.
     wanted = 2 * (a.astype(np.int64) @ b.astype(np.int64))
     np.testing.assert_array_equal(got.astype(np.int64), wanted)
+
+
+@needs(TILES)
+@pytest.mark.parametrize("products", [37, 197])
+def test_zeros_fill_what_no_divisor_does(products: int, tmp_path: Path) -> None:
+    """What is not finite in a row stays in its own sums."""
+    rows, columns = 19, 40
+    n = Net()
+    x, z = n.input(rows, products), n.input(products, columns)
+    graph = n.graph(n("MatMul", x, z), dims={})
+    steps = pipeline_for(TILES, Leeway(bf16=True), assigned=Assigned((("v0", SAID_ROUNDED),)))
+    plan = decide(optimize(graph, pipeline=steps), TILES)
+    assert calls(plan, "tdpbf16ps") > 0
+    assert str(plan).count("fill the halo") == 1, "the columns have zeros of their own"
+    rng = np.random.default_rng(0)
+    a = rng.integers(-9, 9, (rows, products)).astype(np.float32)
+    b = rng.integers(-9, 9, (products, columns)).astype(np.float32)
+    a[4], a[7] = np.inf, np.nan
+    b[:, 3] = np.nan
+    got = run(build(plan, TILES, tmp_path), {"x0": a, "x1": b}, 2)["v0"]
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(got, a @ b)
+
+
+@needs(TILES)
+@pytest.mark.parametrize("products", [37, 197])
+def test_zeros_fill_bytes(products: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 256, (19, products)).astype(np.uint8)
+    b = rng.integers(-128, 128, (products, 40)).astype(np.int8)
+    n = Net()
+    x = n.input(*a.shape, type_=TensorProto.UINT8)
+    graph = n.graph(n("MatMulInteger", x, n.const(b, np.int8)), dims={})
+    plan = decide(optimize(graph, pipeline=pipeline_for(TILES)), TILES)
+    assert calls(plan, "tdpbusd") > 0
+    got = run(build(plan, TILES, tmp_path), {"x0": a}, 2)["v0"]
+    np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32))
 
 
 @needs(V3)
