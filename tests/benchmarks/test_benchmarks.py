@@ -259,7 +259,8 @@ def test_cases_are_prepared_and_take_turns_later(
         made.main()
 
     asked("--prepare", str(tmp_path), "one")
-    assert not written and not (tmp_path / "two").exists()
+    assert not written
+    assert not (tmp_path / "two").exists()
     asked("--prepared", str(tmp_path), "one", "--seconds", "2")
     assert [(e["case"], e["us"], e["of"]) for e in written[-1]] == [("one", 2.0, "one compiled")]
     with pytest.raises(SystemExit):
