@@ -31,7 +31,7 @@ from rutc.verify.verify import verify_model
 SECONDS = 5.0
 OPERATOR_S = 1.0
 PARTS = "amx-bf16"
-"""The feature of code that multiplies parts of float32 in registers for matrices of bf16."""
+"""The feature of code that multiplies bf16, or parts of float32, in registers for matrices."""
 
 
 @dataclass(frozen=True, slots=True)

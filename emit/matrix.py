@@ -82,6 +82,13 @@ def matrix_shapes(kernel: Kernel) -> dict[str, Shape]:
     return found
 
 
+def matrix_types(kernel: Kernel) -> set[DType]:
+    """The element types of the left factors of what matrix registers multiply."""
+    loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.kind is Kind.MATRIX]
+    inner = [s for _, s in map(_nest, loops) if isinstance(s, Update)]
+    return {left.dtype for s in inner for left, _ in _factors(s)}
+
+
 def uses_registers(text: str) -> bool:
     """Whether a module of LLVM's code uses matrix registers."""
     return f"{INTRINSICS}{FIRST}" in text

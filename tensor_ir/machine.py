@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields, replace
 
 from rutc.base.record import record
@@ -40,6 +41,14 @@ SHUFFLED_BYTES = 16
 """Bytes among which an instruction picks that does so in each part of a register by itself."""
 MOST_SHUFFLED = 256
 """Bytes of the longest row that such instructions pick from: as many as a byte numbers."""
+
+MATRICES = "amx-tile"
+"""The feature of all registers for matrices."""
+
+
+def matrix_feature(dtype: DType) -> str:
+    """Returns the feature of registers for matrices of such elements."""
+    return "amx-bf16" if dtype is DType.BF16 else "amx-int8"
 
 
 @record
@@ -126,7 +135,7 @@ class Machine:
         """Whether there are registers for matrices of such elements: 8-bit integers, or bf16."""
         if dtype is DType.I16:
             return False
-        return ("amx-bf16" if dtype is DType.BF16 else "amx-int8") in self.features
+        return matrix_feature(dtype) in self.features
 
     @property
     def has_masks(self) -> bool:
@@ -156,6 +165,11 @@ class Machine:
         """The same machine, its matrix registers left alone."""
         kept = frozenset(f for f in self.features if not f.startswith("amx-"))
         return replace(self, features=kept)
+
+    def with_matrices(self, used: Collection[str]) -> Machine:
+        """The same machine, of whose matrix registers only these features are used, or none."""
+        kept = self.features & {*used, *((MATRICES,) if used else ())}
+        return replace(self, features=self.without_matrices().features | kept)
 
     def without_bf16(self) -> Machine:
         """The same machine without instructions on bf16, which take subnormal numbers for zeros."""

@@ -121,8 +121,7 @@ class Builder:
         made = [x.made for x in launched.values()]
         graph = self.plan.graph
         bound = bound_symbols(graph.nodes)
-        matrices = any(m.matrices for m in made)
-        machine = self.machine if matrices else self.machine.without_matrices()
+        machine = self.machine.with_matrices({name for m in made for name in m.matrices})
         ports = ports_of(self.plan)
         program = Program(
             name=self.name,

@@ -21,15 +21,15 @@ from rutc.emit.frame import thread_bytes
 from rutc.emit.kernel import ENTRY, EmittedKernel, emit_kernel, parallel_loops, tasks_of
 from rutc.emit.linking.elf import is_object
 from rutc.emit.llvm.codegen import VERSION, compile_object
+from rutc.emit.matrix import matrix_types
 from rutc.errors import InternalError, RutcError
 from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.cost import estimate, summarise
 from rutc.tensor_ir.indices.affine import Index, Size, plain
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import Machine, matrix_feature
 from rutc.tensor_ir.own_sizes import OwnSizes, own_sizes
 from rutc.tensor_ir.steps import (
-    MatrixTile,
     NotApplicable,
     Pack,
     Schedule,
@@ -131,9 +131,10 @@ class Made:
 
     Behind pointers to the arguments it takes one to the `numbers`, if there are any.
     `sizes` are those that it reads, of the job's symbols; `thread_bytes` is what it needs of a
-    thread's scratch; `ways` say how threads may share its tasks; `matrices` tells whether it uses
-    matrix registers, for which a process must ask. It is estimated to take so many `cycles`, most
-    of them for one kind of work, and its arithmetic alone those of `computing`.
+    thread's scratch; `ways` say how threads may share its tasks; `matrices` are the features of
+    the matrix registers that it uses, for which a process must ask. It is estimated to take so
+    many `cycles`, most of them for one kind of work, and its arithmetic alone those of
+    `computing`.
     """
 
     symbol: str
@@ -143,7 +144,7 @@ class Made:
     thread_bytes: Size
     schedule: str
     ways: tuple[Way, ...]
-    matrices: bool
+    matrices: tuple[str, ...]
     cycles: float
     computing: float
     bound_by: str
@@ -193,7 +194,7 @@ class Made:
             _size(facts["thread_bytes"]),
             facts["schedule"],
             tuple(map(Way.decoded, facts["ways"])),
-            facts["matrices"],
+            tuple(facts["matrices"]),
             facts["cycles"],
             facts["computing"],
             facts["bound_by"],
@@ -230,11 +231,11 @@ def _is_typed(made: Made) -> bool:
     pieces = [p for way in made.ways for p in way.pieces if p is not None]
     fields: tuple[tuple[tuple[type, ...], list[object]], ...] = (
         ((str,), [made.symbol, made.schedule, made.bound_by]),
-        ((str,), [*(a.buffer for a in made.arguments), *(p.dim for p in pieces)]),
+        ((str,), [*made.matrices, *(a.buffer for a in made.arguments), *(p.dim for p in pieces)]),
         ((int,), [*(way.count for way in made.ways), *(p.run_bytes for p in pieces)]),
         ((int,), [a.touched for a in made.arguments]),
         ((int, float), [made.cycles, made.computing, *(way.largest for way in made.ways)]),
-        ((bool,), [made.matrices, *(a.written for a in made.arguments)]),
+        ((bool,), [a.written for a in made.arguments]),
         ((bool,), [way.alone for way in made.ways]),
     )
     return all(type(value) in types for types, values in fields for value in values)
@@ -444,7 +445,7 @@ def _made(found: Joined, own: OwnSizes, code: MachineCode, machine: Machine) -> 
         plain(scratch),
         "; ".join(map(str, found.schedule)),
         ways(kernel, loops, machine.cores),
-        any(isinstance(s, MatrixTile) for s in found.schedule),
+        tuple(sorted({matrix_feature(dtype) for dtype in matrix_types(kernel)})),
         took.cycles,
         took.computing,
         took.bound_by,

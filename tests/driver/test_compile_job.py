@@ -141,7 +141,19 @@ def test_what_is_stored_comes_back(tasks: int | Index) -> None:
     steps, code = "mark(d0, unroll)", b"\x7fELF\n\n\x00"
     sizes = Index.of("d2"), parse_index("min((d3 + 7) // 8, 'seq len')")
     made = Made(
-        "k_0", arguments, sizes, tasks, 64, steps, found, True, 2.5, 1.5, "loads", b"abcd", code
+        "k_0",
+        arguments,
+        sizes,
+        tasks,
+        64,
+        steps,
+        found,
+        ("amx-bf16",),
+        2.5,
+        1.5,
+        "loads",
+        b"abcd",
+        code,
     )
     assert Made.decoded(made.encoded()) == made
 

@@ -3,6 +3,7 @@
 import ctypes
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from numpy.typing import DTypeLike
 from onnx import TensorProto
 
 from rutc.driver.parts.build import Builder
+from rutc.emit.targets import x86
 from rutc.graph_opt import optimize
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import with_algorithms
@@ -20,11 +22,14 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.leeway import Leeway
 from rutc.graph_opt.pipeline import pipeline_for
 from rutc.graph_opt.plan import Plan
+from rutc.tensor_ir.textual.parse import parse
+from tests.byte_products import with_weights
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
 from tests.machines import TILES, V3, needs
 from tests.tiles import calling_functions, load
 
+AMX = replace(x86.avx512(), features=x86.V4_FEATURES | x86.OPTIONAL_FEATURES)
 ROWS, COLUMNS = 5, 12
 
 
@@ -160,3 +165,22 @@ def test_code_calls_the_functions(tmp_path: Path) -> None:
     assert not np.array_equal(got, direct)
     bound = 64 * np.abs(x).max() * 2.0**-20
     np.testing.assert_array_less(np.abs(got - direct), bound)
+
+
+@pytest.mark.parametrize(("dtype", "feature"), [("bf16", "amx-bf16"), ("i8", "amx-int8")])
+def test_only_registers_that_are_used_are_needed(dtype: str, feature: str) -> None:
+    """A processor may have one kind, and what was compiled where there are both runs there."""
+    sums = "f32" if dtype == "bf16" else "i32"
+    graph = parse(f"""
+graph "product"
+dims m = 64, n = 64, k = 128
+%a : {dtype}{{k,m}} = input "a" [m, k]
+%w : {dtype}{{k,n}} = input "w" [k, n]
+%y : {sums}{{m,n}} = sum{{k}} {sums}(%a[k, m]) * {sums}(%w[k, n])
+output "y" [m, n] = %y
+""")
+    elements = ml_dtypes.bfloat16 if dtype == "bf16" else np.int8
+    constant = with_weights(graph, np.ones((128, 64), elements))
+    built = Builder(decide(constant, AMX), AMX, "model", 1, keep_subnormals=False).build()
+    amx = {name for name in built.program.features if name.startswith("amx-")}
+    assert amx == {"amx-tile", feature}
