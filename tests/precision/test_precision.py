@@ -49,7 +49,7 @@ def layers(n: Net, rows: int = 1, width: int = 384) -> str:
     return n("MatMul", x, n.weight(width, 100))
 
 
-def block(n: Net, words: int = 2, width: int = 128) -> str:
+def block(n: Net, words: int = 2, width: int = 512) -> str:
     """Attention over a few words, whose table gives the scores of the next one, too."""
     ids = n.input(1, words, type_=TensorProto.INT64)
     table = n.weight(500, width)
