@@ -318,7 +318,10 @@ class PlanSearch:
         return self._space.change(found.but(replace(found.assignment, algorithms=algorithms)))
 
     def _by_neighbour(self, bench: PlanBench) -> Iterator[PlanChange]:
-        """The neighbours of the plan, those of values sooner whose launches take long."""
+        """The neighbours of the plan, those of values sooner whose launches take long.
+
+        Where a clock saw none take any time, there is nothing to gain.
+        """
         taken: defaultdict[str, float] = defaultdict(float)
         for launch, us in bench.us.items():
             for _, value in launch.buffers:
@@ -332,7 +335,7 @@ class PlanSearch:
         drawn = [
             (log(1 - self._rng.random()) / taken[n.subject], n)
             for n in neighbours(bench.found, types=False)
-            if taken[n.subject] >= least and str(n) not in known
+            if taken[n.subject] >= least and taken[n.subject] and str(n) not in known
         ]
         drawn.sort(key=lambda x: -x[0])
         idle = 0

@@ -383,7 +383,8 @@ def test_what_code_needs_besides_its_target_is_told(
 
     assert first_line_beside() == f"{path}: target {native.name}, precision fp32"
     assert rutc("doctor", "--json").json["target"] == f"{native.name}: {native.describe}"
-    two = sorted(native.machine.features)[:2]
+    # Of registers for matrices a library says only what it uses.
+    two = sorted(native.machine.without_matrices().features)[:2]
     told = first_line_beside(*two)
     assert told == f"{path}: target {native.name} with {', '.join(two)}, precision fp32"
     told = str(rutc("doctor", "--json").json["target"])
