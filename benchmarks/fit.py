@@ -42,7 +42,14 @@ from rutc.emit.targets.measured import with_measured_rates
 from rutc.emit.targets.x86 import avx2
 from rutc.errors import RutcError
 from rutc.tensor_ir.cost import Costs, Region, summarise
-from rutc.tensor_ir.cost.estimate import Rates, levels_of, norm, overhead_of, parts_of
+from rutc.tensor_ir.cost.estimate import (
+    Rates,
+    blocks_of,
+    levels_of,
+    norm,
+    overhead_of,
+    parts_of,
+)
 from rutc.tensor_ir.cost.fitted import FITTED, FREE
 from rutc.tensor_ir.cost.work import KINDS, LEVELS
 from rutc.tensor_ir.dtype import DType
@@ -419,7 +426,7 @@ class Model:
         levels = levels_of(self.moved, work("waiting"), self.rates, costs)
         core: Any = norm({"core": norm(parts, costs.ports), **levels}, costs.levels)
         times, entries, evicted = (cast(Any, x) for x in (self.times, self.entries, self.evicted))
-        core = core + overhead_of(work, times, entries, evicted, costs)
+        core = core + blocks_of(work, costs) + overhead_of(work, times, entries, evicted, costs)
         cycles: np.ndarray = np.bincount(self.owner, core, self.count) + costs.call
         return cast(np.ndarray, np.log(cycles))
 

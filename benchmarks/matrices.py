@@ -157,7 +157,6 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
         "operations": case.operations,
         "peak_gops": round(matrix_flops(case.kind) / us.pop("peak") / 1e3),
         **made.facts,
-        "parts": False,
         **{f"{peer}_us": round(median, 1) for peer, median in us.items()},
         **told(found),
     }
@@ -186,7 +185,7 @@ def _row(entry: Entry) -> list[object]:
     rate = float(str(entry["operations"])) / us / 1e3
     other = float(str(entry[f"{OPENVINO}_us"])) if f"{OPENVINO}_us" in entry else None
     return [
-        layout.marked(entry),
+        case_of(entry),
         us,
         "" if other is None else other,
         "" if other is None else f"{us / other:.2f}",

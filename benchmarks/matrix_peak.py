@@ -38,23 +38,17 @@ static void begin(const char *blocks) {
   _tile_loadd(6, blocks + 2048, 64); _tile_loadd(7, blocks + 3072, 64);
 }
 
-void bf16(long iterations, const char *blocks) {
-  begin(blocks);
-  for (long n = 0; n < iterations; n++) {
-    _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7);
+#define LOOP(kind, multiply) \\
+  void kind(long iterations, const char *blocks) { \\
+    begin(blocks); \\
+    for (long n = 0; n < iterations; n++) { \\
+      multiply(0, 4, 6); multiply(1, 4, 7); \\
+      multiply(2, 5, 6); multiply(3, 5, 7); \\
+    } \\
+    _tile_release(); \\
   }
-  _tile_release();
-}
-
-void int8(long iterations, const char *blocks) {
-  begin(blocks);
-  for (long n = 0; n < iterations; n++) {
-    _tile_dpbusd(0, 4, 6); _tile_dpbusd(1, 4, 7);
-    _tile_dpbusd(2, 5, 6); _tile_dpbusd(3, 5, 7);
-  }
-  _tile_release();
-}
+LOOP(bf16, _tile_dpbf16ps)
+LOOP(int8, _tile_dpbusd)
 """
 
 
@@ -85,8 +79,7 @@ def matrix_peak(kind: str) -> PeakLoop:
         # The blocks live as long as this function.
         return blocks
 
-    products = SUMS * 64 // KINDS[kind]
-    return PeakLoop(run, 2 * ITERATIONS * BLOCKS * products)
+    return PeakLoop(run, matrix_flops(kind))
 
 
 def run_matrix_peak(kind: str) -> Run:

@@ -20,18 +20,13 @@ from rutc.emit.llvm.ir_vectors import i64
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.facts.matrix_blocks import COLUMNS, GROUP_BYTES, ROWS
 from rutc.tensor_ir.facts.products import terms_of
 from rutc.tensor_ir.indices.affine import ONE, Index, maximum
 from rutc.tensor_ir.kernel import Access, Assign, Init, Kernel, Kind, Loop, Stmt, Update
 from rutc.tensor_ir.statements import walk_stmts
 
 REGISTERS = 8
-COLUMNS = 16
-"""Sums of 32 bits in a row of a register, at most."""
-MOST_ROWS = 16
-"""Rows of a register."""
-GROUP_BYTES = 4
-"""Of products that go into a sum at a time: neighbours in memory in both operands."""
 TABLE_BYTES = 64
 """Of the shapes of all registers."""
 MOST_TRIED = 1 << 14
@@ -161,7 +156,7 @@ class MatrixEmitter:
 
     def _table(self, shape: Shape) -> ir.GlobalVariable:
         """What gives all registers the shape of their blocks, for each number of rows."""
-        numbers = [shape.rows.value] if shape.rows.is_const else range(1, MOST_ROWS + 1)
+        numbers = [shape.rows.value] if shape.rows.is_const else range(1, ROWS + 1)
         data = b"".join(_configuration(shape, rows) for rows in numbers)
         type_ = ir.ArrayType(I8, len(data))
         name = f"matrix_shape.{len(self._tables)}"
@@ -174,7 +169,7 @@ class MatrixEmitter:
         loops, inner = _nest(loop)
         for x in loops:
             bounds = x.hi.bounds(self.index.ranges)
-            if bounds is None or not (x.hi.is_const or bounds[1] <= MOST_ROWS):
+            if bounds is None or not (x.hi.is_const or bounds[1] <= ROWS):
                 raise InternalError(f"a matrix loop of {x.hi} iterations")
             self.index.ranges[x.var] = (0, max(bounds[1] - 1, 0))
         match inner:
@@ -246,7 +241,7 @@ class MatrixEmitter:
         constant = stride.value if stride.is_const else self._always(stride)
         if constant is not None:
             return place, i64(constant * buffer.dtype.bytes)
-        if any(row((k + 1) * step) - row(k * step) != stride for k in range(1, MOST_ROWS - 1)):
+        if any(row((k + 1) * step) - row(k * step) != stride for k in range(1, ROWS - 1)):
             raise InternalError(f"the rows of a matrix block of %{name} are at no fixed distance")
         return place, self.index.emit(stride * buffer.dtype.bytes)
 

@@ -15,17 +15,9 @@ from rutc.base.record import record
 from rutc.graph_opt.exprs import index_coords
 from rutc.tensor_ir import Index, Nest, Read
 from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.facts.matrix_blocks import ROWS
 from rutc.tensor_ir.facts.products import terms_of
 from rutc.tensor_ir.indices.affine import Size
-
-ROWS = 16
-"""Rows of a register."""
-COLUMNS = 16
-"""Sums in a row of a register."""
-ROW_BYTES = 64
-"""Of the factors of a row, whose products one instruction adds to a sum."""
-GROUP_BYTES = 4
-"""Of those that have to be neighbours in both operands."""
 
 
 @record
@@ -73,25 +65,6 @@ def rows_in_use(extent: int) -> int:
     count = ceil(extent / ROWS)
     count += count % 2 if count > 1 else 0
     return ceil(extent / max(count, 1))
-
-
-def products_at_a_time(extent: int, size: int) -> int:
-    """How many of so many products an instruction does, of factors of `size` bytes.
-
-    0 where no number of them is a divisor that fills half a row of registers.
-    """
-    group, longest = GROUP_BYTES // size, ROW_BYTES // size
-    lengths = range(longest, longest // 2 - 1, -group)
-    return next((n for n in lengths if extent > 0 and extent % n == 0), 0)
-
-
-def with_zeros(extent: int, size: int) -> int:
-    """The products of whole instructions that so many of them are with zeros; 0 if too few."""
-    group, longest = GROUP_BYTES // size, ROW_BYTES // size
-    if extent < longest // 2:
-        return 0
-    step = group if extent < longest else longest
-    return -(-extent // step) * step
 
 
 def matrix_factors(n: Nest, constants: AbstractSet[str]) -> tuple[Read, ...]:

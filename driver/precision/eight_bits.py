@@ -168,9 +168,9 @@ def _with_additions(
 
     They are the kernels that write and read these values. The sums lose as much of them.
     """
-    other = replace(choice, added=added)
     if not added:
         return choice
+    other = replace(choice, added=added)
     usual = planned(choice)
     touching = sum(x.cycles for x in usual.launches if not x.values.isdisjoint(added))
     least = machine.coefficients.stored_types.least_gain

@@ -49,7 +49,8 @@ def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> b
     code needs few. Where innermost loops have vectors on the stack, the order is taken of which
     they have fewer there.
 
-    Runs in parallel with itself: every call has an LLVM context of its own.
+    Runs in parallel with itself, as every call has an LLVM context of its own, but for making
+    machine code: the order is an option that all threads share.
     """
     start()
     module = llvm.parse_assembly(text.replace(entry, symbol), llvm.create_context())

@@ -18,6 +18,7 @@ import mmap
 import os
 import platform
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -168,7 +169,7 @@ def measure(machine: Machine) -> dict[str, float]:
             return all_cycles(name, *arguments, count(COUNT)) / COUNT
 
         passes = 8
-        rounds: dict[str, list[float]] = {name: [] for name in RATES}
+        rounds: defaultdict[str, list[float]] = defaultdict(list)
         for number in ROUNDS:
             for _ in range(number if number == ROUNDS.start else 1):
                 rounds["fma_per_cycle"].append(cycles("fmas"))
@@ -180,19 +181,23 @@ def measure(machine: Machine) -> dict[str, float]:
                 rounds["fma_latency"].append(cycles("chained_fmas"))
                 read = all_cycles("reads", array, count(near // bytes_), count(passes))
                 rounds["l2_bytes_per_cycle"].append(read / (near * passes))
-            if all(_agree(own) for name, own in rounds.items() if name != "hint_gain"):
+            if all(_agree(own) for own in rounds.values()):
                 break
         del view
-    rounds["hint_gain"].append(_hint_gain(loops, machine))
     fastest = {name: min(own) for name, own in rounds.items()}
     found = {n: 1 / x if n.endswith("per_cycle") else x for n, x in fastest.items()}
     rounded = {name: coarse(rate) for name, rate in found.items()}
-    latency, gain = round(rounded["fma_latency"]), max(rounded["hint_gain"], 1.0)
-    return {**rounded, "fma_latency": latency, "hint_gain": gain}
+    gain = max(coarse(_hint_gain(loops, machine)), 1.0)
+    return {**rounded, "fma_latency": round(rounded["fma_latency"]), "hint_gain": gain}
 
 
 def _hint_gain(loops: ctypes.CDLL, machine: Machine) -> float:
-    """How many times as much memory brings to a loop that asks for lines a page ahead."""
+    """How many times as much memory brings to a loop that asks for lines a page ahead.
+
+    1 where the loop's instructions are missing.
+    """
+    if not loops.converts():
+        return 1.0
     with mmap.mmap(-1, FAR_BYTES + machine.page_bytes) as memory:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # As weights have them: hints are no quicker than the search for a page.

@@ -113,11 +113,14 @@ void reads(const vector *from, long vectors, long times) {
   }
 }
 
+#ifdef __F16C__
+/* Whether the next two can be measured. */
+int converts(void) { return 1; }
+
 /* Takes a multiple of 256 bytes, in order, as numbers of 16 bits that are converted and added up:
    more operations wait for each line than for whole vectors of it. With `ahead`, it asks for each
    line when it is that many bytes away. */
 void halves(const char *from, long bytes, long ahead) {
-#ifdef __F16C__
   vector sum[8] = {};
   for (long i = 0; i < bytes; i += 256) {
     if (ahead) EACH(k, 4) __builtin_prefetch(from + i + ahead + 64 * k, 0, 2);
@@ -128,13 +131,13 @@ void halves(const char *from, long bytes, long ahead) {
     }
   }
   EACH(k, 8) keep(sum[k]);
-#endif
 }
 
 /* Lets no cache have any of so many bytes. */
 void forget(const char *from, long bytes) {
-#ifdef __F16C__
   for (long i = 0; i < bytes; i += 64) __asm__ volatile("clflush (%0)" : : "r"(from + i));
   __asm__ volatile("mfence");
-#endif
 }
+#else
+int converts(void) { return 0; }
+#endif

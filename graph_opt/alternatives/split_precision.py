@@ -47,18 +47,13 @@ from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
-from rutc.graph_opt.row_runs import (
-    COLUMNS,
-    Rows,
-    products_at_a_time,
-    rows_in_use,
-    with_zeros,
-)
+from rutc.graph_opt.row_runs import Rows, rows_in_use
 from rutc.graph_opt.rules.pairs import is_window
 from rutc.graph_opt.rules.row_groups import Orders, row_choices
 from rutc.tensor_ir import Const, DType, Graph, Index, Nest, Read
 from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.facts.matrix_blocks import COLUMNS, products_at_a_time, with_zeros
 from rutc.tensor_ir.indices.affine import product
 from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
 
@@ -374,7 +369,7 @@ def _sides(n: Nest, source: Read, weights: Read, editor: Editor) -> tuple[int, i
 
 def _length(extent: int) -> int:
     """How many products instructions do at a time; 0 if they do not divide so many."""
-    return products_at_a_time(extent, DType.BF16.bytes)
+    return next(iter(products_at_a_time(extent, DType.BF16.bytes)), 0)
 
 
 def _plain_loops(r: Read) -> list[str]:

@@ -16,8 +16,8 @@ from rutc.graph_opt.decide.halo import Edges, Halo, masked_at_edges
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.nest_cost import NestCost, ReadUse
-from rutc.graph_opt.row_runs import COLUMNS
 from rutc.tensor_ir.expr import Lit, Read
+from rutc.tensor_ir.facts.matrix_blocks import COLUMNS
 from rutc.tensor_ir.graph import Nest, Node, Scan, bodies
 from rutc.tensor_ir.machine import PAIR, Machine
 

@@ -28,8 +28,9 @@ from rutc.graph_opt.decide.chains import (
 from rutc.graph_opt.decide.likeness import Found, Likeness
 from rutc.graph_opt.decide.slice_sizes import FEWEST_SLICES, SHARED_TURNS, even_slices
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
-from rutc.graph_opt.row_runs import ROWS, matrix_factors, rows_of_sum
+from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.tensor_ir.coefficients import Slices
+from rutc.tensor_ir.facts.matrix_blocks import ROWS
 from rutc.tensor_ir.indices.affine import Index, Size, typical
 from rutc.tensor_ir.lower import Group
 

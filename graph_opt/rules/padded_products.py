@@ -18,9 +18,9 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.row_runs import products_at_a_time, with_zeros
 from rutc.tensor_ir import Const, Data, DType, Expr, Index, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import transform
+from rutc.tensor_ir.facts.matrix_blocks import products_at_a_time, with_zeros
 from rutc.tensor_ir.facts.products import terms_of
 from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
 

@@ -26,6 +26,7 @@ from benchmarks.decoders import (
 )
 from benchmarks.machine import provenance
 from benchmarks.peers import run_in_one_buffer
+from benchmarks.store import Entry
 from rutc.verify.interleaved import take_turns
 from tests.close import assert_close
 
@@ -144,10 +145,11 @@ def test_llama_cpp_gives_the_logits_after_every_token(tmp_path: Path) -> None:
         assert np.linalg.norm(got - want) / np.linalg.norm(want) < 5e-3
 
 
-def test_the_page_has_a_share_of_the_memory_bandwidth() -> None:
-    entry = {
-        "case": "int4 after 32 tokens, 1 thread",
-        "ms": {"rutc": 2.0, MEMORY: 1.5, GROUPED: 4.0},
+def measured(case: str, ms: dict[str, float]) -> Entry:
+    """The entry of a case on this machine."""
+    return {
+        "case": case,
+        "ms": ms,
         "agrees": True,
         "runs": {"rutc": 9},
         **{k: getattr(provenance(), k) for k in ("cpu", "processor", "features", "cpus")},
@@ -155,21 +157,17 @@ def test_the_page_has_a_share_of_the_memory_bandwidth() -> None:
         "versions": {},
         "date": "2026-01-02",
     }
+
+
+def test_the_page_has_a_share_of_the_memory_bandwidth() -> None:
+    entry = measured("int4 after 32 tokens, 1 thread", {"rutc": 2.0, MEMORY: 1.5, GROUPED: 4.0})
     (row,) = [line for line in page([entry]).splitlines() if "int4 after" in line]
     assert row == "| int4 after 32 tokens, 1 thread | 2.0 | - | 4.0 | - | 1.5 | 75 % | abc: 9 |"
 
 
 def test_the_page_has_prompts_apart() -> None:
-    entry = {
-        "case": "int4 prompt of 128 tokens, 2 threads",
-        "ms": {"rutc": 57.0, LLAMA: 117.0, GROUPED: 124.0},
-        "agrees": True,
-        "runs": {"rutc": 9},
-        **{k: getattr(provenance(), k) for k in ("cpu", "processor", "features", "cpus")},
-        "commit": "abc",
-        "versions": {},
-        "date": "2026-01-02",
-    }
+    ms = {"rutc": 57.0, LLAMA: 117.0, GROUPED: 124.0}
+    entry = measured("int4 prompt of 128 tokens, 2 threads", ms)
     (row,) = [line for line in page([entry]).splitlines() if "prompt of" in line]
     assert row == "| int4 prompt of 128 tokens, 2 threads | 57.0 | 117.0 | 124.0 | abc: 9 |"
 

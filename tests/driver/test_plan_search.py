@@ -252,20 +252,24 @@ def test_what_is_faster_stays(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("shared", [1.01, 100.0])
 def test_what_is_faster_on_one_thread_only_does_not_stay(
-    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graph: Graph,
+    usual: Realisation,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shared: float,
 ) -> None:
     monkeypatch.setattr(beside, "thread_counts", lambda cpu: (1, 2))
     monkeypatch.setattr(plan_search, "thread_counts", lambda cpu: (1, 2))
-    monkeypatch.setattr(beside, "run_in_turns", Clock(0.2, 1.01))
+    monkeypatch.setattr(beside, "run_in_turns", Clock(0.2, shared))
     found, tried = search(graph, usual, tmp_path)
     list(found.run(inf, 3))
     assert any(r is not None and r.faster for _, r in tried)
-    # A change may also be fewer launches.
-    slower = [c for c, r in tried if r is not None and len(c.new) >= len(c.gone)]
-    assert slower
-    assert not any(s.candidate in slower for s in found.outcome.steps)
-    if not found.outcome.steps:
+    # A change may also be fewer launches, which are faster where each takes a little longer.
+    assert all(len(s.candidate.new) < len(s.candidate.gone) for s in found.outcome.steps)
+    if shared > 2 or not found.outcome.steps:
+        assert not found.outcome.steps
         assert found.outcome.best.assignment == usual.assignment
 
 

@@ -8,6 +8,7 @@ from itertools import permutations
 
 from rutc.base.record import record
 from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.facts.matrix_blocks import COLUMNS, GROUP_BYTES, ROWS, products_at_a_time
 from rutc.tensor_ir.facts.products import terms_of
 from rutc.tensor_ir.indices.affine import ZERO, Index
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop
@@ -28,14 +29,9 @@ from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, wo
 from rutc.tuner.dot import dot_packing
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.tiles.blocking import stored_bytes
-from rutc.tuner.tiles.columns import COLUMNS
 from rutc.tuner.tiles.packing import dim_of_loop, packed
 from rutc.tuner.tiles.tile_prefetch import comes_from_afar
 
-ROWS = 16
-GROUP_BYTES = 4
-ROW_BYTES = 64
-"""Of the products of one row and column in one instruction."""
 MOST_BLOCKS = 6
 """Registers for sums, of eight: both operands need one."""
 MOST_PERMUTED = 4
@@ -201,7 +197,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     fewest = FEWEST_LANES
     if row is None or column is None or inner is None or shape.shared_extents[row] < fewest:
         return None
-    lengths = _lengths(extents[inner], operands.bytes)
+    lengths = products_at_a_time(extents[inner], operands.bytes)
     if not lengths:
         return None
     bounds = Index.of(shape.sizes[row]).bounds(dict(kernel.symbols))
@@ -279,7 +275,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     rows, columns, inners = _loops(shape, operands, bound)
     own = [x.var for x in shape.shared]
     orders = permutations(own) if len(own) <= MOST_PERMUTED else [tuple(own)]
-    lengths = (n for v in inners for n in _lengths(shape.extents[v], operands.bytes))
+    lengths = (n for v in inners for n in products_at_a_time(shape.extents[v], operands.bytes))
     prefetched = tuple(t.buffer for t in operands.rights if t.packed)
     return {
         "row": tuple(rows),
@@ -388,17 +384,6 @@ def _used(extent: int) -> tuple[float, int]:
     """The share of the registers' rows that a loop fills, and its extent."""
     count = -(-extent // ROWS)
     return round(extent / (count * ROWS), 1), extent
-
-
-def _lengths(extent: int, size: int) -> list[int]:
-    """Products at a time of factors of so many bytes, the most first: they divide the loop.
-
-    Rows that are not half full are not worth the loads.
-    """
-    group = GROUP_BYTES // size
-    longest = min(extent, ROW_BYTES // size) // group * group
-    shortest = ROW_BYTES // 2 // size
-    return [n for n in range(longest, shortest - 1, -group) if extent % n == 0]
 
 
 def _is_inside(kernel: Kernel, r: Read) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from rutc.tensor_ir.facts.matrix_blocks import COLUMNS
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.machine import PAIR
-
-COLUMNS = 16
-"""Columns of such a register."""
 
 
 def in_columns(layout: Layout) -> bool:
