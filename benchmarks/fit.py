@@ -2,6 +2,7 @@
 
     python -m benchmarks.fit --measure     # times kernels anew on this processor, for its targets
     python -m benchmarks.fit --measure "turned 64x49 f32"    # of this source, beside the others
+    python -m benchmarks.fit --measure "resnet50 in bf16"    # in a precision, where it has kernels
     python -m benchmarks.fit --count       # counts what all of them do anew, and keeps the times
     python -m benchmarks.fit               # fits the constants, and writes docs/cost.md
 
@@ -30,8 +31,8 @@ from scipy.optimize import least_squares
 from benchmarks import cost_page
 from benchmarks.in_process import Elementwise
 from benchmarks.kept_kernels import Kept, decoded, encoded, read, write
-from benchmarks.kernel_source import kernels
-from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points, sources
+from benchmarks.kernel_source import kernels, sources
+from benchmarks.kernel_times import Cycles, Point, digest_of, least_ns, points
 from benchmarks.machine import ROOT, provenance
 from benchmarks.misjudged import Misjudged
 from rutc.driver.timing.trials import Clock
@@ -148,7 +149,7 @@ def measure(names: Collection[str] = ()) -> None:
     kept = read(KEPT)
     for target, machine in targets.items():
         clock, seen = Cycles(machine), set[str]()
-        for source in names or sources():
+        for source in [s for s in sources(machine) if not names or s in names]:
             try:
                 found = list(points(source, machine, seen))
             except RutcError as error:

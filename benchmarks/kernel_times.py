@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from random import Random
 from time import thread_time_ns
 
-from benchmarks.kernel_source import BUILDERS, kernels
+from benchmarks.kernel_source import BUILDERS, NARROW, in_parts, kernels
 from benchmarks.strided import STRIDED
 from benchmarks.timer import ReferenceKernel, Timer
 from rutc.driver.parts.compile_job import with_schedule
 from rutc.errors import InternalError
-from rutc.models.zoo import zoo
 from rutc.tensor_ir.indices.affine import typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -55,11 +54,6 @@ class Point:
     before: Kernel
     """The kernel before its schedule."""
     constants: frozenset[str]
-
-
-def sources() -> list[str]:
-    """Returns the names of the models whose kernels are measured: those that can be had."""
-    return [*BUILDERS, *STRIDED, *(m.name for m in zoo())]
 
 
 def points(source: str, machine: Machine, seen: set[str]) -> Iterator[Point]:
@@ -102,7 +96,8 @@ def _choices(
                 if choice not in (c for _, c in chosen):
                     chosen.append((space.template.name, choice))
     rng = Random(seed)
-    for number in range(POINTS if source in BUILDERS or source in STRIDED else POINTS_OF_MODELS):
+    single = in_parts(source)[0] in {*BUILDERS, *NARROW, *STRIDED}
+    for number in range(POINTS if single else POINTS_OF_MODELS):
         if not found or kernel.symbols:
             break
         space = found[number % len(found)]

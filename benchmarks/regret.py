@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any
 
 from benchmarks import layout
-from benchmarks.kernel_source import BUILDERS, kernels
+from benchmarks.kernel_source import BUILDERS, PRODUCTS_IN_BF16, kernels
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, write
 from benchmarks.ratios import LONG, Ratios
@@ -205,7 +205,7 @@ def _summary(regrets: Sequence[float]) -> str:
 PAGE = Page(
     "regret",
     __doc__,
-    list(BUILDERS),
+    [*BUILDERS, *PRODUCTS_IN_BF16],
     measure,
     case_of,
     lambda entries: write("regret", page(entries)),

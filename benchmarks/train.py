@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks import learned_page
 from benchmarks.fit import Timed, Times, fitted_to, load, rounded
+from benchmarks.kernel_source import in_parts
 from benchmarks.machine import ROOT
 from rutc.tensor_ir.cost.estimate import fitted
 from rutc.tuner.search.nest_features import NAMES, features
@@ -98,10 +99,11 @@ class Lessons:
 def family(source: str) -> str:
     """Returns what tells models and layers from those that are much alike.
 
-    `light_resnet50` and `resnet50` are one, and so are all sizes of an operator.
+    `light_resnet50` and `resnet50` are one in all precisions, and so are all sizes of an operator.
     """
-    found = re.match(r"(?:light_)?([A-Za-z ]+)", source)
-    return found[1].strip() if found else source
+    name, _ = in_parts(source)
+    found = re.match(r"(?:light_)?([A-Za-z ]+)", name)
+    return found[1].strip() if found else name
 
 
 def lessons(times: Times) -> Lessons:
