@@ -20,13 +20,18 @@ from rutc.emit.llvm.ir_vectors import i64
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.facts.matrix_blocks import COLUMNS, GROUP_BYTES, ROWS
+from rutc.tensor_ir.facts.matrix_blocks import (
+    COLUMNS,
+    GROUP_BYTES,
+    REGISTERS,
+    ROWS,
+    operand_registers,
+)
 from rutc.tensor_ir.facts.products import terms_of
 from rutc.tensor_ir.indices.affine import ONE, Index, maximum
 from rutc.tensor_ir.kernel import Access, Assign, Init, Kernel, Kind, Loop, Stmt, Update
 from rutc.tensor_ir.statements import walk_stmts
 
-REGISTERS = 8
 TABLE_BYTES = 64
 """Of the shapes of all registers."""
 MOST_TRIED = 1 << 14
@@ -48,10 +53,10 @@ class Shape:
     @property
     def registers(self) -> dict[str, list[int]]:
         """The registers that are left for blocks of the two operands."""
-        free = list(range(self.sums, REGISTERS))
-        half = len(free) // 2
+        half, _ = operand_registers(self.sums)
         if not half:
             raise InternalError(f"{self.sums} blocks of sums leave no registers")
+        free = list(range(self.sums, REGISTERS))
         return {"left": free[:half], "right": free[half:]}
 
 

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from rutc.tensor_ir.cost.accesses import Accesses, Load
 from rutc.tensor_ir.cost.addresses import NONE, Names, region_of, union
-from rutc.tensor_ir.cost.frames import Frame, Frames, Role, copies_held, executions
+from rutc.tensor_ir.cost.frames import Frame, Frames, Role, block_loads, copies_held, executions
 from rutc.tensor_ir.cost.operations import (
     add_operations,
     depth_of,
@@ -40,6 +40,7 @@ from rutc.tensor_ir.expr import (
     plain_names,
 )
 from rutc.tensor_ir.facts.gradual import row_chosen, table_along
+from rutc.tensor_ir.facts.matrix_blocks import ROWS
 from rutc.tensor_ir.facts.products import narrow_factors
 from rutc.tensor_ir.indices.affine import Index
 from rutc.tensor_ir.kernel import (
@@ -61,9 +62,6 @@ from rutc.tensor_ir.kernel import Space as Memory
 from rutc.tensor_ir.machine import OCTET, PAIR, QUAD, Machine
 from rutc.tensor_ir.reducer import as_locals
 from rutc.tensor_ir.statements import walk_within
-
-ROWS = 16.0
-"""Rows of a matrix register."""
 
 
 class Counter(Accesses):
@@ -223,8 +221,10 @@ class Counter(Accesses):
         if len(groups) > 1:
             tally.add("matrices", times)
             for r in reads_of(s.elements):
-                at, count = self.home(plain_names(r.coords), frames)
-                self.tally(frames, at).add("blocks", ROWS * count)
+                names = plain_names(r.coords)
+                at, count = self.home(names, frames)
+                count *= ROWS * block_loads(names, plain_names(s.states[0].coords), frames)
+                self.tally(frames, at).add("blocks", count)
                 self.touch(self.buffers[r.value], r.coords, frames, is_store=False)
             return True
         lanes = next((f.lanes for f in frames if f.role is Role.LANES), 1)

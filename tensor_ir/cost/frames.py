@@ -13,6 +13,7 @@ from enum import Enum
 from math import ceil, prod
 
 from rutc.base.record import record
+from rutc.tensor_ir.facts.matrix_blocks import operand_registers
 from rutc.tensor_ir.facts.narrow_ends import end_lanes, has_narrow_ends
 from rutc.tensor_ir.indices.affine import Index, Range
 from rutc.tensor_ir.indices.ranges import common_sizes
@@ -89,6 +90,19 @@ def copies_held(names: AbstractSet[str], frames: Sequence[Frame]) -> float:
     own = [f for f in frames if f.role in (Role.COPIES, Role.LANES) and f.times > 1]
     same = next((i for i, f in enumerate(own) if f.var not in names), None)
     return 0.0 if same is None else prod(f.times for f in own[same:] if f.var in names)
+
+
+def block_loads(names: AbstractSet[str], sums: AbstractSet[str], frames: Sequence[Frame]) -> float:
+    """How often matrix registers load a block of an operand while copies take turns.
+
+    The operand depends on `names`, the sums of products on `sums`. It is once, unless there are
+    more blocks of it that take turns than registers beside those of sums.
+    """
+    own = [f for f in frames if f.role is Role.COPIES and f.var in sums]
+    _, column, *_ = (f.var for f in frames if f.role is Role.GROUP)
+    room = operand_registers(ceil(executions(own)))[column in names]
+    once = copies_held(names, own) <= room
+    return 1.0 if once else prod(f.times for f in own if f.var not in names)
 
 
 class Space:

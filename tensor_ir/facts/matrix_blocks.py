@@ -7,6 +7,7 @@ both operands. [Intel SDM 1, 18]
 
 from __future__ import annotations
 
+REGISTERS = 8
 ROWS = 16
 """Rows of a register."""
 COLUMNS = 16
@@ -15,6 +16,12 @@ ROW_BYTES = 64
 """Of the factors of a row, whose products one instruction adds to a sum."""
 GROUP_BYTES = 4
 """Of those that have to be neighbours in both operands."""
+
+
+def operand_registers(sums: int) -> tuple[int, int]:
+    """How many registers blocks of (rows, columns) of operands have beside so many sums."""
+    free = max(REGISTERS - sums, 0)
+    return free // 2, free - free // 2
 
 
 def products_at_a_time(extent: int, size: int) -> list[int]:

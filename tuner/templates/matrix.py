@@ -34,6 +34,8 @@ from rutc.tuner.tiles.tile_prefetch import comes_from_afar
 
 MOST_BLOCKS = 6
 """Registers for sums, of eight: both operands need one."""
+ABREAST = (1, 2, 3, 4, 5, 6)
+"""Blocks of rows, or of columns, side by side."""
 MOST_PERMUTED = 4
 HELD = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Steps of rows at a time that are tried."""
@@ -283,8 +285,8 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
         "inner": tuple(inners),
         "length": tuple(dict.fromkeys(lengths)),
         "height": (ROWS, ROWS // 2),
-        "tall": (2, 1),
-        "wide": (1, 2, 3, 4),
+        "tall": ABREAST,
+        "wide": ABREAST,
         "beside": (None, *_pairs(shape, operands, own)),
         "order": tuple(orders),
         "results": (Kind.SERIAL, Kind.UNROLL, Kind.VECTOR),
