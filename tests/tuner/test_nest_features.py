@@ -19,7 +19,7 @@ from rutc.tuner.heuristic import spaces
 from rutc.tuner.search.nest_features import NAMES, features
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases
-from tests.machines import V3, V4
+from tests.machines import TILES, V3, V4
 from tests.tuner.subjects import of_case
 from tests.tuner.test_schedules import PRODUCTS, lowered
 
@@ -98,3 +98,25 @@ def test_the_mix_tells_what_dominates() -> None:
     assert found["hottest"] > 0.7
     assert found["products by loads"] > 0
     assert found["lanes"] == 4
+
+
+MATRICES = """
+graph "matrices"
+dims m = 96, n = 96, k = 128
+%x : bf16{k,m} = input "x" [m, k]
+%w : bf16{k,n} = input "w" [k, n]
+%y : f32{m,n} = sum{k} f32(%x[k, m]) * f32(%w[k, n])
+output "y" [m, n] = %y
+"""
+
+
+def test_rows_of_matrix_registers_are_loads_and_products_as_registers_are() -> None:
+    """Four loads of sixteen rows are for as many products of blocks, and stores are few."""
+    kernel, _ = lowered(MATRICES)
+    choice = choose(kernel, TILES, frozenset("w"))
+    found = named(features(regions(with_schedule(kernel, choice).kernel, TILES), TILES))
+    assert found["share of products"] > 0.3
+    assert found["hottest products"] > 0.3
+    assert found["products by loads"] == pytest.approx(0, abs=0.5)
+    assert found["hottest loaded"] == pytest.approx(0, abs=0.1)
+    assert found["hottest multiply-adds"] > 5

@@ -22,6 +22,7 @@ from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.cost.estimate import LEVEL_NAMES, TINY, Rates, fitted, norm, region_cycles
 from rutc.tensor_ir.cost.fitted import Costs
 from rutc.tensor_ir.cost.work import KINDS, LEVELS
+from rutc.tensor_ir.facts.matrix_blocks import ROWS
 from rutc.tensor_ir.machine import Machine
 
 CORE = ("products", "vectors", "loads", "stores", "instructions", "latency")
@@ -38,7 +39,10 @@ INSTRUCTIONS = (
     "stores",
     "scalar",
 )
-"""The kinds that are counted as instructions, functions beside them."""
+"""The kinds that are counted as instructions, functions beside them.
+
+A row of a matrix register counts as a register does: it is loaded, or has one of so many products.
+"""
 OF_A_REGION = {
     "": "cycles of the region, by the estimate",
     **dict.fromkeys(PARTS, "cycles of this part in it, by its own"),
@@ -93,7 +97,7 @@ def features(regions: Iterable[Region], machine: Machine) -> np.ndarray:
     """The features of a scheduled kernel, in the order of `NAMES`."""
     constants = fitted()
     rates, functions = Rates.of(machine), constants.functions_of(machine.vector_bits)
-    each = [_Part(r, *region_cycles(r, rates, constants.costs, functions)) for r in regions]
+    each = [_part(r, rates, constants.costs, functions) for r in regions]
     work: dict[str, float] = {}
     for x in each:
         for kind, count in x.region.work.items():
@@ -106,9 +110,8 @@ def features(regions: Iterable[Region], machine: Machine) -> np.ndarray:
     parts = [sum(x.parts[p] for x in each) for p in PARTS]
     busy = [x for x in each if x.region.work or x.region.functions or x.region.chain]
     busy = sorted(busy, key=lambda x: -x.cycles)
-    instructions = sum(work.get(k, 0.0) for k in INSTRUCTIONS) + called
-    products = work.get("multiply_adds", 0.0) + work.get("dots", 0.0)
-    loads = work.get("loads", 0.0)
+    instructions = _instructions(work) + called
+    products, loads = _products(work), work.get("loads", 0.0) + work.get("blocks", 0.0)
     stores = work.get("stores", 0.0) + work.get("scattered", 0.0)
     register = machine.vector_bits / 8
     nothing = _Part(Region("", 0.0, 0.0, {}), 0.0, dict.fromkeys(PARTS, 0.0))
@@ -140,6 +143,13 @@ def features(regions: Iterable[Region], machine: Machine) -> np.ndarray:
     return np.array(found)
 
 
+def _part(r: Region, rates: Rates, costs: Costs, functions: Mapping[str, float]) -> _Part:
+    """A region and its estimate, products in matrix registers among the others."""
+    cycles, parts = region_cycles(r, rates, costs, functions)
+    products = parts["products"] + parts["matrices"]
+    return _Part(r, cycles, {**parts, "products": products})
+
+
 @record
 class _Part:
     """A region, and its estimate."""
@@ -152,17 +162,29 @@ class _Part:
         """Those of one of the regions that take longest."""
         r, own = self.region, self.cycles + TINY
         times = r.times + TINY
-        products = r.work.get("multiply_adds", 0.0) + r.work.get("dots", 0.0)
+        products = _products(r.work)
+        loads = r.work.get("loads", 0.0) + r.work.get("blocks", 0.0)
         yield self.cycles / total
         yield from (self.parts[p] / own for p in PARTS)
         yield _ratio(r.times, r.entries)
         yield log2(1 + r.times)
         yield log2(1 + self.cycles / times)
-        yield log2(1 + sum(r.work.get(k, 0.0) for k in INSTRUCTIONS) / times)
+        yield log2(1 + _instructions(r.work) / times)
         yield log2(1 + products / times)
         yield log2(1 + r.work.get("stores", 0.0) / times)
         yield r.chain / times
-        yield _ratio(r.work.get("loads", 0.0) + r.work.get("broadcasts", 0.0), products)
+        yield _ratio(loads + r.work.get("broadcasts", 0.0), products)
+
+
+def _products(work: Mapping[str, float]) -> float:
+    """Registers full of products."""
+    rows = ROWS * work.get("matrices", 0.0)
+    return work.get("multiply_adds", 0.0) + work.get("dots", 0.0) + rows
+
+
+def _instructions(work: Mapping[str, float]) -> float:
+    rows = ROWS * work.get("matrices", 0.0) + work.get("blocks", 0.0)
+    return sum(work.get(k, 0.0) for k in INSTRUCTIONS) + rows
 
 
 def _hidden(each: Iterable[_Part], costs: Costs) -> list[float]:
