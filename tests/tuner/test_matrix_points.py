@@ -65,3 +65,13 @@ def test_registers_load_what_they_cannot_keep_anew(tall: int, wide: int, loads: 
     assert work["matrices"] == products
     assert work["blocks"] - stores == ROWS * loads * products / (tall * wide)
     assert sum(operand_registers(tall * wide)) + tall * wide == REGISTERS
+
+
+@pytest.mark.parametrize(("output", "outer"), [("m, n", "m"), ("n, m", "n")])
+def test_results_along_rows_are_stored_panel_by_panel(output: str, outer: str) -> None:
+    """The second cache holds all constants: else blocks of columns come before the next rows."""
+    text = TEXT.replace("m = 96, n = 96", "m = 4096, n = 256")
+    own = of_text(text.replace('"s" [m, n]', f'"s" [{output}]'), frozenset("w"), Random(0))
+    default = space_of(own).default
+    assert default is not None
+    assert default.point.order[0] == outer

@@ -211,11 +211,12 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     pairs = _pairs(shape, operands, others)
     beside = pairs[0] if pairs and tall == 1 else None
     wide = 2 if tall == 2 or beside is not None else 4
-    whole = _whole_rows(kernel, shape, operands, machine)
-    turns = (*passing, row, column) if whole else (column, *passing, row)
-    order = (*(v for v in others if v not in passing), *turns)
     stores = [t for t in shape.touches if t.is_store]
     results = _kind_of_rows(stores, row, column)
+    # Along rows, results of one panel are stored in one piece.
+    whole = results is not Kind.UNROLL and _whole_rows(kernel, shape, operands, machine)
+    turns = (*passing, row, column) if whole else (column, *passing, row)
+    order = (*(v for v in others if v not in passing), *turns)
     if results is Kind.UNROLL and row in shape.symbolic and extents[column] % COLUMNS:
         results = Kind.SERIAL
     blocks = _blocks_along(shape, column)
