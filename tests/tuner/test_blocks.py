@@ -6,12 +6,19 @@ import pytest
 
 from rutc.emit.targets import x86
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Split, apply_schedule
+from rutc.tensor_ir.steps import (
+    BlockReduction,
+    MatrixTile,
+    PrefetchBlock,
+    Split,
+    apply_schedule,
+)
 from rutc.tuner import choose
 from rutc.tuner.analysis import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.tiles.register_tile import RegisterTile
 from rutc.tuner.tiles.tiles import choose_tile
+from tests.machines import TILES
 from tests.tensor_ir.test_steps import kernel_of
 from tests.tuner.test_schedules import lowered, tile_of
 
@@ -149,6 +156,35 @@ def test_counted_rows_keep_panels_in_the_second_cache(k: int, parts: int) -> Non
         assert s.factor == k // parts
     chunks = [s.factor for s in choice.schedule if isinstance(s, Split) and s.var == "m.o"]
     assert len(chunks) == 1
+    apply_schedule(kernel, choice.schedule)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "rows"),
+    [(2048, 2048, 2048, 256), (384, 768, 3072, 192), (384, 3072, 768, 384)],
+)
+def test_registers_for_matrices_take_rows_that_fit_beside_panels(
+    m: int, n: int, k: int, rows: int
+) -> None:
+    """While a panel of weights goes over them, the second cache holds it and the next one, too."""
+    machine = replace(TILES, l2=2 << 20)
+    kernel, constants = lowered(
+        f"""
+        graph "product"
+        dims m = {m}, k = {k}, n = {n}
+        %x : bf16{{k,m}} = input "x" [m, k]
+        %w : bf16{{k,n}} = input "w" [k, n]
+        %y : f32{{m,n}} = sum{{k}} f32(%x[m, k]) * f32(%w[k, n])
+        output "y" [m, n] = %y
+        """
+    )
+    choice = choose(kernel, machine, constants | {"w"})
+    assert any(isinstance(s, MatrixTile) for s in choice.schedule)
+    chunks = [s.factor for s in choice.schedule if isinstance(s, Split) and s.var == "m.o.o"]
+    # A step is of two blocks of 16 rows.
+    assert chunks == ([rows // 32] if rows < m else [])
+    held = rows * (2 * k + 32 * 4) + 2 * 32 * 2 * k
+    assert held <= machine.l2 < held + rows * (2 * k + 32 * 4) or rows == m
     apply_schedule(kernel, choice.schedule)
 
 

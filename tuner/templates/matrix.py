@@ -221,23 +221,21 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
         results = Kind.SERIAL
     blocks = _blocks_along(shape, column)
     waiting = [t.buffer for t in operands.rights if not whole and _waits(t, shape, machine)]
-    return Default(
-        Blocks(
-            row=row,
-            column=column,
-            inner=inner,
-            length=lengths[0],
-            height=ROWS,
-            tall=tall,
-            wide=next(f for f in (wide, 3, 2, 1) if blocks % f == 0),
-            beside=beside,
-            order=order,
-            results=results,
-            prefetch=tuple(waiting),
-            parallel=None if worth_sharing(shape, machine) else 0,
-            held=_held(shape, operands, row, column, order, tall, machine),
-        )
+    point = Blocks(
+        row=row,
+        column=column,
+        inner=inner,
+        length=lengths[0],
+        height=ROWS,
+        tall=tall,
+        wide=next(f for f in (wide, 3, 2, 1) if blocks % f == 0),
+        beside=beside,
+        order=order,
+        results=results,
+        prefetch=tuple(waiting),
+        parallel=None if worth_sharing(shape, machine) else 0,
     )
+    return Default(replace(point, held=_held(kernel, shape, operands, point, machine)))
 
 
 def _whole_rows(kernel: Kernel, shape: Shape, operands: Operands, machine: Machine) -> bool:
@@ -252,20 +250,27 @@ def _whole_rows(kernel: Kernel, shape: Shape, operands: Operands, machine: Machi
 
 
 def _held(
+    kernel: Kernel,
     shape: Shape,
     operands: Operands,
-    row: str,
-    column: str,
-    order: tuple[str, ...],
-    tall: int,
+    point: Blocks,
     machine: Machine,
 ) -> int:
-    """How many steps of rows the second cache holds beside panels, where it cannot hold all."""
-    every = sum(t.buffer_bytes for t in operands.lefts)
-    if row in shape.symbolic or order[0] != column or every <= machine.l2 // 2:
+    """How many steps of rows the second cache holds beside panels, where it cannot hold all.
+
+    While a panel of constants goes over them, it is there, as is the next one if it is asked for,
+    and so are the results of both.
+    """
+    if point.row in shape.symbolic or point.order[0] != point.column:
         return 0
-    steps = -(-shape.extents[row] // (ROWS * tall))
-    most = steps * (machine.l2 // 3) / every
+    steps = -(-shape.extents[point.row] // (point.height * point.tall))
+    panels = -(-_blocks_along(shape, point.column) // point.wide)
+    asked = sum(t.buffer_bytes for t in operands.rights if t.buffer in point.prefetch)
+    room = machine.l2 - (sum(t.buffer_bytes for t in operands.rights) + asked) / panels
+    rows = sum(t.buffer_bytes for t in operands.lefts) + stored_bytes(kernel, shape) / panels
+    most = steps * room / rows
+    if steps <= most:
+        return 0
     return next((n for n in reversed(HELD) if steps % n == 0 and n <= most), 0)
 
 
