@@ -259,9 +259,31 @@ def test_the_second_cache_holds_a_third_of_itself_of_rows(
     assert (int(found[1]) if found else 0) == steps
 
 
+SQUARE_TEXT = """
+graph "square"
+dims x = 32, y = 32, xi = 34, yi = 34, kx = 3, ky = 3, c = 64, o = 32
+%x : u8{{c,xi,yi}} = input "x" [{axes}, c]
+%w : i8{{c,kx,ky,o}} = input "w" [ky, kx, c, o]
+%s : i32{{o,x,y}} = sum{{c,kx,ky}} i32(%x[c, xi=x+kx, yi=y+ky]) * i32(%w[c, kx, ky, o])
+output "s" [{stored}, o] = %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("axes", "stored", "near"), [("yi, xi", "y, x", "x"), ("xi, yi", "x, y", "y")]
+)
+def test_rows_of_blocks_lie_near_each_other(axes: str, stored: str, near: str) -> None:
+    """Of a square picture both loops fill registers alike."""
+    assert f"balance({near}, 16, 2)" in blocks_of_text(SQUARE_TEXT.format(axes=axes, stored=stored))
+
+
 def blocks_of(rows: int, columns: int, depth: int) -> str:
     """The default schedule in matrix registers, beside a second cache of 2 MiB."""
-    text = LARGE_TEXT.format(rows=rows, columns=columns, depth=depth)
+    return blocks_of_text(LARGE_TEXT.format(rows=rows, columns=columns, depth=depth))
+
+
+def blocks_of_text(text: str) -> str:
+    """The same of a graph."""
     subject = of_text(text, frozenset("w"), Random(0))
     machine = replace(MACHINES["amx"], l2=1 << 21)
     own = {s.template.name: s for s in spaces(subject.kernel, machine, subject.free)}

@@ -185,13 +185,11 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     extents = shape.extents
     left, right = operands.lefts[0], operands.rights[0]
     rows, columns, inners = _loops(shape, operands, [x.var for x in shape.reductions[0].loops])
-    # Of loops that fill them alike, one along which results are neighbours; of those of any size,
-    # one whose rows lie near each other.
+    # Of loops that fill them alike, one whose rows lie near each other.
     near = {v for v in rows if any(t.is_store and t.unit(v) for t in shape.touches)}
 
     def rank(v: str) -> tuple[float, int, int, bool]:
-        apart = abs(left.strides[v] or 0) if v in shape.symbolic else 0
-        return (*_used(shape.shared_extents[v]), -apart, v in near)
+        return (*_used(shape.shared_extents[v]), -abs(left.strides[v] or 0), v in near)
 
     row = max(rows, key=rank, default=None)
     column = max(columns, key=lambda v: extents[v], default=None)
