@@ -49,7 +49,7 @@ from rutc.graph_opt.rules.overwritten import choose_region
 from rutc.graph_opt.rules.padded import pad_quantised
 from rutc.graph_opt.rules.padded_products import PadProducts
 from rutc.graph_opt.rules.pairs import MultiplyPairs
-from rutc.graph_opt.rules.phases import solve_phase, solve_place
+from rutc.graph_opt.rules.phases import solve_phase, solve_place, solve_quantised_phase
 from rutc.graph_opt.rules.requantise import quantise_by_factors
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -130,6 +130,8 @@ def pipeline_for(
         Sweep(
             "work on quantised numbers as integers",
             (
+                # Before products are summed as integers, which none are that a condition chooses.
+                solve_quantised_phase,
                 # Before what is quantised twice by one step is dropped, which it may be then.
                 quantise_before_windows,
                 drop_requantised,
@@ -266,7 +268,14 @@ def _bytes(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
         # Scales have to be outside of sums of integers.
         Sweep(
             "sum quantised numbers as integers",
-            (quantise_before_windows, drop_requantised, pad_quantised, sum_integers, *EARLY),
+            (
+                solve_quantised_phase,
+                quantise_before_windows,
+                drop_requantised,
+                pad_quantised,
+                sum_integers,
+                *EARLY,
+            ),
         ),
         Sweep("take remainders apart", (apart,), once=True),
         # After remainders: constants of which few are left are small then.

@@ -11,9 +11,11 @@ from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.narrow import produced, quantised
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.expr import map_index, substitute, walk
 from rutc.tensor_ir.indices.affine import ZERO, Mod, floordiv, mod
+from rutc.tensor_ir.terms import factors
 
 C = TypeVar("C")
 
@@ -52,6 +54,32 @@ def solve_phase(n: Node, editor: Editor) -> Result:
     if isinstance(solved, Nest):
         return (solved,)
     return _joined(n, solved, editor)
+
+
+@matches("reduction")
+def solve_quantised_phase(n: Node, editor: Editor) -> Result:
+    """The same of products of quantised numbers, which are summed as integers then.
+
+    %a{i} = f32(%q[i]) * 0.5
+    %b{k} = f32(%w[k]) * 0.1
+    %y{j} = sum{k} select(index((j - k) % 2) == 0, %a[i=(j - k) // 2 else 0], 0) * %b[k]
+    ->
+    %y{j} = sum{k_o} %a[i=j // 2 - k_o else 0] * %b[k=2*k_o + j % 2]
+
+    What else is multiplied waits until scales are in its weights.
+    """
+    if not isinstance(n, Nest) or not n.is_sum:
+        return Reason("not a sum")
+    parts = [_whichever(e) for e in factors(n.body[0])]
+    if any(quantised(e) is None and produced(e, editor) is None for e in parts):
+        return Reason("a factor is no quantised number")
+    return solve_phase(n, editor)
+
+
+def _whichever(e: Expr) -> Expr:
+    """What an expression is where all its conditions are met that choose it or 0."""
+    found = _chosen_by_zero(e)
+    return e if found is None else _whichever(found[1])
 
 
 @matches("reduction")
