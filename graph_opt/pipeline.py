@@ -34,6 +34,7 @@ from rutc.graph_opt.rules.extremes import find_extremes
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.gathers import sum_gathered
+from rutc.graph_opt.rules.joined_narrow import quantise_before_joining
 from rutc.graph_opt.rules.nan_rows import LeaveNaNToSum
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.narrow_sums import sum_bytes
@@ -60,7 +61,7 @@ from rutc.graph_opt.rules.tabulate import Tabulate
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
 from rutc.graph_opt.rules.windows_by_order import order_windows
-from rutc.graph_opt.rules.windows_narrow import quantise_before_windows
+from rutc.graph_opt.rules.windows_narrow import compare_quantised, quantise_before_windows
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.machine import COMMON, PAIR, Machine
 from rutc.tensor_ir.verifier import verify
@@ -133,7 +134,9 @@ def pipeline_for(
                 # Before products are summed as integers, which none are that a condition chooses.
                 solve_quantised_phase,
                 # Before what is quantised twice by one step is dropped, which it may be then.
+                compare_quantised,
                 quantise_before_windows,
+                quantise_before_joining,
                 drop_requantised,
                 pad_quantised,
                 sum_integers,
@@ -270,7 +273,9 @@ def _bytes(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
             "sum quantised numbers as integers",
             (
                 solve_quantised_phase,
+                compare_quantised,
                 quantise_before_windows,
+                quantise_before_joining,
                 drop_requantised,
                 pad_quantised,
                 sum_integers,

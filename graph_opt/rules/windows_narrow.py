@@ -1,4 +1,4 @@
-"""Windows of numbers that are quantised afterwards are of numbers that are quantised before.
+"""Windows of numbers that are quantised, before or afterwards, are of numbers of 8 bits.
 
 To quantise keeps the order of numbers, so the largest of some is what the largest of them becomes.
 """
@@ -15,7 +15,7 @@ from rutc.graph_opt.exprs import at_point, index_coords, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.magnitudes import is_finite
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.narrow import quantising
+from rutc.graph_opt.rules.narrow import origin_of, produced, quantising
 from rutc.tensor_ir import DType, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.reducer import highest, lowest, reducer
@@ -64,7 +64,7 @@ def quantise_before_windows(n: Node, editor: Editor) -> Result:
     before = Nest(
         (value,), (), None, (transform(n.body[0], lambda e: here if e == r else e),), n.origin
     )
-    fill = None if x.fill is None else _quantised(float(x.fill.value), scale, zero, kind)
+    fill = None if x.fill is None else number_quantised(float(x.fill.value), scale, zero, kind)
     after = replace(
         p,
         outs=n.outs,
@@ -75,7 +75,46 @@ def quantise_before_windows(n: Node, editor: Editor) -> Result:
     return before, after
 
 
-def _quantised(x: float, scale: float, zero: int, kind: DType) -> Lit:
+@matches("reduction")
+def compare_quantised(n: Node, editor: Editor) -> Result:
+    """The largest of quantised numbers in windows is found of the numbers of 8 bits.
+
+    %x{i} = f32(i32(%q[i]) - 3) * 0.5
+    %m{n} = max{k} %x[i=2*n + k]
+    ->
+    %m.narrow{n} = max{k} %q[i=2*n + k]
+    %m{n} = f32(i32(%m.narrow[n]) - 3) * 0.5
+
+    What lies outside has no number of 8 bits: windows that reach there stay as they are.
+    """
+    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name not in ORDERS:
+        return Reason("it is not the largest or smallest of some numbers")
+    x = n.body[0]
+    if not isinstance(x, Read) or is_gathered(x):
+        return Reason("it is of computed numbers")
+    found = produced(x, editor) if x.fill is None else None
+    if found is None or not found.is_real:
+        return Reason(f"%{x.value} is no quantised number in all windows")
+    if all(c.is_const or c.as_var for _, c in index_coords(x)):
+        return Reason("it is of no windows, and may be computed with what it reads")
+    if not isinstance(found.scale, Lit | None) or not isinstance(found.zero, Lit | None):
+        return Reason("the scale or the zero point is no literal")
+    if found.scale is not None and not float(found.scale.value) > 0:
+        return Reason("the scale is no positive number")
+    kind = found.q.dtype
+    value = Value(editor.fresh_value(f"{n.out.name}.narrow"), kind, n.out.dims)
+    largest = replace(
+        n,
+        outs=(value,),
+        reducer=reducer(n.reducer.name, kind),
+        body=(found.q,),
+        origin=origin_of(n, (found,)),
+    )
+    real = replace(found, q=at_point(value)).number
+    return largest, Nest(n.outs, (), None, (real,), n.origin)
+
+
+def number_quantised(x: float, scale: float, zero: int, kind: DType) -> Lit:
     """What a number is quantised to."""
     whole = np.round(np.float32(x) / np.float32(scale)) + zero
     return Lit(int(np.clip(whole, lowest(kind).value, highest(kind).value)), kind)
