@@ -59,7 +59,7 @@ def plans_of(plan: Plan, earlier: Iterable[PlanVersion]) -> list[Plan]:
 
 @dataclass
 class Built:
-    """The parts of an artifact. `flops` are those of the plan that runs at common sizes."""
+    """The parts of an artifact. `flops` are those of a run at common sizes."""
 
     program: Program
     objects: list[bytes]
@@ -144,7 +144,7 @@ class Builder:
         facts = [x.facts for x in launched.values()]
         conditions = [str(version.where) for version in self.earlier]
         told = outline(self.machine, parts, conditions, launched)
-        return Built(program, objects, facts, self._common_flops(own), told)
+        return Built(program, objects, facts, self._common_flops(parts), told)
 
     def _calls(self, launched: Sequence[Launched], plan: Plan) -> Iterator[KernelCall]:
         """What the program's table has of a plan's launches."""
@@ -187,12 +187,15 @@ class Builder:
             most = plain(maximum(most, bytes_, dict(self.plan.graph.symbols)))
         return most
 
-    def _common_flops(self, parts: Sequence[Sequence[Launched]]) -> int:
-        """Floating-point operations of the plan that runs at common sizes."""
+    def _common_flops(self, parts: Sequence[PlanSteps]) -> int:
+        """Floating-point operations at common sizes, of the plan that runs there.
+
+        Other sizes may be common for that plan: one for many rows is not made for a batch of 1.
+        """
         sizes = dict(self.plan.graph.symbols)
         applies = (typical(a.where, sizes) > 0 for a in self.earlier)
         runs = next((p for p, yes in zip(parts, applies, strict=False) if yes), parts[-1])
-        return sum(x.facts.flops for x in runs)
+        return sum(typical(p.work.done, runs.sizes | sizes) for p in runs.pending)
 
 
 class _Packing:

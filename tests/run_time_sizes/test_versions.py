@@ -1,6 +1,7 @@
 """Several plans of one model in an artifact: the inputs' sizes choose one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from rutc.report.display import step_times
 from rutc.report.inside_library import inspect_library
 from rutc.runtime import load
 from rutc.tensor_ir import Graph, Index
+from rutc.tensor_ir.indices.ranges import CommonRange
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.textual.parse import parse
 from rutc.verify.judging.tolerance import Level
@@ -118,6 +120,15 @@ def test_work_and_memory_are_those_of_the_plans() -> None:
     # Sizes are commonly thought to be 128.
     assert both.flops == many.flops > few.flops
     assert built(twice(0), (twice(100), N // 1000)).flops == few.flops
+
+
+def test_work_is_that_of_sizes_that_are_told_though_a_plan_is_made_for_others() -> None:
+    many = adding(2.0)
+    few = replace(many, symbols=(("n", CommonRange(0, 2000, 4)),))
+    (alone,) = built(few).facts
+    both = built(few, (many, N))
+    assert alone.flops < min(f.flops for f in both.facts if f.plan == 0)
+    assert both.flops == alone.flops
 
 
 def test_the_steps_are_a_branch_on_the_size() -> None:
