@@ -81,6 +81,7 @@ APART = 0.05
 """Points whose cycles differ by less are in no order."""
 MODELS = ROOT / "benchmarks" / "results" / "estimates.json"
 CHOICES = ROOT / "benchmarks" / "results" / "choices.json"
+WHOLE_MODELS = "## Whole models"
 WORST = 20
 """Kernels that are listed."""
 
@@ -263,17 +264,25 @@ def _choices() -> list[str]:
     ]
 
 
+def with_models(page: str) -> str:
+    """Returns the page with the table of whole models that results give now."""
+    before, start, rest = page.partition(f"{WHOLE_MODELS}\n")
+    assert start, "docs/cost.md has the heading of its table of models"
+    return before + "\n".join([*_models_table(), rest[rest.index("## ") :]])
+
+
 def _models_table() -> list[str]:
     """Returns the estimates of whole models beside their times, those that were measured."""
     entries = load(MODELS)
     if not entries:
         return []
     rows = [
-        "## Whole models",
+        WHOLE_MODELS,
         "",
         "Estimated from the plan, default schedules, and measured by `python -m "
         f"benchmarks.estimates` on {entries[0]['cpu']} ({entries[0]['processor']}), one thread, "
-        f"commit {entries[0]['commit']}: the least thread time of runs one after the other.",
+        f"commit {entries[0]['commit']}, {entries[0]['date']}: the least thread time of runs one "
+        "after the other.",
         "",
         "| model | launches | estimated cycles | measured cycles | estimate / measured |",
         "|---|---|---|---|---|",

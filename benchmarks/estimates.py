@@ -1,18 +1,23 @@
 """`python -m benchmarks.estimates`: estimates of whole plans against times of whole models.
 
+    python -m benchmarks.estimates                 # all models
+    python -m benchmarks.estimates digits unet     # these, beside others of this machine and commit
+
 Models of the zoo are planned and compiled for this machine, and run on one thread, everything of a
-run but its first times counted. Results go to benchmarks/results/estimates.json; docs/cost.md shows
-them once `python -m benchmarks.fit` writes it anew.
+run but its first times counted. Results go to benchmarks/results/estimates.json, in place of those
+of other machines and commits, and their table to docs/cost.md.
 """
 
+import argparse
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter, thread_time_ns
 
 from benchmarks.cost_page import MODELS as RESULTS
-from benchmarks.machine import provenance
-from benchmarks.store import Entry, save
+from benchmarks.cost_page import with_models
+from benchmarks.machine import ROOT, provenance
+from benchmarks.store import Entry, load, measured_already, save
 from rutc.driver.api import compile
 from rutc.driver.plans.estimates import estimate_plan
 from rutc.driver.plans.planning import planned
@@ -78,19 +83,33 @@ def measure(name: str) -> Entry:
     }
 
 
+def beside(before: list[Entry], entry: Entry) -> list[Entry]:
+    """Returns an entry among those of its machine and commit, in the models' order."""
+    same = measured_already(before, entry, _model_of) - {_model_of(entry)}
+    kept = [e for e in before if _model_of(e) in same]
+    return sorted([*kept, entry], key=lambda e: MODELS.index(_model_of(e)))
+
+
+def _model_of(entry: Entry) -> str:
+    return str(entry["model"])
+
+
 def main() -> None:
-    """Measures all models."""
-    entries: list[Entry] = []
-    for name in MODELS:
+    """Measures all models, or those that are named."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: all")
+    for name in parser.parse_args().models or MODELS:
         try:
-            entries.append({**measure(name), **asdict(provenance())})
+            entry: Entry = {**measure(name), **asdict(provenance())}
         except RutcError as error:
             print(f"{name}: {str(error).splitlines()[0]}")
             continue
-        print(
-            {k: v for k, v in entries[-1].items() if k not in ("versions", "features")}, flush=True
-        )
-    save(RESULTS, entries)
+        print({k: v for k, v in entry.items() if k not in ("versions", "features")}, flush=True)
+        save(RESULTS, beside(load(RESULTS), entry))
+        page = ROOT / "docs" / "cost.md"
+        page.write_text(with_models(page.read_text("utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
