@@ -250,11 +250,11 @@ output "s" [m, n] = %s
 """
 
 
-@pytest.mark.parametrize(("rows", "depth", "steps"), [(384, 6144, 3), (384, 3072, 6), (64, 64, 0)])
-def test_the_second_cache_holds_a_third_of_itself_of_rows(
-    rows: int, depth: int, steps: int
-) -> None:
-    """A step is 32 rows of so many bytes; there are 12, or 2."""
+@pytest.mark.parametrize(
+    ("rows", "depth", "steps"), [(384, 12288, 3), (384, 6144, 6), (384, 3072, 0), (64, 64, 0)]
+)
+def test_the_second_cache_holds_rows_beside_two_panels(rows: int, depth: int, steps: int) -> None:
+    """A step is 32 rows of so many bytes, of 12 or 2; panels are of 32 columns. 0: it holds all."""
     found = re.search(r"split\(m\.o\.o, (\d+)\)", blocks_of(rows, 512, depth))
     assert (int(found[1]) if found else 0) == steps
 
