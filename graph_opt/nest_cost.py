@@ -188,14 +188,21 @@ class NestCost:
 
     @cached_property
     def _columns(self) -> tuple[str, ...]:
-        """The loops that registers for matrices have along a row: those of the constant, if any."""
-        consts = [u for u in self.uses if u.is_const]
-        others = [u for u in self.uses if consts and not u.is_const]
+        """The loops that registers for matrices have along a row: those of the constant, if any.
+
+        Where only a run tells how many rows or products there are, they are those of the second
+        factor, which is laid in columns.
+        """
+        rights = [u for u in self.uses if u.is_const]
+        if not rights and not self.varying.isdisjoint(self.nest.dims):
+            second = {right for _, right in terms_of(self.nest.reducer, self.nest.body) or ()}
+            rights = [u for u in self.uses if u.read in second]
+        others = [u for u in self.uses if rights and u not in rights]
         return tuple(
             v
             for v in self.loops
             if v not in self.nest.bound
-            and all(v in u.moves for u in consts)
+            and all(v in u.moves for u in rights)
             and all(v not in u.moves for u in others)
         )
 

@@ -18,6 +18,7 @@ several, planned for so many.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -26,6 +27,7 @@ from typing import TypeGuard
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.alternatives.choices import Chosen
+from rutc.graph_opt.alternatives.factor_parts import ROUNDED
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
@@ -34,7 +36,15 @@ from rutc.graph_opt.pipeline import FILTERING, OnStep, filtering_for, optimize, 
 from rutc.tensor_ir import Call, Graph, Node
 from rutc.tensor_ir.graph import Nest, bound_symbols, walk_nodes
 from rutc.tensor_ir.indices.affine import ONE, Index, minimum
-from rutc.tensor_ir.indices.ranges import SOME, Range, common_sizes, with_some, without_common
+from rutc.tensor_ir.indices.ranges import (
+    SOME,
+    Range,
+    common_size,
+    common_sizes,
+    with_common,
+    with_some,
+    without_common,
+)
 from rutc.tensor_ir.machine import Machine
 
 FEW_ROWS = " for few rows"
@@ -206,11 +216,12 @@ def _by_rows(
         return (Version(found, None, chosen.assigned),)
     others = []
     direct = list(chosen.found)
-    if not has_state(graph):
+    # Plans with rounded factors have the same constants; with parts a library grows by these.
+    if not has_state(graph) or (parts.parts == ROUNDED and _only_checks(graph)):
         if on_step is not None and many.symbols != before.symbols:
             on_step("plan for many rows", many, True)
         chosen = Chosen(pipeline, on_step, list(direct), many)
-        apart = optimize(many, on_step=chosen, pipeline=pipeline[at:])
+        apart = optimize(_where(many, pays), on_step=chosen, pipeline=pipeline[at:])
         others.append(Version(apart, pays, chosen.assigned))
 
     def on_other(name: str, other: Graph, changed: bool) -> None:
@@ -226,13 +237,40 @@ def _by_rows(
     chosen = Chosen(few, on_other, direct, before)
     whole = optimize(before, on_step=chosen, pipeline=few)
     # Parts may have too little room, or constants none that are finite.
-    same = replace(whole, symbols=many.symbols)
+    same = replace(whole, symbols=_where(many, pays).symbols)
     return (*(v for v in others if v.graph != same), Version(whole, None, chosen.assigned))
+
+
+def _where(graph: Graph, size: Index) -> Graph:
+    """The graph that is planned for runs in which a size is positive: no others count as common.
+
+    That is told where one symbol decides it. More of it never makes the size smaller.
+    """
+    symbols = dict(graph.symbols)
+    names = size.names()
+    if len(names) != 1 or not names <= symbols.keys():
+        return graph
+    (name,) = names
+    low, high = symbols[name]
+    least = low + bisect_left(range(low, high), 1, key=lambda n: int(size.evaluate({name: n})))
+    common = max(common_size(symbols[name]), least)
+    symbols[name] = with_common((low, high), common)
+    return replace(graph, symbols=tuple(symbols.items()))
 
 
 def has_state(graph: Graph) -> bool:
     """Whether steps depend on what ran before: on sizes that others compute, or on earlier runs."""
     return bool(bound_symbols(graph.nodes)) or draws(graph)
+
+
+def _only_checks(graph: Graph) -> bool:
+    """Whether all sizes that steps compute may be one number only, so that nothing depends on them.
+
+    A run ends where they are another one.
+    """
+    ranges = dict(graph.symbols)
+    computed = (ranges[s] for s in bound_symbols(graph.nodes))
+    return all(low == high for low, high in computed) and not draws(graph)
 
 
 def draws(graph: Graph) -> bool:

@@ -263,7 +263,8 @@ def _dense(
         sizes[order[-1]] = last + line
     if whole > 1 and len(order) > 1 and isinstance(last, int) and last > 1:
         sizes[order[-1]] = -(-sizes[order[-1]] // whole) * whole
-    plan = [(d, -(-sizes[d] // blocks.get(d, 1)), blocks.get(d, 1), True) for d in order]
+    counts = {d: (sizes[d] + (n - 1)) // n for d, n in inner}
+    plan = [(d, counts.get(d, sizes[d]), blocks.get(d, 1), True) for d in order]
     plan += [(d, size, 1, False) for d, size in blocks.items()]
     axes: list[Axis] = []
     stride: Size = 1

@@ -105,9 +105,10 @@ def bytes_of(const: Const | None) -> int:
 
 
 def computed_factors(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
-    """Two factors that are computed, each read at one loop for each of its dims, or at one place.
+    """Two factors that are computed, each dim read at loops of its own, or at one place.
 
-    The second is the one that is brought into the order of registers: the smaller one, if any.
+    The second is the one that is brought into the order of registers, each of its dims read at one
+    loop: the smaller one, if any.
     """
     match n.body[0]:
         case Apply(op="mul", args=(Read() as a, Read() as b)) if a.value != b.value:
@@ -118,17 +119,22 @@ def computed_factors(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
         return None
     for r in (a, b):
         coords = index_coords(r)
-        loops = [c.as_var for _, c in coords if not c.is_const]
+        loops = [v for _, c in coords for v in c.names()]
         if r.fill is not None or len(coords) != len(r.coords):
             return None
-        if None in loops or len(set(loops)) != len(loops) or editor.constant(r.value) is not None:
+        if len(set(loops)) != len(loops) or not editor.extents.keys() >= set(loops):
             return None
-    # Blocks are of dims of known sizes: either factor may be the one that lies in them.
-    shared = loops_read(a, editor) & loops_read(b, editor) & {*n.out.dims}
-    if editor.size({*n.dims} - shared) is None:
-        return None
+        if editor.constant(r.value) is not None:
+            return None
+    if not _is_plain(b):
+        return (b, a, None) if _is_plain(a) else None
     sizes = [editor.typical(editor.values[r.value].dims) for r in (a, b)]
-    return (b, a, None) if sizes[0] < sizes[1] else (a, b, None)
+    return (b, a, None) if sizes[0] < sizes[1] and _is_plain(a) else (a, b, None)
+
+
+def _is_plain(r: Read) -> bool:
+    """Whether each dim is read at one loop, or at one place."""
+    return all(c.is_const or c.as_var is not None for _, c in index_coords(r))
 
 
 def operands(
@@ -144,9 +150,9 @@ def operands(
     if isinstance(found, Reason):
         return found
     products = editor.size(n.bound)
-    if products is None:
+    if products is None and found[2] is not None:
         return Reason("the number of its products is known at run time only")
-    return (*found, products)
+    return (*found, products or editor.typical(n.bound))
 
 
 def terms_of_parts(parts: int) -> tuple[tuple[int, int], ...]:

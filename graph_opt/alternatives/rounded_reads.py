@@ -22,9 +22,10 @@ from rutc.tensor_ir.graph import used
 def read_rounded(editor: Editor, but: Collection[str] = ()) -> None:
     """Makes nests read the numbers in bf16 that values were rounded to before, in their place.
 
-    Those that give the values `but` read what they do, and so does all that reads places.
+    Those that give the values `but` read what they do, and so does all that reads places. What the
+    outputs are, or copies of, stays as it is: states above all, which the next runs go on from.
     """
-    exact = places(editor.nodes.values())
+    exact = places(editor.nodes.values()) | _given(editor)
     rounded: dict[str, str] = {}
     for key in tuple(editor.names()):
         n = editor.nodes.get(key)
@@ -33,7 +34,7 @@ def read_rounded(editor: Editor, but: Collection[str] = ()) -> None:
         source = _rounds_whole(n, editor)
         if source is not None:
             computed = isinstance(editor.producer(source), Nest)
-            if computed and source not in exact and not editor.is_output(source):
+            if computed and source not in exact:
                 rounded.setdefault(source, n.out.name)
             continue
         if rounded.keys().isdisjoint(used(n)) or n.outs[0].name in but:
@@ -41,6 +42,19 @@ def read_rounded(editor: Editor, but: Collection[str] = ()) -> None:
         body = tuple(transform(e, lambda x: _widened(x, rounded)) for e in n.body)
         if body != n.body:
             editor.replace(n, (replace(n, body=body),))
+
+
+def _given(editor: Editor) -> set[str]:
+    """The values that are outputs, and those of whose elements outputs are copies."""
+    found = {v for v in editor.values if editor.is_output(v)}
+    left = list(found)
+    while left:
+        n = editor.nest(left.pop())
+        match n.body if n is not None else ():
+            case (Read() as r,) if r.value not in found:
+                found.add(r.value)
+                left.append(r.value)
+    return found
 
 
 def _rounds_whole(n: Nest, editor: Editor) -> str | None:

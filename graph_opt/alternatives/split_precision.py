@@ -158,7 +158,9 @@ class MultiplyParts(Choosing):
             return [c for c in own if c.is_finite]
         found = self._found(editor)
         if self.parts < WHOLE:
-            return [c for c in found if c.is_finite]
+            # To bring what is computed into columns pays for many rows only.
+            often = (c for c in found if c.const is not None or c.number.is_const)
+            return [c for c in (found if self.symbolic else often) if c.is_finite]
         number = _most_saving(found)
         symbols = frozenset() if number is None else number.names()
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]

@@ -28,7 +28,8 @@ def packed_dims(n: Nest, r: Read) -> tuple[str, ...] | None:
 
     Of what is read outside, those of loops that just go on behind the value.
     """
-    windows = r.fill is not None and any(c.as_var is None for _, c in index_coords(r))
+    moving = (c for _, c in index_coords(r) if not c.is_const)
+    windows = r.fill is not None and any(c.as_var is None for c in moving)
     if windows or is_gathered(r):
         return None
     names = {x for _, c in index_coords(r) for x in c.names()}

@@ -124,7 +124,8 @@ class OperandCopies:
             name = self._name(("columns", columns, packed_dims(n, columns)))
             fed.take(columns, name, packed=True)
             self.inner[name] = vector
-            self.arranged[name] = in_columns(n, columns, vector, known.extents)
+            known_first = {d: (d not in known.varying, known.extents[d]) for d in n.bound}
+            self.arranged[name] = in_columns(n, columns, vector, known_first)
         for u in cost.strided(vector, self.inner):
             if u.read == columns or not wants_packing(u, n, known.extents):
                 continue
@@ -160,9 +161,19 @@ class OperandCopies:
         found = [u.read for u in cost.uses if vector in u.moves]
         if len(found) != 1 or packed_dims(n, found[0]) is None:
             return None
-        if not self.prepared.varying.isdisjoint((vector, *n.bound)):
+        known = self.prepared
+        varying = known.varying.intersection((vector, *n.bound))
+        if varying.issuperset(n.bound) or (varying and not self._is_copied(cost, vector)):
             return None
         return found[0] if self._may_copy(found[0].value) else None
+
+    def _is_copied(self, cost: NestCost, vector: str) -> bool:
+        """Whether a copy of a factor of any length pays in runs of as few rows as there may be."""
+        known, n = self.prepared, cost.nest
+        own = next(u for u in cost.uses if vector in u.moves)
+        rows = set(n.out.dims) - own.moves.keys() - {vector}
+        few = {d: (known.few if d in rows else known.extents)[d] for d in known.extents}
+        return wants_packing(own, n, few)
 
     def _may_copy(self, value: str) -> bool:
         return set(self._counters).isdisjoint(self.prepared.graph.values[value].dims)
@@ -231,13 +242,16 @@ class OperandCopies:
         return self._names[key]
 
 
-def in_columns(n: Nest, r: Read, column: str, extents: Mapping[str, int]) -> Arrangement:
+def in_columns(
+    n: Nest, r: Read, column: str, lengths: Mapping[str, tuple[bool, int]]
+) -> Arrangement:
     """How registers for matrices take a factor: columns of pairs of products lie together.
 
-    The pairs are along the longest dim that is summed.
+    The pairs are along the longest dim that is summed, of those whose size is known: `lengths`
+    says whether it is, and what it commonly is.
     """
     dims = packed_dims(n, r) or ()
-    bound = sorted((d for d in dims if d in n.bound), key=lambda d: extents[d])
+    bound = sorted((d for d in dims if d in n.bound), key=lambda d: lengths[d])
     front = (d for d in dims if d not in bound and d != column)
     blocks = ((column, COLUMNS), (bound[-1], PAIR)) if bound else ((column, COLUMNS),)
     return Arrangement((*front, column, *bound), blocks=blocks)

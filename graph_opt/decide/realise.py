@@ -240,11 +240,6 @@ class Realisation:
             raise Illegal(f"{value_name(home)} {given}: a halo has a fill")
         if given.fill is not None and given.fill.dtype is not v.dtype:
             raise Illegal(f"{value_name(home)} {given}: the fill is no {v.dtype}")
-        varying = dict(given.blocks).keys() & known.varying
-        if varying:
-            raise Illegal(
-                f"{value_name(home)} {given}: only a run tells the size of {min(varying)}"
-            )
         return given
 
     @cached_property

@@ -15,12 +15,12 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.exprs import index_coords
+from rutc.graph_opt.exprs import at_point, index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.tensor_ir import Const, Data, DType, Expr, Index, Lit, Nest, Node, Read, Value
-from rutc.tensor_ir.expr import transform
-from rutc.tensor_ir.facts.matrix_blocks import products_at_a_time, with_zeros
+from rutc.tensor_ir import Cast, Const, Data, DType, Expr, Index, Lit, Nest, Node, Read, Value
+from rutc.tensor_ir.expr import reads, transform
+from rutc.tensor_ir.facts.matrix_blocks import ROW_BYTES, products_at_a_time, with_zeros
 from rutc.tensor_ir.facts.products import terms_of
 from rutc.tensor_ir.machine import COMMON, FEWEST_LANES, Machine
 
@@ -34,7 +34,12 @@ class PadProducts:
       ->  %w.padded{k.padded,n} = %w, and 0 behind it
           %y{m,n} = sum{k.padded} i32(%x[k=k.padded else 0, m]) * i32(%w.padded[k.padded, n])
 
-    with 512 k.padded. A value then has a halo of zeros, in its own memory or in a copy.
+    with 512 k.padded. A value then has a halo of zeros, in its own memory or in a copy. Where a run
+    tells the number of products, as in attention of any length, there are whole blocks of them:
+
+    %y{m,n} = sum{k} f32(%x[k, m]) * f32(%v[k, n])
+      ->  %v.padded{b,i,n} = %v[k=32*b + i, n else 0]                 with ceil(n/32) b and 32 i
+          %y{m,n} = sum{b,i} f32(%x[k=32*b + i, m else 0]) * f32(%v.padded[b, i, n])
     """
 
     machine: Machine = COMMON
@@ -50,10 +55,10 @@ class PadProducts:
         dtype = every[0].dtype
         if not all(self.machine.has_matrices(r.dtype) for r in every):
             return Reason("no registers for matrices take such products")
-        loop = max(n.bound, key=lambda d: editor.size((d,)) or 0)
-        extent = editor.size(n.bound) and editor.size((loop,))
-        if not extent:
-            return Reason("how many products there are is known at run time only")
+        loop = max(n.bound, key=lambda d: editor.typical((d,)))
+        extent = editor.size((loop,))
+        if extent is None:
+            return _refused(n, pairs, loop, editor) or _in_blocks(n, pairs, loop, editor)
         if products_at_a_time(extent, dtype.bytes):
             return Reason(f"registers take a divisor of {extent} products at a time")
         whole = with_zeros(extent, dtype.bytes)
@@ -68,9 +73,7 @@ class PadProducts:
         for r in every:
             const = editor.constant(r.value)
             if const is None:
-                fill = r.fill or Lit(0.0 if r.dtype.is_float else 0, r.dtype)
-                at = {loop: Index.of(row)}
-                instead[r] = replace(r, coords=_moved(r, at), fill=fill)
+                instead[r] = _with_fill(r, {loop: Index.of(row)})
                 continue
             dim = _dim_at(r, loop)
             name = editor.fresh_value(f"{r.value}.padded", padded)
@@ -83,6 +86,58 @@ class PadProducts:
         return (*padded, replace(n, bound=bound, body=body))
 
 
+def _in_blocks(
+    n: Nest, pairs: tuple[tuple[Read, Read], ...], loop: str, editor: Editor
+) -> tuple[Node, ...]:
+    """The sum over blocks of so many products as registers take: a run tells how many blocks.
+
+    The second factors, which are laid in columns, are written with their zeros; what the first
+    ones read of them is a halo.
+    """
+    length = ROW_BYTES // pairs[0][0].dtype.bytes
+    blocks = editor.fresh_dim(f"{loop}.blocks", (editor.extents[loop] + (length - 1)) // length)
+    inside = editor.fresh_dim(f"{loop}.inside", Index.of(length))
+    at = {loop: Index.of(blocks) * length + Index.of(inside)}
+    instead: dict[Expr, Expr] = {}
+    padded: list[Nest] = []
+    for left, right in pairs:
+        taken = _with_zeros(right, at, editor)
+        own = {v for r in reads(taken) for _, c in index_coords(r) for v in c.names()}
+        name = editor.fresh_value(f"{right.value}.padded", padded)
+        out = Value(name, right.dtype, tuple(sorted(own & editor.extents.keys())))
+        padded.append(Nest((out,), (), None, (taken,), n.origin))
+        instead |= {left: _with_fill(left, at), right: at_point(out)}
+    bound = (*(d for d in n.bound if d != loop), blocks, inside)
+    body = tuple(transform(e, lambda x: instead.get(x, x)) for e in n.body)
+    return (*padded, replace(n, bound=bound, body=body))
+
+
+def _with_zeros(r: Read, at: Mapping[str, Index], editor: Editor) -> Expr:
+    """What is read at other places, and 0 outside; of a value that is converted, itself."""
+    made = editor.nest(r.value)
+    body = made.body[0] if made is not None and made.reducer is None else None
+    match body:
+        case Cast(Read() as source, to) if r.fill is None and _is_whole(source, editor):
+            places = {d: c.subs(at) for d, c in index_coords(r)}
+            return Cast(_with_fill(source, places), to)
+        case _:
+            return _with_fill(r, at)
+
+
+def _is_whole(r: Read, editor: Editor) -> bool:
+    """Whether all of a value is read, nothing outside, each dim at a loop of its own."""
+    loops = [c.as_var for _, c in index_coords(r)]
+    sizes = [editor.extents[v] for v in loops if v is not None and v in editor.extents]
+    whole = sizes == [editor.extents[d] for d, _ in r.coords]
+    return whole and r.fill is None and len(set(loops)) == len(loops)
+
+
+def _with_fill(r: Read, at: Mapping[str, Index]) -> Read:
+    """What is read at other places, and zeros outside, if nothing else is said."""
+    fill = r.fill or Lit(0.0 if r.dtype.is_float else 0, r.dtype)
+    return replace(r, coords=_moved(r, at), fill=fill)
+
+
 def _refused(
     n: Nest, pairs: tuple[tuple[Read, Read], ...], loop: str, editor: Editor
 ) -> Reason | None:
@@ -90,6 +145,8 @@ def _refused(
     loops: list[set[str]] = [set(), set()]
     for pair in pairs:
         constants = [editor.constant(r.value) is not None for r in pair]
+        if all(r.fill is not None and r.fill.value != 0 for r in pair):
+            return Reason("outside of both factors is something else than 0")
         if not any(constants) and pair[0].dtype is not DType.BF16:
             return Reason("no factor is a constant")
         for own, r in zip(loops, pair[::-1] if constants[0] else pair, strict=True):

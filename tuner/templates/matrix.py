@@ -160,7 +160,7 @@ def _check(shape: Shape, operands: Operands, point: Blocks) -> None:
     if extents[inner] % point.length or point.length % (GROUP_BYTES // operands.bytes):
         raise NotApplicable(f"{inner} is no whole number of {point.length} products")
     together = point.tall if beside is None else 2
-    if _blocks_along(shape, column) % point.wide or together * point.wide > MOST_BLOCKS:
+    if point.wide not in _widths(shape, column) or together * point.wide > MOST_BLOCKS:
         raise NotApplicable(f"no {point.wide} blocks of columns side by side")
     others = [x.var for x in shape.shared if x.var not in (row, column)]
     if sorted(point.order) != sorted((*others, row, column)):
@@ -175,6 +175,14 @@ def _check(shape: Shape, operands: Operands, point: Blocks) -> None:
 def _blocks_along(shape: Shape, column: str) -> int:
     """The blocks of columns, the last of which may be narrower."""
     return -(-shape.extents[column] // COLUMNS)
+
+
+def _widths(shape: Shape, column: str) -> list[int]:
+    """How many blocks of columns may be side by side: as many as fit each run."""
+    if column in shape.symbolic:
+        return [1]
+    blocks = _blocks_along(shape, column)
+    return [n for n in range(1, MOST_BLOCKS + 1) if blocks % n == 0]
 
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] | None:
@@ -215,9 +223,10 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     whole = results is not Kind.UNROLL and _whole_rows(kernel, shape, operands, machine)
     turns = (*passing, row, column) if whole else (column, *passing, row)
     order = (*(v for v in others if v not in passing), *turns)
-    if results is Kind.UNROLL and row in shape.symbolic and extents[column] % COLUMNS:
+    open_ = column in shape.symbolic or extents[column] % COLUMNS
+    if results is Kind.UNROLL and row in shape.symbolic and open_:
         results = Kind.SERIAL
-    blocks = _blocks_along(shape, column)
+    widths = _widths(shape, column)
     waiting = [t.buffer for t in operands.rights if not whole and _waits(t, shape, machine)]
     point = Blocks(
         row=row,
@@ -226,7 +235,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
         length=lengths[0],
         height=ROWS,
         tall=tall,
-        wide=next(f for f in (wide, 3, 2, 1) if blocks % f == 0),
+        wide=next(f for f in (wide, 3, 2, 1) if f in widths),
         beside=beside,
         order=order,
         results=results,
@@ -318,8 +327,6 @@ def _operands(kernel: Kernel, shape: Shape, machine: Machine) -> Operands | None
     if len(shape.reductions) != 1:
         return None
     (r,) = shape.reductions
-    if any(x.var in shape.symbolic for x in r.loops):
-        return None
     terms = terms_of(r.update.reducer, r.update.elements)
     if terms is None or any(t.gathered for t in r.reads):
         return None
@@ -375,8 +382,8 @@ def _loops(
     shared = [x.var for x in shape.shared]
     rows = [v for v in shared if left.strides.get(v) and not right.depends(v)]
     columns = [v for v in shared if right.strides.get(v) == 1 and not left.depends(v)]
-    columns = [v for v in columns if v not in shape.symbolic]
-    return rows, columns, [v for v in bound if left.unit(v) and right.strides.get(v) == 1]
+    inners = [v for v in bound if left.unit(v) and right.strides.get(v) == 1]
+    return rows, columns, [v for v in inners if v not in shape.symbolic]
 
 
 def _pairs(shape: Shape, operands: Operands, loops: list[str]) -> list[str]:
