@@ -103,7 +103,8 @@ def _target() -> tuple[Finding, ...]:
             "in a cycle",
             f"{_counted(m.fma_per_cycle, 'multiply-add')} and "
             f"{_counted(m.loads_per_cycle, 'load')} of {m.vector_bits} bits, "
-            f"{bf16}{m.l2_bytes_per_cycle:g} bytes from the second cache{hints}",
+            f"{bf16}{m.l2_bytes_per_cycle:g} bytes from the second cache, "
+            f"{m.l3_bytes_per_cycle:g} from the last one{hints}",
         ),
         Finding(
             "cycles",

@@ -3,9 +3,10 @@
 Rates are rounded to 1 or 1.5 times a power of two: two measurements then agree, and so does the
 code that is chosen by them. What decides between two of these lies beside whole numbers of cycles
 (`coarse`), as processors mostly have them. What disturbs a measurement only slows it down, so the
-fastest of several short runs counts. What a core shares with others (the last cache, memory, the
-time until another thread runs) depends on what they do, and is not measured; but whether memory
-brings more to a core that asks ahead is.
+fastest of several short runs counts. What a core shares with others depends on what they do: of
+the last cache only the nearest octave is told (of the kernels that were timed, it brings 24 bytes a
+cycle to those of Zen 4 and 12 to those of Emerald Rapids), of memory whether it brings more to a
+core that asks ahead, and the time until another thread runs is not measured.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ UPWARD = 0.96
 """By what the middle between two rounded rates, as their ratios go, is moved: it would be at 4.9,
 6.9, 9.8, 13.9 and 19.6 cycles, so that operations that take 5, 7, 10, 14 or 20 were rounded by
 chance. Here no whole number up to 12 is nearer than 4 % to it."""
+BEYOND = 4
+"""Times the second cache: so much is read in order that hardly any of it is still there."""
 FAR_BYTES = 2 << 20
 """Read from memory with hints and without."""
 RATES = (
@@ -57,6 +60,7 @@ RATES = (
     "gather_cycles",
     "fma_latency",
     "l2_bytes_per_cycle",
+    "l3_bytes_per_cycle",
     "hint_gain",
 )
 """The fields of a machine that are measured."""
@@ -188,7 +192,42 @@ def measure(machine: Machine) -> dict[str, float]:
     found = {n: 1 / x if n.endswith("per_cycle") else x for n, x in fastest.items()}
     rounded = {name: coarse(rate) for name, rate in found.items()}
     gain = max(coarse(_hint_gain(loops, machine)), 1.0)
-    return {**rounded, "fma_latency": round(rounded["fma_latency"]), "hint_gain": gain}
+    last = octave(_last_cache_rate(loops, machine), Machine.l3_bytes_per_cycle)
+    latency = round(rounded["fma_latency"])
+    return {**rounded, "fma_latency": latency, "l3_bytes_per_cycle": last, "hint_gain": gain}
+
+
+def _last_cache_rate(loops: ctypes.CDLL, machine: Machine) -> float:
+    """The bytes a cycle that come from behind the second cache, in order."""
+    bytes_, vector = BEYOND * machine.l2, machine.vector_bits // 8
+    with _memory(bytes_) as array:
+        vectors, cycle, read = ctypes.c_long(bytes_ // vector // 8 * 8), float("inf"), float("inf")
+        for _ in range(ROUNDS.start):
+            start = perf_counter_ns()
+            loops.additions(ctypes.c_long(COUNT))
+            between = perf_counter_ns()
+            loops.reads(array, vectors, ctypes.c_long(1))
+            cycle = min(cycle, (between - start) / COUNT)
+            read = min(read, perf_counter_ns() - between)
+    return bytes_ / (read / cycle)
+
+
+@contextmanager
+def _memory(bytes_: int) -> Iterator[ctypes.c_void_p]:
+    """Where so many bytes are, in huge pages if the system has them, as values and weights have.
+
+    The search for pages would take longer than to read them.
+    """
+    with mmap.mmap(-1, bytes_) as memory:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        memory[:] = bytes(len(memory))
+        view = (ctypes.c_char * len(memory)).from_buffer(memory)
+        try:
+            yield ctypes.c_void_p(ctypes.addressof(view))
+        finally:
+            del view
 
 
 def _hint_gain(loops: ctypes.CDLL, machine: Machine) -> float:
@@ -198,14 +237,8 @@ def _hint_gain(loops: ctypes.CDLL, machine: Machine) -> float:
     """
     if not loops.converts():
         return 1.0
-    with mmap.mmap(-1, FAR_BYTES + machine.page_bytes) as memory:
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            # As weights have them: hints are no quicker than the search for a page.
-            with suppress(OSError):
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        memory[:] = bytes(len(memory))
-        view = (ctypes.c_char * len(memory)).from_buffer(memory)
-        array, bytes_ = ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_long(FAR_BYTES)
+    with _memory(FAR_BYTES + machine.page_bytes) as array:
+        bytes_ = ctypes.c_long(FAR_BYTES)
         least = dict.fromkeys((0, machine.page_bytes), float("inf"))
         for _ in range(ROUNDS.start):
             for ahead, before in least.items():
@@ -213,7 +246,6 @@ def _hint_gain(loops: ctypes.CDLL, machine: Machine) -> float:
                 start = perf_counter_ns()
                 loops.halves(array, bytes_, ctypes.c_long(ahead))
                 least[ahead] = min(before, perf_counter_ns() - start)
-        del view
     return least[0] / least[machine.page_bytes]
 
 
@@ -244,3 +276,11 @@ def coarse(rate: float) -> float:
     """
     power = 2.0 ** int(log2(rate) // 1)
     return min((power, 1.5 * power, 2 * power), key=lambda x: abs(log2(rate / UPWARD / x)))
+
+
+def octave(rate: float, usual: float) -> float:
+    """The nearest of the usual rate, its double, its half and so on.
+
+    `octave(9.5, 24)` -> 12.0
+    """
+    return float(usual * 2.0 ** round(log2(rate / UPWARD / usual)))

@@ -19,6 +19,7 @@ from rutc.emit.targets.measured import (
     coarse,
     in_cycles,
     measure,
+    octave,
     with_measured_rates,
 )
 from rutc.emit.targets.select import save_native
@@ -50,6 +51,11 @@ def test_whole_numbers_of_cycles_are_rounded_alike_when_they_are_measured_again(
         assert len({coarse(rate * (1 - part / 1000)) for part in range(80)}) == 1, rate
 
 
+def test_the_rate_of_the_last_cache_is_told_by_octaves() -> None:
+    """Others use it meanwhile: reads on Emerald Rapids give 8.9 to 10 bytes a cycle."""
+    assert [octave(x, 24.0) for x in (8.9, 9.5, 10.0, 17.0, 24.0, 30.0)] == [12.0] * 3 + [24.0] * 3
+
+
 def test_what_is_measured_is_what_a_processor_can_do() -> None:
     """Bounds are wide: other work may run beside the tests."""
     found = measure(BASE)
@@ -60,6 +66,8 @@ def test_what_is_measured_is_what_a_processor_can_do() -> None:
     assert found["gather_cycles"] > 1 / found["loads_per_cycle"]
     assert found["divide_cycles"] > 1 / found["fma_per_cycle"]
     assert 1 <= found["l2_bytes_per_cycle"] <= NATIVE.vector_bits
+    assert found["l3_bytes_per_cycle"] <= found["l2_bytes_per_cycle"]
+    assert found["l3_bytes_per_cycle"] in {24.0 * 2.0**k for k in range(-5, 2)}
     assert 1 <= found["hint_gain"] <= 8
     assert all(isinstance(x, type(getattr(Machine, name))) for name, x in found.items())
 
