@@ -149,7 +149,7 @@ SPACES: dict[str, tuple[str, ...]] = {
     "graph_opt/alternatives/filtering.py": ("UNIT_POINTS", "UNIT_STRIDE"),
     "graph_opt/rules/filter_whole.py": ("STRIDES",),
     "graph_opt/decide/neighbours.py": ("BLOCKS", "SIZES"),
-    "tuner/templates/matrix.py": ("HELD",),
+    "tuner/templates/matrix.py": ("ABREAST", "HELD"),
     "tuner/templates/pointwise_points.py": ("VECTORS", "CHUNKS", "OF_VECTORS", "OF_ANY"),
     "tuner/templates/rows.py": ("VECTORS", "COPIES"),
     "tuner/templates/running.py": ("VECTORS", "ROWS"),
