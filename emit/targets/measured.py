@@ -29,6 +29,7 @@ from pathlib import Path
 from time import perf_counter_ns
 
 from rutc.base.files import write_atomically
+from rutc.emit.cache import FILE_MODE, made
 from rutc.emit.linking.toolchain import cache_directory, find_toolchain
 from rutc.errors import InternalError, UserError
 from rutc.tensor_ir.machine import Machine
@@ -85,8 +86,8 @@ def with_measured_rates(machine: Machine, *, again: bool = False) -> Machine:
                 except (OSError, UserError, InternalError):
                     return machine
                 with suppress(OSError, UserError):
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    write_atomically(place, json.dumps(found, indent=2).encode())
+                    if made(place.parent):
+                        write_atomically(place, json.dumps(found, indent=2).encode(), FILE_MODE)
     return replace(machine, **found)  # type: ignore[arg-type]
 
 
@@ -95,7 +96,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """Lets no other process measure meanwhile, where a folder can be locked."""
     with ExitStack() as stack:
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
+            made(folder)
             lock = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
