@@ -101,8 +101,14 @@ def store(key: str, data: bytes) -> None:
 
 
 def opened(path: Path) -> BinaryIO | None:
-    """A file of the cache, open for reading; None if there is none that may be used."""
-    if not _are_ours(path.parent):
+    """A file of the cache, open for reading; None if there is none that may be used.
+
+    Nothing may of a cache of 0 MiB, whatever it holds from before.
+
+    Raises:
+        UserError: `$RUTC_CACHE_MIB` is no size.
+    """
+    if limit_bytes() == 0 or not _are_ours(path.parent):
         return None
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rutc.emit import cache
+from rutc.emit import archive, cache
 from rutc.errors import UserError
 
 KEYS = [f"00{number:062x}" for number in range(8)]
@@ -88,6 +88,25 @@ def test_a_cache_of_no_size_stays_empty(monkeypatch: pytest.MonkeyPatch) -> None
     cache.store(KEYS[0], b"made")
     assert cache.lookup(KEYS[0]) is None
     assert cache.usage().objects == 0
+
+
+def test_nothing_is_used_of_a_cache_of_no_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "m.so"
+    file.write_bytes(b"library")
+    cache.store(KEYS[0], b"made")
+    archive.store(KEYS[1], {"m.so": file}, {})
+
+    def found() -> tuple[bytes | None, bool]:
+        with archive.opened(KEYS[1]) as whole:
+            return cache.lookup(KEYS[0]), whole is not None
+
+    assert found() == (b"made", True)
+    monkeypatch.setenv("RUTC_CACHE_MIB", "0")
+    assert found() == (None, False)
+    monkeypatch.delenv("RUTC_CACHE_MIB")
+    assert found() == (b"made", True)
 
 
 def test_the_limit_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
