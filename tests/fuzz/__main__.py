@@ -38,11 +38,15 @@ from tests.fuzz.check import judge
 from tests.fuzz.child import Child
 from tests.fuzz.findings import Finding, read_case
 from tests.fuzz.mutants import Mutants, Outcome, campaign, write_finding
+from tests.fuzz.own_process import PATIENCE, Allowance
 
 MOST_MEMORY = 8 << 30
 """An oracle that takes more of it fails, and not the machine."""
 STALLED_S = 900.0
-"""A worker from which nothing is heard for so long is lost."""
+"""A worker that takes so much processor time for a batch is lost."""
+
+
+CASE = f"of processor time per case, {PATIENCE} times as many in all"
 
 
 def main() -> int:
@@ -55,7 +59,7 @@ def main() -> int:
     parser.add_argument("--operators", default="", metavar="REGEX")
     precisions = tuple(dict.fromkeys(PRECISIONS))
     parser.add_argument("--precision", choices=precisions, help="of all cases")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="per case")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=CASE)
     parser.add_argument("--shrink", type=float, default=30.0, metavar="SECONDS", help="per finding")
     parser.add_argument("--interpret", action="store_true", help="do not compile")
     parser.add_argument("--batch", type=int, help="run the cases of this batch only")
@@ -153,7 +157,7 @@ def _run(arguments: argparse.Namespace, names: list[str]) -> tuple[Tally, float]
     waiting = (n for n in numbers if n not in done)
     start = monotonic()
     deadline = start + 60 * arguments.minutes
-    workers: dict[Connection, tuple[BaseProcess, int, float]] = {}
+    workers: dict[Connection, tuple[BaseProcess, int, Allowance]] = {}
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -171,7 +175,8 @@ def _run(arguments: argparse.Namespace, names: list[str]) -> tuple[Tally, float]
             process.join()
         else:
             pipe.send((batch, sorted(f.signature for f in total.findings)))
-            workers[pipe] = (process, batch, monotonic())
+            assert process.pid is not None
+            workers[pipe] = (process, batch, Allowance(process.pid, STALLED_S))
 
     with progress:
         bar = progress.add_task("fuzzing", total=60 * arguments.minutes, counts="")
@@ -194,9 +199,9 @@ def _run(arguments: argparse.Namespace, names: list[str]) -> tuple[Tally, float]
                     _add(total, tally, arguments.findings, progress.console)
                     record.add(batch)
                     give(pipe, process)
-                for pipe, (process, batch, since) in list(workers.items()):
-                    if monotonic() > since + STALLED_S:
-                        progress.console.print(f"batch {batch}: nothing for {STALLED_S:g} s")
+                for pipe, (process, batch, allowance) in list(workers.items()):
+                    if most := allowance.exceeded():
+                        progress.console.print(f"batch {batch}: nothing for {most}")
                         total.verdicts["lost"] += 1
                         process.kill()
                         del workers[pipe]

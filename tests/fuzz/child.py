@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from time import monotonic
 from typing import Any
 from unittest.mock import patch
 
@@ -86,7 +85,6 @@ class Child(OwnProcess[Answer]):
     def __init__(self, timeout_s: float, *, build: bool = True) -> None:
         super().__init__(timeout_s, CASES_PER_PROCESS)
         self.build = build
-        self.deadline = 0.0
 
     def answer(self, case: Case) -> Answer:
         """Compiles and runs a case."""
@@ -94,14 +92,6 @@ class Child(OwnProcess[Answer]):
             return self.ask(case)
         except Lost as lost:
             return Answer(lost.kind, lost.stage, lost.reason)
-
-    def begin(self) -> None:
-        """Sets the deadline."""
-        self.deadline = monotonic() + self.limit_s
-
-    def left_s(self) -> float:
-        """The seconds up to the deadline."""
-        return self.deadline - monotonic()
 
     def work(self, case: Case, pipe: Connection) -> Answer:
         """The answer, an error included."""

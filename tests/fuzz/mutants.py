@@ -22,7 +22,6 @@ from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
-from time import monotonic
 
 from rutc.driver.api import compile
 from rutc.driver.parts.build import Builder, PlanVersion
@@ -33,7 +32,7 @@ from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from tests.fuzz.child import describe
 from tests.fuzz.mutate import mutant, pool_of
-from tests.fuzz.own_process import Lost, OwnProcess
+from tests.fuzz.own_process import PATIENCE, Lost, OwnProcess
 from tests.fuzz.seeds import seeds
 from tests.machines import NATIVE
 
@@ -41,8 +40,6 @@ CASES_PER_PROCESS = 1000
 """A process ends after so many, to give back what it loaded."""
 LIMIT_S = 10.0
 LIMIT_BYTES = 3 << 30
-PATIENCE = 20
-"""A process that does nothing hangs after so many times the limit."""
 MOST_TEXT = 2000
 """Characters of a message, names and what others say left out."""
 COMPLETE = 25
@@ -158,7 +155,6 @@ class Subject(OwnProcess[Outcome]):
     def __init__(self, mutants: Mutants, limit_s: float = LIMIT_S) -> None:
         super().__init__(limit_s, CASES_PER_PROCESS)
         self.mutants = mutants
-        self.start = self.begun = 0.0
 
     def outcome(self, number: int) -> Outcome:
         """What comes of a mutant."""
@@ -166,25 +162,6 @@ class Subject(OwnProcess[Outcome]):
             return self.ask(number)
         except Lost as lost:
             return Outcome(lost.kind, lost.stage, lost.reason)
-
-    def begin(self) -> None:
-        """Notes when, and what the process has taken until then."""
-        self.start, self.begun = monotonic(), self.cpu_s()
-
-    def left_s(self) -> float:
-        """A second, unless the processor or the process is at it for too long."""
-        idle = monotonic() - self.start > PATIENCE * self.limit_s
-        return 0.0 if idle or self.cpu_s() - self.begun > self.limit_s else 1.0
-
-    def cpu_s(self) -> float:
-        """The processor's time that the process has taken."""
-        assert self.process is not None
-        try:
-            text = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except FileNotFoundError:
-            return 0.0
-        user, system = text.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def prepare(self) -> None:
         """Limits memory, and leaves out what is printed."""

@@ -8,8 +8,12 @@ import os
 import signal
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
+PATIENCE = 20
+"""What waits for something hangs after so many times the limit of processor time."""
 Answer = TypeVar("Answer")
 
 
@@ -21,8 +25,40 @@ class Lost(Exception):
         self.kind, self.stage, self.reason = kind, stage, reason
 
 
+class Allowance:
+    """The processor time that a process may take from now on, whatever else the machine does.
+
+    What takes none, as it waits for what never comes, has `PATIENCE` times as long.
+    """
+
+    def __init__(self, pid: int, limit_s: float) -> None:
+        self.pid, self.limit_s = pid, limit_s
+        self.start, self.taken = monotonic(), _cpu_s(pid)
+
+    def exceeded(self) -> str:
+        """More than what the process took; "" where it may go on."""
+        if _cpu_s(self.pid) - self.taken > self.limit_s:
+            return f"{self.limit_s:g} s of processor time"
+        if monotonic() - self.start > PATIENCE * self.limit_s:
+            return f"{PATIENCE * self.limit_s:g} s"
+        return ""
+
+
+def _cpu_s(pid: int) -> float:
+    """The processor time that a process has taken; 0 of one that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 class OwnProcess(Generic[Answer]):
-    """Has a process of its own do cases: up to `most`, then another one, to give back memory."""
+    """Has a process of its own do cases: up to `most`, then another one, to give back memory.
+
+    A case may take `limit_s` seconds of its processor time, see `Allowance`.
+    """
 
     def __init__(self, limit_s: float, most: int) -> None:
         self.limit_s = limit_s
@@ -38,13 +74,6 @@ class OwnProcess(Generic[Answer]):
     def prepare(self) -> None:
         """Done in the process before its first case."""
 
-    def begin(self) -> None:
-        """Done where a case is handed out."""
-
-    def left_s(self) -> float:
-        """For how long to wait for a case before this is asked again; 0 where it takes too long."""
-        raise NotImplementedError
-
     def ask(self, case: Any) -> Answer:
         """What comes of a case. Raises Lost."""
         if self.process is None or self.done >= self.most:
@@ -52,14 +81,15 @@ class OwnProcess(Generic[Answer]):
         assert self.pipe is not None
         assert self.process is not None
         self.done += 1
+        assert self.process.pid is not None
+        allowance = Allowance(self.process.pid, self.limit_s)
         self.pipe.send(case)
-        self.begin()
         stage = "start"
         while True:
-            if not self.pipe.poll(left := max(0.0, self.left_s())):
-                if not left:
+            if not self.pipe.poll(1.0):
+                if most := allowance.exceeded():
                     self.close()
-                    raise Lost("hang", stage, f"more than {self.limit_s:g} s in {stage}")
+                    raise Lost("hang", stage, f"more than {most} in {stage}")
                 continue
             try:
                 message = self.pipe.recv()

@@ -25,6 +25,7 @@ from tests.fuzz.check import Verdict, beyond, differs, judge
 from tests.fuzz.child import INTERPRETED, Answer, Child
 from tests.fuzz.findings import Finding
 from tests.fuzz.graph import MOST_ELEMENTS, RUNS
+from tests.fuzz.own_process import PATIENCE
 from tests.fuzz.shrink import cut
 
 Phases = Sequence[Phase]
@@ -126,19 +127,45 @@ def test_a_result_may_be_as_far_away_as_the_oracles_are_apart() -> None:
     assert differs(np.array([1.0, 9.0], np.float32), runs, 1)
 
 
-@pytest.mark.parametrize(("crash", "kind"), [("abort", "crash"), ("loop", "hang")])
-def test_a_lost_child_is_a_finding(monkeypatch: pytest.MonkeyPatch, crash: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "limit_s", "kind", "reason"),
+    [
+        ("ends", 1.0, "crash", "SIGABRT in import"),
+        ("works", 0.5, "hang", "more than 0.5 s of processor time in import"),
+        ("waits", 0.1, "hang", f"more than {0.1 * PATIENCE:g} s in import"),
+    ],
+)
+def test_a_lost_child_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, way: str, limit_s: float, kind: str, reason: str
+) -> None:
     def broken(*parts: object, **options: object) -> None:
-        if crash == "abort":
-            os.abort()
-        sleep(60)
+        while way != "ends":
+            sleep(60 if way == "waits" else 0)
+        os.abort()
 
-    monkeypatch.setattr(child_module, "compile_model", broken)
+    answer = answered(monkeypatch, broken, limit_s)
+    assert (answer.kind, answer.stage, answer.reason) == (kind, "import", reason)
+
+
+def test_a_case_that_others_keep_from_the_processor_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(*parts: object, **options: object) -> None:
+        sleep(2.5)
+        raise UserError("done")
+
+    answer = answered(monkeypatch, late, 0.5)
+    assert (answer.kind, answer.reason) == ("refused", "done")
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, work: Callable[..., None], limit_s: float) -> Answer:
+    """What comes of a case that is compiled so."""
+    monkeypatch.setattr(child_module, "compile_model", work)
     case = model([("Abs", ["x"], ["y"])], np.array([-1.5, 2.0], np.float32), "y")
-    child = Child(1.0)
+    child = Child(limit_s)
     answer = child.answer(case)
     child.close()
-    assert (answer.kind, answer.stage) == (kind, "import")
+    return answer
 
 
 def test_a_case_says_how_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
