@@ -320,6 +320,7 @@ class _Made:
             plan_source=str(planned.chosen.source),
             weights=artifact.weights,
             calibration="" if eight_bits is None else eight_bits.cases,
+            other_types="" if eight_bits is None else ", ".join(map(str, eight_bits.others)),
         )
 
 

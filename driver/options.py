@@ -196,7 +196,8 @@ class Report:
     than the one they are computed in; they take `narrow_bytes`, and would take `narrow_saved` more.
 
     Of the `sums` of products that can be of 8-bit integers, so many `integer_sums` are, with ranges
-    that were found as `calibration` says.
+    that were found as `calibration` says. Products with constants that have other factors than of
+    float32 can be none: of these `other_types`.
 
     So many of the kernels have schedules that are on record (`recorded`); `plan_source` says where
     the plan comes from.
@@ -235,3 +236,4 @@ class Report:
     weights: Path | None = None
     targets: tuple[str, ...] = ()
     calibration: str = ""
+    other_types: str = ""

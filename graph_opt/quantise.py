@@ -27,7 +27,20 @@ from rutc.graph_opt.editor import rename_reads
 from rutc.graph_opt.exact_places import places
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.pipeline import optimize, pipeline_for
-from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
+from rutc.tensor_ir import (
+    Apply,
+    Cast,
+    DType,
+    Expr,
+    Graph,
+    Index,
+    Nest,
+    Node,
+    Read,
+    Value,
+    apply,
+    cast,
+)
 from rutc.tensor_ir.expr import Lit, transform
 from rutc.tensor_ir.facts.products import LARGEST_PAIR, SMALL, four_sums
 from rutc.tensor_ir.graph import Const, Data, Input, outs, used
@@ -134,6 +147,27 @@ def _site(n: Nest, graph: Graph) -> Site | None:
         elif not coord.names() <= set(n.bound):
             return None
     return Site(n.out.name, value.value, weights.value, tuple(kept), terms)
+
+
+def other_types(graph: Graph) -> tuple[DType, ...]:
+    """The types besides float32 of factors of sums of products with constants, each once.
+
+    Such sums stay as they are.
+    """
+    nests = (n for n in graph.nodes if isinstance(n, Nest) and n.is_sum and len(n.body) == 1)
+    factors = [read for n in nests for read in _factors(n.body[0], graph.constants)]
+    return tuple(dict.fromkeys(f.dtype for f in factors if f.dtype != DType.F32))
+
+
+def _factors(term: Expr, constants: Collection[str]) -> tuple[Read, ...]:
+    """The two factors of a product of a value and a constant, before they are converted."""
+    match term:
+        case Apply(op="mul", args=(a, b)):
+            reads = [x.arg if isinstance(x, Cast) else x for x in (a, b)]
+            found = tuple(r for r in reads if isinstance(r, Read))
+            return found if len({r.value in constants for r in found}) == 2 else ()
+        case _:
+            return ()
 
 
 def added_values(graph: Graph, chosen: Iterable[Site]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 BYTES = 1024.0
+NO_SUMS = "no sums of products in 8 bits"
 LONGEST_FORMULA = 60
 """Characters of a formula of sizes, more of which tell a reader nothing; `--json` has all."""
 
@@ -86,7 +87,8 @@ def _precision(report: Report) -> str:
         return ""
     if report.precision in EIGHT_BITS:
         if not report.sums:
-            return "no sums of products in 8 bits: the model has none of floats and weights\n"
+            others = f", but of {report.other_types}" * bool(report.other_types)
+            return f"{NO_SUMS}: the model has none of f32 values and constants{others}\n"
         own = "; --calibrate DIR takes typical inputs" * ("generated" in report.calibration)
         on = f", calibrated on {report.calibration}{own}" * bool(report.calibration)
         return f"{report.integer_sums} of {report.sums} sums of products in 8 bits{on}\n"

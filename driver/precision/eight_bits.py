@@ -40,10 +40,11 @@ from rutc.graph_opt.quantise import (
     Site,
     added_values,
     normal,
+    other_types,
     quantised,
     sites,
 )
-from rutc.tensor_ir import Graph
+from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.judging.compare import Value
 
@@ -55,7 +56,8 @@ LEAST_TERMS = (0, 32, 128)
 class EightBits:
     """A graph some of whose sums are of 8-bit integers, which, and of how many.
 
-    `ranges` are those of their values; `cases` says what they were found on.
+    `ranges` are those of their values; `cases` says what they were found on. Sums of products with
+    constants that can be none have factors of `others`.
     """
 
     graph: Graph
@@ -63,6 +65,7 @@ class EightBits:
     sums: int
     ranges: dict[str, tuple[float, float]]
     cases: str
+    others: tuple[DType, ...] = ()
 
     @property
     def chosen(self) -> tuple[Site, ...]:
@@ -100,6 +103,9 @@ def in_eight_bits(
     """
     before = normal(graph, machine)
     found = sites(before)
+    others = other_types(before)
+    if not found and tolerance is None:
+        return EightBits(graph, ChosenSums(()), 0, {}, "nothing", others)
     here = native_target().machine
     bf16 = tolerance is None or multiplies_bf16(here) or not multiplies_bf16(machine)
     filters = bf16 and not leeway.exact
@@ -155,7 +161,7 @@ def in_eight_bits(
     if choice.sums:
         result = quantised(before, choice.sums, known, machine, choice.added)
     ranges = {s.value: (known[s.value].low, known[s.value].high) for s in choice.sums}
-    return EightBits(result, choice, len(found), ranges, cases)
+    return EightBits(result, choice, len(found), ranges, cases, others)
 
 
 def _with_additions(

@@ -112,6 +112,13 @@ def test_sums_in_8_bits_are_told_where_there_are_some(own: int, said: str) -> No
     assert told[1].startswith(said)
 
 
+def test_products_of_other_types_are_told_where_none_are_in_8_bits() -> None:
+    report = Report(Path("m.so"), Path("m.h"), {}, 3, 2048, 10, 5, precision="int8")
+    assert report_text(report).splitlines()[1].endswith(" of f32 values and constants")
+    other = report_text(replace(report, other_types="f16, f64")).splitlines()[1]
+    assert other.endswith(" of f32 values and constants, but of f16, f64")
+
+
 def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
     def said(**more: Any) -> str:
         report = Report(Path("m.so"), Path("m.h"), {}, 3, 2048, 10, 5)
