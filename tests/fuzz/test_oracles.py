@@ -27,6 +27,17 @@ def test_values_for_other_features_than_there_are_count_nowhere(values: int, giv
     np.testing.assert_array_equal(first, [numbers if values == 3 else numbers * 3] * 2)
 
 
+@pytest.mark.parametrize(("op", "opset"), [("ScatterElements", 14), ("Scatter", 10)])
+def test_no_oracle_counts_where_updates_are_more_than_indices(op: str, opset: int) -> None:
+    node = helper.make_node(op, ["x", "at", "u"], ["y"], axis=0)
+    feed = {"x": np.zeros((5, 1), np.float32), "at": np.array([[1], [3]])}
+    own, more = ({**feed, "u": np.ones((n, 1), np.float32)} for n in (2, 4))
+    ((first, *_),) = evaluate(node, opset, [own] * RUNS)
+    assert first.ravel().tolist() == [0, 1, 0, 1, 0]
+    with pytest.raises(NoOracle):
+        evaluate(node, opset, [more] * RUNS)
+
+
 def test_a_rule_decides_between_oracles() -> None:
     node = helper.make_node("Div", ["a", "b"], ["y"])
     feed = {"a": np.array([7, -7], np.int32), "b": np.array([0, 2], np.int32)}

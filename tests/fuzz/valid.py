@@ -166,6 +166,12 @@ def _updates_fit(node: NodeProto, feed: Feed) -> bool:
     return bool(updates == at[:-1] + x[at[-1] :])
 
 
+def _updates_alike(node: NodeProto, feed: Feed) -> bool:
+    """An update for each index; the reference leaves more of them out."""
+    _, at, updates = (feed[n].shape for n in node.input)
+    return bool(updates == at)
+
+
 def _damped(node: NodeProto, feed: Feed) -> bool:
     """Finite operands, and weights of the state that make no large difference of a rounding."""
     weights = feed[node.input[2]]
@@ -295,6 +301,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "LSTM": _finite_and_fitting,
     "GatherND": _same_batches,
     "ScatterND": _updates_fit,
+    **dict.fromkeys(("ScatterElements", "Scatter"), _updates_alike),
     "RoiAlign": _boxes_counted,
     "ArgMax": _has_elements,
     "ArgMin": _has_elements,
