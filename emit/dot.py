@@ -24,6 +24,7 @@ from rutc.emit.llvm.opaque import opaque, vector_register
 from rutc.emit.loads.load_store import align
 from rutc.emit.loads.nibbles import HALF
 from rutc.emit.loads.storage import memory_type
+from rutc.emit.short_product import pairs
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.facts.products import Factor, narrow_factors
@@ -118,7 +119,9 @@ class DotEmitter:
         if a.dtype is DType.BF16:
             return self._bf16_pairs(old, *((q, p) if self._is_shared(a) else (p, q)))
         if self.machine.adds_apart(a.dtype):
-            sums = self._pairs(p, q, lane.lanes) if group == PAIR else self._quads(neighbours)
+            sums = (
+                pairs(self.builder, p, q, lane.lanes) if group == PAIR else self._quads(neighbours)
+            )
             # LLVM would add up products of several steps first, and spill what is not yet added;
             # where registers are few, it would also load factors of several steps first.
             register = vector_register(self.machine)
@@ -180,15 +183,8 @@ class DotEmitter:
         """
         factors = ir.VectorType(ir.BFloatType(), PAIR * old.lanes)
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * old.lanes}"
-        pairs = [self.builder.bitcast(x, factors) for x in (p, q)]
-        return self.builder.call_named(name, old.type, [old, *pairs])
-
-    def _pairs(self, p: ir.Value, q: ir.Value, lanes: int) -> ir.Value:
-        """The sums of the two products of i16 in every lane."""
-        halves, sums = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, lanes)
-        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}[lanes]
-        pairs = [self.builder.bitcast(x, halves) for x in (p, q)]
-        return self.builder.call_named(f"llvm.x86.{name}", sums, pairs)
+        both = [self.builder.bitcast(x, factors) for x in (p, q)]
+        return self.builder.call_named(name, old.type, [old, *both])
 
     def _quads(self, factors: Sequence[tuple[ir.Value, ir.Value]]) -> ir.Value:
         """The sums of the four products of u8 by small i8 in every lane, or of twice as many."""
@@ -204,7 +200,7 @@ class DotEmitter:
             own = [self.builder.bitcast(x, bytes_) for x in pair]
             found.append(self.builder.call_named(f"llvm.x86.{name}", halves, own))
         sums = found[0] if len(found) == 1 else self.builder.add(*found)
-        return self._pairs(sums, ir.Constant(halves, [1] * (2 * lanes)), lanes)
+        return pairs(self.builder, sums, ir.Constant(halves, [1] * (2 * lanes)), lanes)
 
     # -- operands -------------------------------------------------------------------------------
     def _factor(self, f: Factor, loop: DotLoop, group: int, lane: Lane) -> ir.Value:

@@ -29,6 +29,7 @@ from rutc.emit.numbers import ARITHMETIC, operand
 from rutc.emit.reciprocal import divided_by_one
 from rutc.emit.registers import RegisterEmitter
 from rutc.emit.scalar import COMPARISONS, emit_bit_cast, emit_cast, emit_op
+from rutc.emit.short_product import is_short_product, short_product
 from rutc.emit.site import Sites
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
@@ -259,7 +260,14 @@ class ExpressionEmitter:
             quotient = divided_by_one(self.memory, values[0], values[1], literal, self.machine)
             if quotient is not None:
                 return quotient
-        return emit_op(self.builder, e.op, self._same_width(values), dtype, self.machine.features)
+        values = self._same_width(values)
+        if is_short_product(e):
+            # What depends on less is cut once for several products.
+            cut, kept = sorted((0, 1), key=lambda i: len(self._index_names(e.args[i]) or ()))
+            found = short_product(self.builder, values[kept], values[cut], self.machine.features)
+            if found is not None:
+                return found
+        return emit_op(self.builder, e.op, values, dtype, self.machine.features)
 
     def _operand(self, e: Expr) -> ir.Value:
         """The value of an operand of arithmetic; a literal is one of the kernel's numbers."""
