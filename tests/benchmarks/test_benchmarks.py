@@ -267,6 +267,31 @@ def test_cases_are_prepared_and_take_turns_later(
         asked("--prepare", str(tmp_path), "--prepared", str(tmp_path))
 
 
+@pytest.mark.usefixtures("_processors")
+def test_a_model_of_the_zoo_is_compiled_first_and_timed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UserError("not today")
+
+    halves = ZOO.halves
+    assert halves is not None
+    one, two = "digits, 1 thread", "digits, 2 threads"
+    with pytest.raises(UserError, match="not prepared"):
+        halves.take(one, tmp_path, 0.01, PEERS)
+    halves.prepare(one, tmp_path)
+    monkeypatch.setattr("benchmarks.zoo.compiled", refuse)
+    halves.prepare(one, tmp_path)
+    halves.prepare(two, tmp_path)
+    timed, refused = (halves.take(case, tmp_path, 0.01, PEERS) for case in (one, two))
+    assert timed["agrees"]
+    times = timed["times"]
+    assert isinstance(times, dict)
+    assert {"rutc", "onnxruntime"} <= set(times)
+    assert refused["error"] == "not today"
+    assert [ZOO.key(entry) for entry in (timed, refused)] == [one, two]
+
+
 def test_plots_are_drawn_from_the_entries_alone(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib")
     entries = [
