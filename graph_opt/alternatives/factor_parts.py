@@ -108,7 +108,8 @@ def computed_factors(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
     """Two factors that are computed, each dim read at loops of its own, or at one place.
 
     The second is the one that is brought into the order of registers, each of its dims read at one
-    loop: the smaller one, if any.
+    loop: the smaller one, if any. Where a run tells its size, slices of rows may follow: then it is
+    the one that results are reduced along, as scores are along keys.
     """
     match n.body[0]:
         case Apply(op="mul", args=(Read() as a, Read() as b)) if a.value != b.value:
@@ -129,7 +130,28 @@ def computed_factors(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
     if not _is_plain(b):
         return (b, a, None) if _is_plain(a) else None
     sizes = [editor.typical(editor.values[r.value].dims) for r in (a, b)]
-    return (b, a, None) if sizes[0] < sizes[1] and _is_plain(a) else (a, b, None)
+    first = sizes[0] < sizes[1]
+    if editor.size(n.dims) is None:
+        reduced = _reduced_along(n.out.name, editor)
+        along = [not reduced.isdisjoint(loops_read(r, editor)) for r in (a, b)]
+        first = along[0] if along[0] != along[1] else first
+    return (b, a, None) if first and _is_plain(a) else (a, b, None)
+
+
+def _reduced_along(value: str, editor: Editor) -> frozenset[str]:
+    """The dims of a value that reductions of it, or of what it is changed to, go over."""
+    dims = frozenset(editor.values[value].dims)
+    found: set[str] = set()
+    left, seen = [value], {value}
+    while left:
+        for n in editor.readers(left.pop()):
+            if not isinstance(n, Nest) or not dims.isdisjoint(found):
+                continue
+            found |= dims.intersection(n.bound)
+            after = {o.name for o in n.outs} - seen if dims <= {*n.out.dims} else set[str]()
+            seen |= after
+            left += after
+    return frozenset(found)
 
 
 def _is_plain(r: Read) -> bool:

@@ -211,6 +211,33 @@ def test_attention_of_any_length_is_in_registers(
                     assert_close(got, wanted, level=Level.REDUCED)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_columns_are_what_results_of_open_sizes_are_reduced_along(
+    tmp_path: Path, swapped: bool
+) -> None:
+    """Slices of queries are of any size, so keys lie in columns, although there are more of them.
+
+    They are so also where what is multiplied is the other way round.
+    """
+    n = Net()
+    q, k, v = n.input(12, "r", 64), n.input(12, "w", 64), n.input(12, "w", 64)
+    if swapped:
+        turned = n("MatMul", k, n("Transpose", q, perm=[0, 2, 1]))
+        scores = n("Add", n("Transpose", turned, perm=[0, 2, 1]), n.input("r", "w"))
+    else:
+        scores = n("Add", n("MatMul", q, n("Transpose", k, perm=[0, 2, 1])), n.input("r", "w"))
+    path = n.save(tmp_path / "net.onnx", n("MatMul", n("Softmax", scores), v))
+    graph = import_model(path, dims={"r": (0, 1 << 16), "w": (0, 1 << 20)})
+    many, _ = versions(graph, TILES, Leeway(bf16=True))
+    plan = decide(many.graph, TILES)
+    packed = [layout for value, layout in plan.layouts.items() if value.endswith(".columns")]
+    assert len(packed) == 2
+    sizes = dict(plan.graph.dims)
+    blocked = {str(sizes[a.dim]) for layout in packed for a in layout.axes if a.div > 1}
+    assert "w" in blocked
+    assert "r" not in blocked
+
+
 def test_prompts_of_a_decoder_are_in_registers_and_caches_stay_whole(tmp_path: Path) -> None:
     """A prompt has a plan of its own, whose states are those of the plan for single tokens."""
     sizes = Sizes(words=64, width=256, layers=1, heads=4, groups=2, hidden=64, longest=128)
