@@ -14,8 +14,8 @@ from __future__ import annotations
 from rutc.emit.cast import splat_int
 from rutc.emit.llvm import ir
 from rutc.tensor_ir.dtype import DType, integer_range
-from rutc.tensor_ir.expr import Apply, Cast, Expr, Lit
-from rutc.tensor_ir.indices.affine import Range
+from rutc.tensor_ir.expr import Apply
+from rutc.tensor_ir.facts.products import limits_of
 
 PAIRS = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
 """The instruction that adds up pairs of products of 16 bits, by lanes of 32."""
@@ -35,8 +35,8 @@ def is_short_product(e: Apply) -> bool:
     if e.op != "mul" or e.dtype is not DType.I32:
         return False
     low, high = integer_range(DType.I16)
-    found = [bounds(a) for a in e.args]
-    return all(b is not None and low <= b[0] < 0 and b[1] <= high for b in found)
+    found = [limits_of(a) or integer_range(a.dtype) for a in e.args]
+    return all(low <= least < 0 and most <= high for least, most in found)
 
 
 def short_product(
@@ -54,19 +54,3 @@ def short_product(
         return None
     low = splat_int(type_, (1 << DType.I16.bits) - 1)
     return pairs(builder, kept, builder.and_(cut, low), lanes)
-
-
-def bounds(e: Expr) -> Range | None:
-    """The range of a whole number that is made of narrow ones; None if its parts do not tell."""
-    match e:
-        case Lit(int() as value):
-            return value, value
-        case Cast(x, DType.I32) if x.dtype in (DType.I8, DType.U8, DType.I16):
-            return integer_range(x.dtype)
-        case Apply(op="add" | "sub" as op, args=(a, b)):
-            p, q = bounds(a), bounds(b)
-            if p is None or q is None:
-                return None
-            return (p[0] + q[0], p[1] + q[1]) if op == "add" else (p[0] - q[1], p[1] - q[0])
-        case _:
-            return None

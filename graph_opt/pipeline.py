@@ -90,6 +90,18 @@ CLEAN = _clean(FoldConstants())
 
 EARLY = _clean(FoldConstants(keep_quantised=True))
 """The same, while quantised weights are still to be found."""
+INTEGERS: tuple[Rule, ...] = (
+    # Before products are summed as integers, which none are that a condition chooses.
+    solve_quantised_phase,
+    # Before what is quantised twice by one step is dropped, which it may be then.
+    compare_quantised,
+    quantise_before_windows,
+    quantise_before_joining,
+    drop_requantised,
+    pad_quantised,
+    sum_integers,
+)
+"""What makes sums of quantised numbers sums of integers."""
 
 
 def pipeline_for(
@@ -131,15 +143,7 @@ def pipeline_for(
         Sweep(
             "work on quantised numbers as integers",
             (
-                # Before products are summed as integers, which none are that a condition chooses.
-                solve_quantised_phase,
-                # Before what is quantised twice by one step is dropped, which it may be then.
-                compare_quantised,
-                quantise_before_windows,
-                quantise_before_joining,
-                drop_requantised,
-                pad_quantised,
-                sum_integers,
+                *INTEGERS,
                 sum_bytes,
                 # Before zero points become sums of their own.
                 *_in_pairs(machine),
@@ -271,16 +275,7 @@ def _bytes(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
         # Scales have to be outside of sums of integers.
         Sweep(
             "sum quantised numbers as integers",
-            (
-                solve_quantised_phase,
-                compare_quantised,
-                quantise_before_windows,
-                quantise_before_joining,
-                drop_requantised,
-                pad_quantised,
-                sum_integers,
-                *EARLY,
-            ),
+            (*INTEGERS, *EARLY),
         ),
         Sweep("take remainders apart", (apart,), once=True),
         # After remainders: constants of which few are left are small then.

@@ -139,19 +139,18 @@ def computed_factors(n: Nest, editor: Editor) -> tuple[Read, Read, None] | None:
 
 
 def _reduced_along(value: str, editor: Editor) -> frozenset[str]:
-    """The dims of a value that reductions of it, or of what it is changed to, go over."""
+    """The dims of a value that the next reductions of it, or of what it is changed to, go over."""
     dims = frozenset(editor.values[value].dims)
-    found: set[str] = set()
     left, seen = [value], {value}
-    while left:
-        for n in editor.readers(left.pop()):
-            if not isinstance(n, Nest) or not dims.isdisjoint(found):
-                continue
-            found |= dims.intersection(n.bound)
-            after = {o.name for o in n.outs} - seen if dims <= {*n.out.dims} else set[str]()
-            seen |= after
-            left += after
-    return frozenset(found)
+    for v in left:
+        nests = [n for n in editor.readers(v) if isinstance(n, Nest)]
+        found = dims.intersection(d for n in nests for d in n.bound)
+        if found:
+            return found
+        after = [o.name for n in nests if dims <= {*n.out.dims} for o in n.outs]
+        left += [o for o in after if o not in seen]
+        seen.update(after)
+    return frozenset()
 
 
 def _is_plain(r: Read) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
@@ -11,9 +10,9 @@ from rutc.graph_opt.exprs import at_point, is_gathered
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import quantised, quantising
-from rutc.graph_opt.rules.windows_narrow import number_quantised
-from rutc.tensor_ir import Apply, DType, Expr, Lit, Nest, Node, Read, Value, apply
-from rutc.tensor_ir.expr import reads, transform
+from rutc.graph_opt.rules.windows_narrow import number_quantised, quantised_before
+from rutc.tensor_ir import Apply, DType, Expr, Lit, Nest, Node, Read, apply
+from rutc.tensor_ir.expr import reads
 
 
 @matches("elementwise")
@@ -39,8 +38,8 @@ def quantise_before_joining(n: Node, editor: Editor) -> Result:
     p = editor.nest(r.value)
     if p is None or p.reducer is not None or len(p.body) > 1:
         return Reason(f"%{r.value} is not put together of values")
-    parts = list(_parts(p.body[0]))
-    if len(parts) < 2 or None in parts:
+    parts = _parts(p.body[0])
+    if parts is None or len(parts) < 2:
         return Reason(f"%{r.value} is not put together of values")
     if r != at_point(p.out) or not editor.is_read_once(r.value, n):
         return Reason(f"%{r.value} is read elsewhere, too")
@@ -48,7 +47,6 @@ def quantise_before_joining(n: Node, editor: Editor) -> Result:
         return Reason("the scale is no positive number")
     made: dict[str, Nest] = {}
     for part in parts:
-        assert part is not None
         source = editor.nest(part.value)
         if source is None or is_gathered(part) or not _is_free(part, p, source, editor):
             return Reason(f"%{part.value} is stored as it is")
@@ -58,12 +56,7 @@ def quantise_before_joining(n: Node, editor: Editor) -> Result:
         return Reason("only a part of what it is put together of may be read")
     kind, before = n.out.dtype, dict[str, Nest]()
     for name, source in made.items():
-        here = at_point(source.out)
-        value = Value(
-            editor.fresh_value(f"{n.out.name}.before", before.values()), kind, source.out.dims
-        )
-        body = transform(n.body[0], lambda e, here=here: here if e == r else e)  # type: ignore[misc]
-        before[name] = Nest((value,), (), None, (body,), n.origin)
+        before[name] = quantised_before(n, r, source.out, editor, before.values())
 
     def narrow(e: Expr) -> Expr:
         match e:
@@ -82,18 +75,18 @@ def quantise_before_joining(n: Node, editor: Editor) -> Result:
     return (*before.values(), joined)
 
 
-def _parts(e: Expr) -> Iterator[Read | None]:
-    """What is read of values that places alone choose from; None for what is computed."""
+def _parts(e: Expr) -> tuple[Read, ...] | None:
+    """What is read of values that places alone choose from; None where some of it is computed."""
     match e:
         case Apply("select", (condition, a, b)) if not any(reads(condition)):
-            yield from _parts(a)
-            yield from _parts(b)
+            p, q = _parts(a), _parts(b)
+            return None if p is None or q is None else (*p, *q)
         case Read() if e.dtype is DType.F32:
-            yield e
+            return (e,)
         case Lit():
-            pass
+            return ()
         case _:
-            yield None
+            return None
 
 
 def _is_free(part: Read, reader: Nest, source: Nest, editor: Editor) -> bool:

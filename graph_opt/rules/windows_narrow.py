@@ -5,6 +5,7 @@ To quantise keeps the order of numbers, so the largest of some is what the large
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf, isnan
 
@@ -59,17 +60,13 @@ def quantise_before_windows(n: Node, editor: Editor) -> Result:
     here = at_point(source.out)
     if not is_finite(here, editor) or (x.fill is not None and isnan(float(x.fill.value))):
         return Reason(f"%{x.value} may be NaN, which is the largest number of its window")
-    kind = n.out.dtype
-    value = Value(editor.fresh_value(f"{n.out.name}.before"), kind, source.out.dims)
-    before = Nest(
-        (value,), (), None, (transform(n.body[0], lambda e: here if e == r else e),), n.origin
-    )
+    kind, before = n.out.dtype, quantised_before(n, r, source.out, editor)
     fill = None if x.fill is None else number_quantised(float(x.fill.value), scale, zero, kind)
     after = replace(
         p,
         outs=n.outs,
         reducer=reducer(p.reducer.name, kind),
-        body=(Read(value.name, x.coords, kind, fill),),
+        body=(Read(before.out.name, x.coords, kind, fill),),
         origin=merge_origins(p, n),
     )
     return before, after
@@ -112,6 +109,18 @@ def compare_quantised(n: Node, editor: Editor) -> Result:
     )
     real = replace(found, q=at_point(value)).number
     return largest, Nest(n.outs, (), None, (real,), n.origin)
+
+
+def quantised_before(
+    n: Nest, r: Read, source: Value, editor: Editor, beside: Iterable[Node] = ()
+) -> Nest:
+    """All of a value quantised as a nest does what it reads at `r`.
+
+    Names differ from those of nests `beside` it.
+    """
+    name, here = editor.fresh_value(f"{n.out.name}.before", beside), at_point(source)
+    body = transform(n.body[0], lambda e: here if e == r else e)
+    return Nest((Value(name, n.out.dtype, source.dims),), (), None, (body,), n.origin)
 
 
 def number_quantised(x: float, scale: float, zero: int, kind: DType) -> Lit:

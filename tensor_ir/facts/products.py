@@ -133,23 +133,23 @@ def magnitudes(graph: Graph) -> frozenset[str]:
 
 
 def _is_size(e: Expr) -> bool:
-    limits = _limits(e)
+    limits = limits_of(e)
     return limits is not None and limits[1] <= LARGEST_SIZE
 
 
-def _limits(e: Expr) -> Range | None:
+def limits_of(e: Expr) -> Range | None:
     """What whole numbers an expression may have; None where its type alone tells."""
     match e:
         case Lit(value) if e.dtype in _WHOLE:
             return int(value), int(value)
         case Cast(arg, to) if {to, arg.dtype} <= _WHOLE:
-            inner, own = _limits(arg) or integer_range(arg.dtype), integer_range(to)
+            inner, own = limits_of(arg) or integer_range(arg.dtype), integer_range(to)
             return inner if own[0] <= inner[0] and inner[1] <= own[1] else None
-        case Apply("sub", (a, b)) if e.dtype is DType.I32:
-            p, q = (_limits(x) or integer_range(x.dtype) for x in (a, b))
-            return p[0] - q[1], p[1] - q[0]
+        case Apply("add" | "sub" as op, (a, b)) if e.dtype is DType.I32:
+            p, q = (limits_of(x) or integer_range(x.dtype) for x in (a, b))
+            return (p[0] + q[0], p[1] + q[1]) if op == "add" else (p[0] - q[1], p[1] - q[0])
         case Apply("abs", (a,)) if e.dtype is DType.I32:
-            low, high = _limits(a) or integer_range(a.dtype)
+            low, high = limits_of(a) or integer_range(a.dtype)
             return max(low, -high, 0), max(high, -low)
         case _:
             return None

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from rutc.emit.kernel import emit_kernel
-from rutc.emit.short_product import PAIRS, bounds
+from rutc.emit.short_product import PAIRS
 from rutc.tensor_ir import Cast, DType, Lit, Read, apply
+from rutc.tensor_ir.facts.products import limits_of
 from rutc.tensor_ir.interpreter.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -71,7 +72,7 @@ def test_others_are_multiplied_in_32_bits(kind: str, zero: int) -> None:
 
 def test_bounds_are_those_of_narrow_parts() -> None:
     q = Cast(Read("q", (), DType.U8), DType.I32)
-    assert bounds(q) == (0, 255)
-    assert bounds(apply("sub", q, Lit(103, DType.I32))) == (-103, 152)
-    assert bounds(apply("add", q, apply("sub", q, q))) == (-255, 510)
-    assert bounds(Read("p", (), DType.I32)) is None
+    assert limits_of(q) == (0, 255)
+    assert limits_of(apply("sub", q, Lit(103, DType.I32))) == (-103, 152)
+    assert limits_of(apply("add", q, apply("sub", q, q))) == (-255, 510)
+    assert limits_of(Read("p", (), DType.I32)) is None

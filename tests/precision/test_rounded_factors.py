@@ -16,8 +16,9 @@ from rutc.driver.parts.build import Builder, PlanVersion
 from rutc.driver.parts.plan_ports import ports_of
 from rutc.graph_opt import EXACT, optimize, versions
 from rutc.graph_opt.algorithms import Algorithms
-from rutc.graph_opt.alternatives.factor_parts import ROUNDED
+from rutc.graph_opt.alternatives.factor_parts import ROUNDED, _reduced_along
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.leeway import Leeway
 from rutc.graph_opt.rewrite import Sweep
 from rutc.graph_opt.rules.padded_products import PadProducts
@@ -31,6 +32,7 @@ from rutc.tensor_ir.interpreter.interpret import interpret
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.statements import walk_loops
+from rutc.tensor_ir.textual.parse import parse
 from rutc.verify.judging.tolerance import Level
 from tests.close import assert_close
 from tests.compiled import build, run
@@ -236,6 +238,29 @@ def test_columns_are_what_results_of_open_sizes_are_reduced_along(
     blocked = {str(sizes[a.dim]) for layout in packed for a in layout.axes if a.div > 1}
     assert "w" in blocked
     assert "r" not in blocked
+
+
+def test_the_next_reduction_of_a_result_decides_its_columns() -> None:
+    """Not one that comes later on another way, in whatever order names are met."""
+    graph = parse(
+        """
+        graph "ways"
+        dims i = 4, j = 5
+        %x : f32{i,j} = input "x" [i, j]
+        %s : f32{i,j} = exp(%x[i, j])
+        %a : f32{i,j} = abs(%s[i, j])
+        %b : f32{i,j} = sqrt(%a[i, j])
+        %c : f32{i,j} = neg(%s[i, j])
+        %d : f32{i,j} = floor(%s[i, j])
+        %far : f32{j} = sum{i} %b[i, j]
+        %near : f32{i} = sum{j} %c[i, j]
+        output "far" [j] = %far
+        output "near" [i] = %near
+        output "d" [i, j] = %d
+        """
+    )
+    assert _reduced_along("s", Editor(graph)) == {"j"}
+    assert not _reduced_along("d", Editor(graph))
 
 
 def test_prompts_of_a_decoder_are_in_registers_and_caches_stay_whole(tmp_path: Path) -> None:

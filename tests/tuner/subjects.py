@@ -43,8 +43,26 @@ dims i = 33, j = 96, k = 64
 output "c" [i, j] = %c
 """
 """A product that several tests search for schedules of."""
+NARROW_PRODUCT = """
+graph "narrow"
+dims m = {m}, n = {n}, k = {k}
+%x : {left}{{k,m}} = input "x" [m, k]
+%w : {right}{{k,n}} = input "w" [k, n]
+%s : {sums}{{m,n}} = sum{{k}} {sums}(%x[k, m]) * {sums}(%w[k, n])
+output "s" [m, n] = %s
+"""
 SMALL = 30_000
 """Iterations of a kernel that the interpreter takes a second for, or few."""
+
+
+def product_of_bytes(m: int, n: int, k: int) -> str:
+    """A product of m by k and k by n bytes, of which registers for matrices take blocks."""
+    return NARROW_PRODUCT.format(m=m, n=n, k=k, left="u8", right="i8", sums="i32")
+
+
+def product_of_bf16(m: int, n: int, k: int) -> str:
+    """The same of numbers in bf16, summed in f32."""
+    return NARROW_PRODUCT.format(m=m, n=n, k=k, left="bf16", right="bf16", sums="f32")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from rutc.tuner.tiles.register_tile import RegisterTile
 from rutc.tuner.tiles.tiles import choose_tile
 from tests.machines import TILES
 from tests.tensor_ir.test_steps import kernel_of
+from tests.tuner.subjects import product_of_bf16
 from tests.tuner.test_schedules import lowered, tile_of
 
 SMALL = x86.avx2(l2=512 << 10)
@@ -168,16 +169,7 @@ def test_registers_for_matrices_take_rows_that_fit_beside_panels(
 ) -> None:
     """While a panel of weights goes over them, the second cache holds it and the next one, too."""
     machine = replace(TILES, l2=2 << 20)
-    kernel, constants = lowered(
-        f"""
-        graph "product"
-        dims m = {m}, k = {k}, n = {n}
-        %x : bf16{{k,m}} = input "x" [m, k]
-        %w : bf16{{k,n}} = input "w" [k, n]
-        %y : f32{{m,n}} = sum{{k}} f32(%x[m, k]) * f32(%w[k, n])
-        output "y" [m, n] = %y
-        """
-    )
+    kernel, constants = lowered(product_of_bf16(m, n, k))
     choice = choose(kernel, machine, constants | {"w"})
     assert any(isinstance(s, MatrixTile) for s in choice.schedule)
     chunks = [s.factor for s in choice.schedule if isinstance(s, Split) and s.var == "m.o.o"]

@@ -13,16 +13,9 @@ from rutc.tuner.heuristic import spaces
 from rutc.tuner.space import Space
 from rutc.tuner.templates.matrix import MATRIX, MOST_BLOCKS
 from tests.machines import TILES, needs
-from tests.tuner.subjects import Subject, of_text
+from tests.tuner.subjects import Subject, of_text, product_of_bytes
 
-TEXT = """
-graph "bytes"
-dims m = 96, n = 96, k = 128
-%x : u8{k,m} = input "x" [m, k]
-%w : i8{k,n} = input "w" [k, n]
-%s : i32{m,n} = sum{k} i32(%x[k, m]) * i32(%w[k, n])
-output "s" [m, n] = %s
-"""
+TEXT = product_of_bytes(96, 96, 128)
 SHAPES = [(t, w) for t in range(1, 7) for w in (1, 2, 3, 6) if t * w <= MOST_BLOCKS]
 
 
@@ -70,7 +63,7 @@ def test_registers_load_what_they_cannot_keep_anew(tall: int, wide: int, loads: 
 @pytest.mark.parametrize(("output", "outer"), [("m, n", "m"), ("n, m", "n")])
 def test_results_along_rows_are_stored_panel_by_panel(output: str, outer: str) -> None:
     """The second cache holds all constants: else blocks of columns come before the next rows."""
-    text = TEXT.replace("m = 96, n = 96", "m = 4096, n = 256")
+    text = product_of_bytes(4096, 256, 128)
     own = of_text(text.replace('"s" [m, n]', f'"s" [{output}]'), frozenset("w"), Random(0))
     default = space_of(own).default
     assert default is not None

@@ -20,7 +20,7 @@ from rutc.tuner.search.nest_features import NAMES, features
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases
 from tests.machines import TILES, V3, V4
-from tests.tuner.subjects import of_case
+from tests.tuner.subjects import of_case, product_of_bf16
 from tests.tuner.test_schedules import PRODUCTS, lowered
 
 MACHINES = {m.name: m for m in (V3, V4, aarch64.neon())}
@@ -100,19 +100,9 @@ def test_the_mix_tells_what_dominates() -> None:
     assert found["lanes"] == 4
 
 
-MATRICES = """
-graph "matrices"
-dims m = 96, n = 96, k = 128
-%x : bf16{k,m} = input "x" [m, k]
-%w : bf16{k,n} = input "w" [k, n]
-%y : f32{m,n} = sum{k} f32(%x[k, m]) * f32(%w[k, n])
-output "y" [m, n] = %y
-"""
-
-
 def test_rows_of_matrix_registers_are_loads_and_products_as_registers_are() -> None:
     """Four loads of sixteen rows are for as many products of blocks, and stores are few."""
-    kernel, _ = lowered(MATRICES)
+    kernel, _ = lowered(product_of_bf16(96, 96, 128))
     choice = choose(kernel, TILES, frozenset("w"))
     found = named(features(regions(with_schedule(kernel, choice).kernel, TILES), TILES))
     assert found["share of products"] > 0.3

@@ -30,7 +30,16 @@ from tests.examples import examples
 from tests.kernels import LONG, Case, cases
 from tests.machines import V3, V4, runnable
 from tests.tuner import points
-from tests.tuner.subjects import AMX, MACHINES, TEXTS, Subject, of_case, of_text, written
+from tests.tuner.subjects import (
+    AMX,
+    MACHINES,
+    TEXTS,
+    Subject,
+    of_case,
+    of_text,
+    product_of_bytes,
+    written,
+)
 from tests.tuner.test_schedules import PRODUCTS, lowered
 
 
@@ -232,22 +241,7 @@ dims c = 6, y = 8, x = 20, p = 9, q = 21, ky = 2, kx = 2
 %o : f32{c,x,y} = max{ky,kx} %v[c, p=y+ky, q=x+kx]
 output "o" [c, y, x] = %o
 """
-MATRIX_TEXT = """
-graph "bytes"
-dims m = 40, n = 48, k = 64
-%x : u8{k,m} = input "x" [m, k]
-%w : i8{k,n} = input "w" [k, n]
-%s : i32{m,n} = sum{k} i32(%x[k, m]) * i32(%w[k, n])
-output "s" [m, n] = %s
-"""
-LARGE_TEXT = """
-graph "large"
-dims m = {rows}, n = {columns}, k = {depth}
-%x : u8{{k,m}} = input "x" [m, k]
-%w : i8{{k,n}} = input "w" [k, n]
-%s : i32{{m,n}} = sum{{k}} i32(%x[k, m]) * i32(%w[k, n])
-output "s" [m, n] = %s
-"""
+MATRIX_TEXT = product_of_bytes(40, 48, 64)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +273,7 @@ def test_rows_of_blocks_lie_near_each_other(axes: str, stored: str, near: str) -
 
 def blocks_of(rows: int, columns: int, depth: int) -> str:
     """The default schedule in matrix registers, beside a second cache of 2 MiB."""
-    return blocks_of_text(LARGE_TEXT.format(rows=rows, columns=columns, depth=depth))
+    return blocks_of_text(product_of_bytes(rows, columns, depth))
 
 
 def blocks_of_text(text: str) -> str:
