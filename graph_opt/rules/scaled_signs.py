@@ -67,7 +67,8 @@ class TakeScaledSigns:
             return Reason("there is an instruction for all such products, or none for small ones")
         if m.has_matrices(DType.I8):
             return Reason("registers for matrices take such products")
-        assert isinstance(n, Nest)
+        if not isinstance(n, Nest):
+            return Reason("not a sum")
         found = scaled(n.reducer, n.body)
         if found is None or any(len(f.reads) > 1 for f in found.factors):
             return Reason("no products of bytes are scaled in it")
