@@ -368,7 +368,7 @@ def test_those_factors_are_rounded_that_cost_least_of_the_tolerance(tmp_path: Pa
     assert "0 of 3 sums of products in 8 bits, factors of 2 in bf16" in shown
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("target", [pytest.param(m.name, marks=needs(m)) for m in (V3, V4)])
 def test_weights_that_are_waited_for_are_in_16_bits(tmp_path: Path, target: str) -> None:
     n = Net()
     x = n.input(1, 1024)
