@@ -80,8 +80,8 @@ def _part(loops: list[Loop], ranges: Mapping[str, Range], summands: int) -> tupl
 
 
 def _factor(extent: int, most: int) -> int:
-    """The largest number up to `most` that divides an extent, if it is not far below."""
-    return next((f for f in range(most, most // 2, -1) if extent % f == 0), most)
+    """The largest number up to `most` that divides an extent, if it is half of that or more."""
+    return next((f for f in range(most, (most - 1) // 2, -1) if extent % f == 0), most)
 
 
 def _extent(loop: Loop, ranges: Mapping[str, Range]) -> float:

@@ -96,6 +96,21 @@ def test_iterations_of_an_outer_loop_are_parts_where_those_are_long() -> None:
     assert steps == ["partial_sums(i, 1)"]
 
 
+def test_parts_have_as_many_iterations_each_where_half_as_many_divide_the_loop() -> None:
+    """A window's three columns of 128 channels: not two and one, whose ends each part tests."""
+    steps = _steps(
+        """
+        graph "rows"
+        dims j = 64, k = 128, i = 3, h = 3
+        %x : f32{h,i,k} = input "x" [k, h, i]
+        %w : f32{h,i,j,k} = input "w" [h, i, k, j]
+        %y : f32{j} = sum{h, i, k} %x[h, i, k] * %w[h, i, j, k]
+        output "y" [j] = %y
+        """
+    )
+    assert steps == ["partial_sums(i, 1)"]
+
+
 def test_sums_of_whole_numbers_and_extremes_stay_as_they_are() -> None:
     text = """
     graph "others"
