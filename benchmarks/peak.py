@@ -20,19 +20,29 @@ FED_ITERATIONS = 1 << 11
 SOURCE = """
 #if defined(__AVX512F__)
 #define BYTES 64
-#define ROWS 8
 #elif defined(__AVX__)
 #define BYTES 32
-#define ROWS 4
 #else
 #define BYTES 16
-#define ROWS 4
 #endif
+/* Sums, vectors of a step and one of a row: 28 of 32 registers, or 15 of 16. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define ROWS 8
 #define COLUMNS 3
+#else
+#define ROWS 6
+#define COLUMNS 2
+#endif
+#if defined(__aarch64__)
+#define REGISTER "+w"
+#else
+#define REGISTER "+v"
+#endif
 typedef float vector __attribute__((vector_size(BYTES)));
 
 int lanes(void) { return BYTES / 4; }
-int tile(void) { return ROWS * COLUMNS; }
+int rows(void) { return ROWS; }
+int columns(void) { return COLUMNS; }
 
 /* The accumulators are independent, so that latency hides; a and b keep them finite. */
 float fma_loop(long iterations, float start) {
@@ -47,7 +57,8 @@ float fma_loop(long iterations, float start) {
   return sum[0];
 }
 
-/* A register tile whose operands come from the first cache, as those of a product do. */
+/* A register tile whose operands come from the first cache, as those of a product do. The vectors
+   of a step stay in registers: as operands in memory each row would load them anew. */
 float fed_loop(long iterations, const float *x, const vector *w) {
   vector c[ROWS][COLUMNS];
 #pragma GCC unroll 16
@@ -55,12 +66,19 @@ float fed_loop(long iterations, const float *x, const vector *w) {
 #pragma GCC unroll 16
     for (int j = 0; j < COLUMNS; j++) c[i][j] = (vector){};
   for (long n = 0; n < iterations; n++) {
+#pragma GCC unroll 4
     for (long k = 0; k < STEPS; k++) {
+      vector b[COLUMNS];
+#pragma GCC unroll 16
+      for (int j = 0; j < COLUMNS; j++) {
+        b[j] = w[COLUMNS * k + j];
+        __asm__("" : REGISTER(b[j]));
+      }
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 16
         for (int j = 0; j < COLUMNS; j++)
-          c[i][j] += x[ROWS * k + i] * w[COLUMNS * k + j];
+          c[i][j] += x[ROWS * k + i] * b[j];
     }
     __asm__ volatile("" ::: "memory");
   }
@@ -104,8 +122,8 @@ class Peaks:
     """The loops, compiled for one kind of processor.
 
     `registers` does nothing but multiply-adds; `fed` loads its operands from the first cache, 11
-    for 24 multiply-adds with AVX-512. `traffic` makes passes that read and write so many bytes:
-    over so many arrays in turn, so many passes in a run.
+    for 24 multiply-adds with AVX-512, 8 for 12 with AVX2. `traffic` makes passes that read and
+    write so many bytes: over so many arrays in turn, so many passes in a run.
     """
 
     registers: PeakLoop
@@ -120,12 +138,8 @@ def measured_peaks(architecture: str = "native") -> Peaks:
         UserError: there is no C compiler.
     """
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "peak.c").write_text(SOURCE)
-        flags = ["-O3", f"-march={architecture}", "-ffp-contract=fast"]
-        flags += [f"-DACCUMULATORS={ACCUMULATORS}", f"-DSTEPS={FED_STEPS}"]
-        find_toolchain().run([*flags, "-shared", "-fPIC", "peak.c", "-o", "peak.so"], Path(folder))
-        library = ctypes.CDLL(str(Path(folder) / "peak.so"))
-    lanes, tile = int(library.lanes()), int(library.tile())
+        library = ctypes.CDLL(str(_compiled(architecture, Path(folder), "-shared")))
+    lanes, rows, columns = (int(f()) for f in (library.lanes, library.rows, library.columns))
     loop = library.fma_loop
     loop.argtypes = (ctypes.c_long, ctypes.c_float)
     loop.restype = ctypes.c_float
@@ -133,16 +147,16 @@ def measured_peaks(architecture: str = "native") -> Peaks:
     fed.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     fed.restype = ctypes.c_float
     # Both together are a part of the first cache.
-    rows, columns = (
+    x, w = (
         np.random.default_rng(0).standard_normal(FED_STEPS * n + 16, np.float32)
-        for n in (tile, tile * lanes // 3)
+        for n in (rows, columns * lanes)
     )
     passes = library.passes
     passes.argtypes = (*(ctypes.c_void_p, ctypes.c_long) * 2, *(ctypes.c_long,) * 3)
     passes.restype = None
 
     def feed() -> object:
-        return fed(FED_ITERATIONS, _line(rows), _line(columns))
+        return fed(FED_ITERATIONS, _line(x), _line(w))
 
     def traffic(read_bytes: int, written_bytes: int, sets: int = 1, count: int = 1) -> Run:
         step = 4 * lanes
@@ -165,9 +179,28 @@ def measured_peaks(architecture: str = "native") -> Peaks:
 
     return Peaks(
         PeakLoop(lambda: loop(ITERATIONS, 1e-3), 2 * ITERATIONS * ACCUMULATORS * lanes),
-        PeakLoop(feed, 2 * FED_ITERATIONS * FED_STEPS * tile * lanes),
+        PeakLoop(feed, 2 * FED_ITERATIONS * FED_STEPS * rows * columns * lanes),
         traffic,
     )
+
+
+def assembly(architecture: str) -> str:
+    """Returns the assembly code of the loops, compiled for an architecture.
+
+    Raises:
+        UserError: there is no C compiler.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return _compiled(architecture, Path(folder), "-S").read_text()
+
+
+def _compiled(architecture: str, folder: Path, output: str) -> Path:
+    """The loops, compiled to what the flag `output` says."""
+    (folder / "peak.c").write_text(SOURCE)
+    flags = ["-O3", f"-march={architecture}", "-ffp-contract=fast", "-fPIC", output]
+    flags += [f"-DACCUMULATORS={ACCUMULATORS}", f"-DSTEPS={FED_STEPS}"]
+    find_toolchain().run([*flags, "peak.c", "-o", "peak.out"], folder)
+    return folder / "peak.out"
 
 
 def run_peak(architecture: str) -> Run:

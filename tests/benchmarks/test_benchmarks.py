@@ -18,7 +18,7 @@ from benchmarks.compile_time import CHAINS, EXPORTS, FREE, ONE, cases, chain, co
 from benchmarks.line_times import between
 from benchmarks.machine import ROOT, provenance
 from benchmarks.native import native_calls
-from benchmarks.peak import measured_peaks
+from benchmarks.peak import assembly, measured_peaks
 from benchmarks.peers import fastest, installed_peers
 from benchmarks.plot import draw, speeds
 from benchmarks.protocol import Halves, Page
@@ -27,6 +27,7 @@ from benchmarks.store import case_of
 from benchmarks.zoo import PAGE as ZOO
 from benchmarks.zoo_page import page
 from rutc.driver.compiler import Options, compile_model
+from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.tuner.heuristic import TEMPLATES
 from rutc.verify.interleaved import Run
@@ -95,6 +96,14 @@ def test_passes_over_memory_run() -> None:
     began = time.perf_counter_ns()
     run()
     assert time.perf_counter_ns() > began
+
+
+@pytest.mark.skipif(native_target().machine.architecture != "x86_64", reason="code for x86-64")
+def test_the_fed_loop_loads_each_vector_once() -> None:
+    code = assembly("znver3").partition("\nfed_loop:")[2].partition(".size\tfed_loop")[0]
+    sums = [line for line in code.splitlines() if "vfmadd" in line]
+    assert len(sums) % 12 == 0 < len(sums)
+    assert not [line for line in sums if "(" in line], "operands in memory are loaded anew"
 
 
 def test_a_model_that_is_no_export_has_no_network(tmp_path: Path) -> None:
