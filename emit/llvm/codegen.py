@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -16,7 +15,7 @@ from rutc.emit.llvm.ir_module import REPEATS
 from rutc.emit.llvm.stack_vectors import LOOP_BYTES, stack_vectors
 from rutc.tensor_ir.machine import Machine
 
-VERSION = f"11 llvmlite {llvmlite.__version__}"
+VERSION = f"12 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
 _lock = threading.RLock()
@@ -25,19 +24,6 @@ _own = threading.local()
 """What a thread keeps for itself: LLVM's descriptions of machines change while they are used."""
 _reduces = True
 """Whether LLVM's code generator looks for other variables of loops than the code has."""
-
-
-class Order(Enum):
-    """How instructions of a block are ordered: LLVM's options, each with what it usually is."""
-
-    _value_: tuple[tuple[str, str, str], ...]
-
-    LLVM = ()
-    """Near loads stand together, and then all is reordered by when it is ready."""
-    APART = (("pre-RA-sched", "linearize", "default"),)
-    """Reordered likewise, but no loads are together first, which hold registers until used."""
-    MODULE = (("enable-misched", "false", "true"),)
-    """As in the module, but for near loads."""
 
 
 def _begin_fork() -> None:
@@ -59,8 +45,9 @@ def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> b
     """The object file of one module, its function `entry` renamed to the hidden `symbol`.
 
     LLVM reorders instructions so that none waits for another. It may have all that a long block
-    reads loaded at once then, more than there are registers for, where other orders need few. Where
-    innermost loops have vectors on the stack, the order is taken of which they have fewest there.
+    reads loaded at once then, more than there are registers for, where the order of the emitted
+    code needs few. Where innermost loops have vectors on the stack, the order is taken of which
+    they have fewer there.
 
     Runs in parallel with itself, as every call has an LLVM context of its own, but for making
     machine code: the order is an option that all threads share.
@@ -70,22 +57,22 @@ def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> b
     module.get_function(symbol).visibility = "hidden"
     optimise(module, _kept_target(machine))
     optimised = module.as_bitcode()
-    code = _object(module, machine, Order.LLVM)
+    code = _object(module, machine, reordered=True)
     kept = _on_stack(code, machine)
-    for order in (Order.APART, Order.MODULE):
-        if not kept:
-            break
+    if kept:
         module = llvm.parse_bitcode(optimised, llvm.create_context())
-        other = _object(module, machine, order)
-        fewer = _on_stack(other, machine)
-        if fewer < kept:
-            code, kept = other, fewer
+        other = _object(module, machine, reordered=False)
+        if _on_stack(other, machine) < kept:
+            return other
     return code
 
 
-def _object(module: llvm.ModuleRef, machine: Machine, order: Order) -> bytes:
-    """The object file of a module, which is no longer the same then."""
-    with _ordered(order):
+def _object(module: llvm.ModuleRef, machine: Machine, *, reordered: bool) -> bytes:
+    """The object file of a module, which is no longer the same then.
+
+    Instructions are in LLVM's order or in that of the module.
+    """
+    with _order(reordered):
         code: bytes = _kept_target(machine).emit_object(module)
     return code
 
@@ -95,13 +82,13 @@ def _on_stack(code: bytes, machine: Machine) -> int:
     return stack_vectors(code) if machine.architecture == "x86_64" else 0
 
 
-def compile_assembly(text: str, machine: Machine, order: Order = Order.LLVM) -> str:
-    """The assembly of one module, for reading."""
+def compile_assembly(text: str, machine: Machine, *, reordered: bool = True) -> str:
+    """The assembly of one module, for reading, in LLVM's order or that of the module."""
     start()
     module = llvm.parse_assembly(text, llvm.create_context())
     target = _kept_target(machine)
     optimise(module, target)
-    with _ordered(order):
+    with _order(reordered):
         assembly: str = target.emit_assembly(module)
     return assembly
 
@@ -168,16 +155,16 @@ def _reduce_strength(wanted: bool) -> None:
 
 
 @contextmanager
-def _ordered(order: Order) -> Iterator[None]:
-    """Has LLVM's code generator put instructions into an order meanwhile, in all threads."""
+def _order(reordered: bool) -> Iterator[None]:
+    """Lets LLVM's code generator reorder instructions meanwhile, or not, in all threads."""
     with _lock:
-        for option, value, _ in order.value:
-            llvm.set_option("", f"-{option}={value}")
+        if not reordered:
+            llvm.set_option("", "-enable-misched=false")
         try:
             yield
         finally:
-            for option, _, usual in order.value:
-                llvm.set_option("", f"-{option}={usual}")
+            if not reordered:
+                llvm.set_option("", "-enable-misched=true")
 
 
 def optimise(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:

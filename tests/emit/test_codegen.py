@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rutc.emit.llvm import codegen
-from rutc.emit.llvm.codegen import Order, compile_assembly, compile_object
+from rutc.emit.llvm.codegen import compile_assembly, compile_object
 from rutc.emit.llvm.ir_module import REPEATS
 from rutc.emit.llvm.stack_vectors import LOOP_BYTES, stack_vectors
 from rutc.emit.targets import target_named
@@ -97,48 +97,43 @@ def test_a_child_compiles_whatever_other_threads_did() -> None:
     assert _operations(MODULE) == wanted
 
 
-TAPS = 3
+ROWS, VECTORS, TAPS = 13, 2, 3
 
 
-def _tile(rows: int = 13, vectors: int = 2, lanes: int = 16) -> str:
+def _tile() -> str:
     """A module that sums up products of rows and of vectors, three of each in an iteration."""
-    vector = f"<{lanes} x float>"
+    vector = "<16 x float>"
     lines = [
         'target triple = "x86_64-unknown-linux-gnu"',
-        f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})",
+        f"declare {vector} @llvm.fma.v16f32({vector}, {vector}, {vector})",
         "define void @entry(ptr noalias %a, ptr noalias %w, ptr noalias %sums) {",
         "entry:",
         "  br label %loop",
         "loop:",
         "  %i = phi i64 [0, %entry], [%next, %loop]",
     ]
-    sums = [(r, v) for r in range(rows) for v in range(vectors)]
+    sums = [(r, v) for r in range(ROWS) for v in range(VECTORS)]
     for r, v in sums:
         last = f"%s.{r}.{v}.{TAPS - 1}"
         lines.append(f"  %p.{r}.{v} = phi {vector} [zeroinitializer, %entry], [{last}, %loop]")
-    lines += [
-        f"  %at = mul nsw i64 %i, {TAPS * vectors * lanes}",
-        "  %ww = getelementptr float, ptr %w, i64 %at",
-    ]
+    lines += ["  %at = mul nsw i64 %i, 96", "  %ww = getelementptr float, ptr %w, i64 %at"]
     lines += ["  %by = mul nsw i64 %i, 3", "  %aa = getelementptr float, ptr %a, i64 %by"]
     for t in range(TAPS):
-        for v in range(vectors):
-            lines.append(
-                f"  %wp.{v}.{t} = getelementptr float, ptr %ww, i64 {lanes * (vectors * t + v)}"
-            )
+        for v in range(VECTORS):
+            lines.append(f"  %wp.{v}.{t} = getelementptr float, ptr %ww, i64 {32 * t + 16 * v}")
             lines.append(f"  %w.{v}.{t} = load {vector}, ptr %wp.{v}.{t}, align 4")
-        for r in range(rows):
+        for r in range(ROWS):
             lines.append(f"  %ap.{r}.{t} = getelementptr float, ptr %aa, i64 {6 * r + t}")
             lines.append(f"  %a.{r}.{t} = load float, ptr %ap.{r}.{t}, align 4")
             lines.append(f"  %o.{r}.{t} = insertelement {vector} undef, float %a.{r}.{t}, i32 0")
             lines.append(
                 f"  %b.{r}.{t} = shufflevector {vector} %o.{r}.{t}, {vector} undef,"
-                f" <{lanes} x i32> zeroinitializer"
+                " <16 x i32> zeroinitializer"
             )
-            for v in range(vectors):
+            for v in range(VECTORS):
                 before = f"%s.{r}.{v}.{t - 1}" if t else f"%p.{r}.{v}"
                 lines.append(
-                    f"  %s.{r}.{v}.{t} = call {vector} @llvm.fma.v{lanes}f32({vector} %b.{r}.{t},"
+                    f"  %s.{r}.{v}.{t} = call {vector} @llvm.fma.v16f32({vector} %b.{r}.{t},"
                     f" {vector} %w.{v}.{t}, {vector} {before})"
                 )
     lines += ["  %next = add nsw i64 %i, 1", "  %more = icmp slt i64 %next, 7"]
@@ -154,21 +149,11 @@ def _on_stack(assembly: str) -> int:
 
 
 def test_the_order_is_taken_of_which_fewer_vectors_are_on_the_stack() -> None:
-    def on_stack(text: str, target: str) -> list[int]:
-        machine = target_named(target).machine
-        made = compile_object(text, machine, symbol="tile", entry="entry")
-        each = [_on_stack(compile_assembly(text, machine, order)) for order in Order]
-        return [stack_vectors(made), *each]
-
+    machine = target_named("x86-64-v4").machine
     # LLVM loads all rows of an iteration at once; in the order of the module, registers suffice.
-    taken, usual, _, module = on_stack(_tile(), "x86-64-v4")
-    assert taken == module == 0
-    assert usual > 0
-    # It has the vectors of all three taps together, in the order of the module as well.
-    taken, usual, apart, module = on_stack(_tile(11, 1, 8), "x86-64-v3")
-    assert taken == apart == 0
-    assert usual > 0
-    assert module > 0
+    assert _on_stack(compile_assembly(_tile(), machine)) > 0
+    assert _on_stack(compile_assembly(_tile(), machine, reordered=False)) == 0
+    assert stack_vectors(compile_object(_tile(), machine, symbol="tile", entry="entry")) == 0
 
 
 def test_vectors_on_the_stack_are_told_from_bytes() -> None:
@@ -210,20 +195,20 @@ def test_code_is_made_once_where_no_loop_keeps_vectors_on_the_stack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = target_named("x86-64-v4").machine
-    made: list[Order] = []
-    ordered = codegen._ordered
+    made: list[bool] = []
+    order = codegen._order
 
-    def counted(order: Order) -> contextlib.AbstractContextManager[None]:
-        made.append(order)
-        return ordered(order)
+    def counted(reordered: bool) -> contextlib.AbstractContextManager[None]:
+        made.append(reordered)
+        return order(reordered)
 
-    monkeypatch.setattr(codegen, "_ordered", counted)
+    monkeypatch.setattr(codegen, "_order", counted)
     compile_object(_tile(), machine, symbol="tile", entry="entry")
-    assert made == [Order.LLVM, Order.APART]
+    assert made == [True, False]
     assert _on_stack(compile_assembly(_reversed(), machine)) > 0
     made.clear()
     compile_object(_reversed(), machine, symbol="reversed", entry="entry")
-    assert made == [Order.LLVM]
+    assert made == [True]
 
 
 def _reversed() -> str:
